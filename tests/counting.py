@@ -22,6 +22,10 @@ class Commands(monitoring.CommandListener):
     """Keeps the data commands of a client, with the size of their replies."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was counted."""
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.bytes = self.documents = 0
 
@@ -49,7 +53,7 @@ class Commands(monitoring.CommandListener):
     @contextmanager
     def counted(self) -> Iterator[Commands]:
         """Begin to count."""
-        self.sent, self.bytes, self.documents = [], 0, 0
+        self.reset()
         yield self
 
 

@@ -1,6 +1,6 @@
 """Rebuilds past views in a process of its own: reads cases as JSON lines, and writes what became of each.
 
-python tests/view_rebuilder.py URI DATABASE PREFIX COUNTER < cases
+python tests/view_rebuilder.py URI DATABASE PREFIX COUNTER... < cases
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -40,11 +40,11 @@ async def rebuilt(store: ConversationStore, case: dict[str, Any]) -> PastView:
     return await chat.view_at(ViewStamp.model_validate(case["at"]))
 
 
-async def main(uri: str, database: str, prefix: str, counter: str) -> None:
-    """Rebuild each view with one store."""
+async def main(uri: str, database: str, prefix: str, *counters: str) -> None:
+    """Rebuild each view with a store for each counter."""
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
-        store = store_of(client[database], prefix, counter)
-        for line in sys.stdin:
+        stores = [store_of(client[database], prefix, counter) for counter in counters]
+        for line, store in product(sys.stdin, stores):
             past = await rebuilt(store, json.loads(line))
             reasons = past.report.reasons
             ends = [0, *(edge for one in reasons for edge in (one.first, one.last)), past.ordinal + 1]

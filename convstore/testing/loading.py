@@ -194,7 +194,7 @@ class LoadContract:
         history = await chat.load_history(HistoryPolicy(view="conversation"))
         assert [message.type for message in history.messages] == ["system", "human", "ai", "human", "ai"]
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=SHARED_FIXTURES)
+    @settings(max_examples=min(25, settings().max_examples), deadline=None, suppress_health_check=SHARED_FIXTURES)
     @given(data=st.data())
     async def test_any_log_gives_a_valid_view(self, store: ConversationStore, data: st.DataObject) -> None:
         """Calls and results in any disorder, appended in any batches, loaded in between."""

@@ -133,7 +133,7 @@ class LosslessContract:
                 await chat.append([HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact=artifact)])
         assert [message async for message in chat.messages()] == []
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=SHARED_FIXTURES)
+    @settings(max_examples=min(40, settings().max_examples), deadline=None, suppress_health_check=SHARED_FIXTURES)
     @given(artifact=_VALUES, text=st.text(st.characters(codec=None)))
     async def test_any_value_comes_back_equal(self, store: ConversationStore, artifact: Any, text: str) -> None:
         """Content, artifact and metadata come back equal, whatever values they hold."""

@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
 
+import bson
 import pytest
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient
 
+from convstore import Conversation, ConversationStore
+from convstore.mongo.keys import head_id
+from convstore.summarization import HeadTailSummarizer
 from convstore.testing import StoreContract
 from convstore.testing.fixtures import ContractFixtures
+from convstore.testing.samples import new_id
 from convstore.testing.states import StateContract
+from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 
 
-class TestPyMongo(StoreContract):
+class CopiedConversation:
+    """The fixture `full` of many tests, for which the conversation is written once and copied under other ids."""
+
+    _ids: ClassVar[list[str]] = []
+    _documents: ClassVar[dict[str, list[bytes]]] = {}
+
+    @pytest.fixture
+    async def full(self, store: ConversationStore, database: Any) -> Conversation:
+        """A conversation with everything, alone with its user."""
+        if not self._ids:
+            writer = ConversationStore(database, summarizer=HeadTailSummarizer(SUMMARY_RULE))
+            written = writer.conversation(user_id=new_id(), thread_id="t")
+            await fill_with_everything(written)
+            conversation = (await written.info()).conversation_id
+            await writer.close()
+            for name in ("log", "heads", "summaries", "annotations", "search"):
+                found = await database[name].find({"conversation": conversation}).to_list(None)
+                self._documents[name] = [bson.encode(one) for one in found]
+            self._ids[:] = [conversation, written.scope["user_id"], head_id(written.scope)]
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        ids = [new_id()[:24], chat.scope["user_id"], head_id(chat.scope)]
+        for name, documents in self._documents.items():
+            await database[name].insert_many([self._renamed(one, ids) for one in documents])
+        return ConversationStore(database).conversation(**chat.scope)
+
+    def _renamed(self, document: bytes, ids: Sequence[str]) -> dict[str, Any]:
+        """Return a document with other ids, which are equally long."""
+        for old, new in zip(self._ids, ids, strict=True):
+            document = document.replace(old.encode(), new.encode())
+        return bson.decode(document)
+
+
+class TestPyMongo(CopiedConversation, StoreContract):
     """PyMongo's own async API."""
 
     @pytest.fixture
@@ -24,7 +62,7 @@ class TestPyMongo(StoreContract):
         return pymongo_client[database_name]
 
 
-class TestPlainCollection(StateContract, ContractFixtures):
+class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
     """The state of a conversation in a collection that is not clustered, as on servers before 5.3."""
 
     @pytest.fixture

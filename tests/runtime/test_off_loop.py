@@ -34,7 +34,7 @@ from convstore.sources import detection as finding
 from convstore.sources.detection import parse_json
 from convstore.testing import rag_turn
 
-LARGE, SMALL = "a whale " * 150_000, "a whale " * 500
+LARGE, SMALL = "a whale " * 30_000, "a whale " * 500
 _WHOLE = HistoryPolicy(max_tokens=None)
 
 

@@ -27,7 +27,8 @@ async def hits(database: Any, user: str, **options: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param(STEPS, id="one after the other"),
+        pytest.param(STEPS[::2], id="before each write"),
+        pytest.param(STEPS, id="one after the other", marks=pytest.mark.slow),
         *(pytest.param((step,) * 3, id=f"three times at {step}", marks=pytest.mark.slow) for step in STEPS),
     ],
 )

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from convstore.values.stamps import changed_options
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dev"
 PREFIX = "recorded_"
+COUNTERS = ("", "words")
 RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=200, keep_last_turns=2)
 POLICIES = (
     HistoryPolicy(max_tokens=2_500),
@@ -153,10 +154,10 @@ def real_conversations(dice: random.Random) -> Iterator[list[BaseMessage]]:
                 yield normalize_messages(one["messages"][:60], key=new_id())
 
 
-async def rebuilt(uri: str, name: str, counter: str, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What another process makes of the cases."""
+async def rebuilt(uri: str, name: str, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What another process makes of each case with each of the counters."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(ROOT / "tests" / "view_rebuilder.py"), str(uri), name, PREFIX, counter),
+        *(sys.executable, str(ROOT / "tests" / "view_rebuilder.py"), str(uri), name, PREFIX, *COUNTERS),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -167,7 +168,7 @@ async def rebuilt(uri: str, name: str, counter: str, cases: Sequence[dict[str, A
     return [json.loads(line) for line in out.splitlines()]
 
 
-def verdict(case: dict[str, Any], found: dict[str, Any], counter: str) -> str:
+def verdict(case: dict[str, Any], counter: str, found: dict[str, Any]) -> str:
     """Name what became of a case; it must be what it has to be."""
     stamp, is_same = case["at"], found["digest"] == case["digest"]
     assert found["is_explained"]
@@ -206,10 +207,9 @@ async def test_recorded_views_hold(database, database_name, server_uri, conversa
         await life.live(next(source))
         cases += life.cases
     counts: Counter[str] = Counter()
-    for counter in ("", "words"):
-        name = store_of(database, PREFIX, counter).token_counter.name
-        found = await rebuilt(server_uri, database_name, counter, cases)
-        counts.update(verdict(case, one, name) for case, one in zip(cases, found, strict=True))
+    names = [store_of(database, PREFIX, counter).token_counter.name for counter in COUNTERS]
+    found = await rebuilt(server_uri, database_name, cases)
+    counts.update(verdict(*case, one) for case, one in zip(product(cases, names), found, strict=True))
     assert counts["exact"] > number
     assert counts["rebuilt"]
     assert {"adapted", "counter"} <= set(counts) or number < 1_000, counts

@@ -6,9 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from properties import examples
 from strategies import PureLog, Round, same, turn
 
 from convstore.log.rows import rows_of
@@ -56,7 +57,7 @@ def test_a_text_is_cut_between_words():
 
 
 @given(st.sampled_from(["word ", "訂單 ", "x", "é\n"]), st.integers(1, 1_000))
-@settings(max_examples=40)
+@examples(80)
 def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words, tokens):
     """A long text whose payload was not read is shown as one that was, in a string or in a block."""
     text = words * (20_000 // len(words))

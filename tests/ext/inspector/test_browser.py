@@ -68,14 +68,15 @@ async def cookies(browser, address):
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         "wide-light",
         "phone-dark",
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("wide-dark", "phone-light")),
-    ]
+    ],
 )
-async def page(request, browser, address, cookies):
-    """The list of conversations, without JavaScript; nothing may be logged to the console or loaded from elsewhere."""
+async def window(request, browser, address, cookies):
+    """A window without JavaScript, and what is wrong with its pages: console messages, requests to other servers."""
     size, scheme = request.param.split("-")
     context = await browser.new_context(color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False)
     await context.add_cookies(cookies)
@@ -84,10 +85,17 @@ async def page(request, browser, address, cookies):
     home = address.partition("?")[0]
     page.on("console", lambda message: problems.append(message.text))
     page.on("request", lambda one: problems.append(one.url) if not one.url.startswith(home) else None)
-    await page.goto(home)
+    yield page, problems
+    await context.close()
+
+
+@pytest.fixture
+async def page(window, address):
+    """The list of conversations; nothing may be logged to the console or loaded from elsewhere."""
+    page, problems = window
+    await page.goto(address.partition("?")[0])
     yield page
     assert problems == []
-    await context.close()
 
 
 async def follow(page, link):
@@ -126,7 +134,7 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
     assert await fits(page)
 
 
-@pytest.mark.parametrize("page", ["wide-light", "phone-dark"], indirect=True)
+@pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
 async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
     """The chart has a table, and each turn a link."""
     await open_lesson(page)
@@ -140,7 +148,7 @@ async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
     assert await fits(page)
 
 
-@pytest.mark.parametrize("page", ["wide-dark", "phone-light"], indirect=True)
+@pytest.mark.parametrize("window", ["wide-dark", "phone-light"], indirect=True)
 async def test_a_search_and_a_summary_lead_back_to_the_log(page):
     """Forms work without JavaScript too."""
     await open_lesson(page)
@@ -155,7 +163,7 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page):
     assert await fits(page)
 
 
-@pytest.mark.parametrize("page", ["wide-light"], indirect=True)
+@pytest.mark.parametrize("window", ["wide-light"], indirect=True)
 async def test_conversations_are_found_by_scope_and_by_words(page):
     """A click on a scope value lists the conversations with it; a search of all leads into the log."""
     await follow(page, page.get_by_title("Conversations with the same user_id").first)
@@ -168,7 +176,7 @@ async def test_conversations_are_found_by_scope_and_by_words(page):
     assert await page.locator("#m10").is_visible()
 
 
-@pytest.mark.parametrize("page", ["wide-light"], indirect=True)
+@pytest.mark.parametrize("window", ["wide-light"], indirect=True)
 async def test_usage_opens_and_a_view_is_downloaded(page):
     """Tokens by model are in a table; the exported call is a list of messages in both forms."""
     await open_lesson(page)
@@ -182,7 +190,7 @@ async def test_usage_opens_and_a_view_is_downloaded(page):
         assert exported[0][key] == "system"
 
 
-@pytest.mark.parametrize("page", ["phone-light"], indirect=True)
+@pytest.mark.parametrize("window", ["phone-light"], indirect=True)
 async def test_a_source_and_a_long_result_are_read_page_by_page(page):
     """A source leads to the answers that cite it; a result has pages."""
     await open_lesson(page)
@@ -196,7 +204,7 @@ async def test_a_source_and_a_long_result_are_read_page_by_page(page):
     assert await fits(page)
 
 
-@pytest.mark.parametrize("page", ["wide-dark"], indirect=True)
+@pytest.mark.parametrize("window", ["wide-dark"], indirect=True)
 async def test_everything_is_reached_by_keyboard(page):
     """The first stop skips to the content; every stop is visible."""
     await open_lesson(page)
