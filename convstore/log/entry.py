@@ -309,6 +309,7 @@ class Entry:
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
         repair: In a rewind entry the findings of the last repair, None if there was none.
+        size: Its approximate size in bytes, without its sources.
     """
 
     first: int
@@ -321,12 +322,11 @@ class Entry:
     undo: int = 0
     lost: Lost | None = None
     repair: Repair | None = None
+    size: int = field(init=False, compare=False)
 
-    @property
-    def size(self) -> int:
-        """Its approximate size in bytes, without its sources."""
-        texts = sum(len(one.body) + len(one.stub or "") for one in self.messages)
-        return _ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + texts
+    def __post_init__(self) -> None:
+        texts = sum([len(one.body) + len(one.stub or "") for one in self.messages])
+        self.size = _ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + texts
 
     @property
     def number(self) -> int:

@@ -43,21 +43,23 @@ class Template:
     __slots__ = ("_class", "_empty", "_extra", "_fields_set", "_nested", "_values")
 
     def __init__(self, message: BaseMessage) -> None:
-        values = message.__dict__.copy()
-        others = [(name, value) for name, value in values.items() if type(value) not in _ATOMS]
-        self._class, self._values, self._fields_set = type(message), values, message.__pydantic_fields_set__.copy()
-        self._empty = [(name, type(value)) for name, value in others if not value and type(value) in _CONTAINERS]
-        self._nested = [(name, _copy(value)) for name, value in others if value or type(value) not in _CONTAINERS]
-        self._extra = _copy(message.__pydantic_extra__)
+        self._class, self._values = type(message), message.__dict__.copy()
+        self._empty, self._nested = list[tuple[str, type]](), list[tuple[str, Any]]()
+        for name, value in self._values.items():
+            if type(value) in _CONTAINERS and not value:
+                self._empty.append((name, type(value)))
+            elif type(value) not in _ATOMS:
+                self._nested.append((name, _copy(value)))
+        self._extra, self._fields_set = _copy(message.__pydantic_extra__), message.__pydantic_fields_set__.copy()
 
     def make(self) -> BaseMessage:
         """Return a new message."""
-        values, extra = self._values.copy(), self._extra
+        values, extra = self._values.copy(), _copy(self._extra) if self._extra else {}
         for name, kind in self._empty:
             values[name] = kind()
         for name, value in self._nested:
             values[name] = _copy(value)
-        return new_message(self._class, values, _copy(extra), self._fields_set.copy())
+        return new_message(self._class, values, extra, self._fields_set.copy())
 
 
 def _copy(value: Any) -> Any:

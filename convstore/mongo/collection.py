@@ -22,8 +22,8 @@ _DELETED_AT_ONCE = 5_000
 class Collection:
     """Commands on the collection with a name; each method is one command, unless it says otherwise."""
 
-    def __init__(self, driver: Driver, name: str) -> None:
-        self.raw = driver.collection(name)
+    def __init__(self, driver: Driver, name: str, *, raw: bool = False) -> None:
+        self.raw = driver.collection(name, raw=raw)
 
     async def find(
         self,

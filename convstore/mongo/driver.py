@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+import bson
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, ReadPreference, UpdateOne, WriteConcern
 from pymongo.errors import (
     BulkWriteError,
@@ -96,11 +98,15 @@ class Driver:
         """Return True if the driver enforces unique indexes over arrays; else ids are looked up before a write."""
         return self.name != "memory"
 
-    def collection(self, name: str) -> Any:
-        """Return a collection with majority read and write concern, whatever options the caller's client has."""
+    def collection(self, name: str, *, raw: bool = False) -> Any:
+        """Return a collection with majority read and write concern, whatever options the caller's client has.
+
+        With `raw`, the documents that it returns are decoded later, by `decoded`; in memory they are never encoded.
+        """
+        has_raw_documents = raw and self.name != "memory"
         return self.database.get_collection(
             self.prefix + name,
-            codec_options=CodecOptions(),
+            codec_options=CodecOptions(document_class=RawBSONDocument) if has_raw_documents else CodecOptions(),
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
             write_concern=WriteConcern("majority", j=True),
@@ -160,6 +166,14 @@ class Driver:
         if clustered and await self.can_cluster():
             options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
         return options
+
+
+def decoded(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a document of any collection as a dict."""
+    try:
+        return bson.decode(document.raw) if isinstance(document, RawBSONDocument) else document
+    except BSONError as error:
+        raise _refusal(error) from error
 
 
 def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ from convstore.messages.compression import Chunk, decompress
 from convstore.mongo.bson_values import encoded
 from convstore.mongo.collection import Collection, Document, between, count_range, delete_range
 from convstore.mongo.documents import entry_document, entry_from
-from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
@@ -261,7 +261,7 @@ async def entries_from(documents: Sequence[Document], known: Entry | None = None
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
-        return [entry_from(document, known) for document in documents]
+        return [entry_from(decoded(document), known) for document in documents]
 
     return await asyncio.to_thread(made) if len(documents) > _MANY else made()
 

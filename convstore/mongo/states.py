@@ -15,7 +15,7 @@ from convstore.log.state import LeadingSystem, State, ViewStart
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.documents import entry_from
-from convstore.mongo.driver import Driver
+from convstore.mongo.driver import Driver, decoded
 from convstore.mongo.keys import LOG, end_range, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
@@ -30,7 +30,7 @@ class States:
     """Commands on the states of conversations."""
 
     def __init__(self, driver: Driver) -> None:
-        self._log = Collection(driver, LOG)
+        self._log, self._raw_log = Collection(driver, LOG), Collection(driver, LOG, raw=True)
 
     async def find(self, conversation: str) -> Document | None:
         """Return the document of a state, or None. One command."""
@@ -60,13 +60,13 @@ class States:
         """
         fields = _FIELDS_WITH_HINTS if has_hints else _FIELDS
         query = between(conversation, *end_range(conversation, start=start))
-        documents = await self._log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
-        has_state = bool(documents) and documents[0]["_id"] == state_id(conversation)
-        state = documents.pop(0) if has_state else None
-        documents = documents[:limit]
+        documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
+        first = decoded(documents[0]) if documents else None
+        state = first if first and first["_id"] == state_id(conversation) else None
+        documents = documents[1:] if state else documents[:limit]
         if state and documents and first_needed:
-            last = entry_from(documents[0])
-            del documents[max(1, last.number - first_needed(state, last.totals) + 1) :]
+            known = entry_from(decoded(documents[0]))
+            del documents[max(1, known.number - first_needed(state, known.totals) + 1) :]
         return state, await entries_from(documents[::-1], known)
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
