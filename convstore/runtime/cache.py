@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
-from convstore.log.state import NO_START, LeadingSystem, ViewStart
+from convstore.log.state import NO_START, LeadingSystem, State, ViewStart
 from convstore.log.stored_message import KeptMessage, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock
@@ -36,27 +36,19 @@ _Owner = TypeVar("_Owner")
 _Value = TypeVar("_Value")
 
 
+@dataclass(slots=True)
 class SharedLimit:
-    """A size limit that several caches share; the least recently used item of any of them is evicted first."""
+    """A size limit that several caches share; the least recently used item of any of them is evicted first.
 
-    def __init__(self, maximum: int) -> None:
-        self.maximum, self.size = maximum, 0
-        self._items: OrderedDict[Any, tuple[Callable[[], object], int]] = OrderedDict()
+    Attributes:
+        maximum: The limit.
+        size: The size of all items.
+        items: Each item with its cache and its size, the least recently used one first.
+    """
 
-    def touch(self, key: Any) -> None:
-        """Mark an item as the most recently used one."""
-        self._items.move_to_end(key)
-
-    def add(self, key: Any, size: int, evict: Callable[[], object]) -> None:
-        """Add an item, and evict the least recently used ones until the limit is met."""
-        self._items[key] = evict, size
-        self.size += size
-        while self.size > self.maximum:
-            next(iter(self._items.values()))[0]()
-
-    def remove(self, key: Any) -> None:
-        """Remove an item."""
-        self.size -= self._items.pop(key)[1]
+    maximum: int
+    size: int = 0
+    items: OrderedDict[tuple[SizedLRU[Any, Any], Any], int] = field(default_factory=OrderedDict)
 
 
 class SizedLRU(Generic[_Owner, _Value]):
@@ -64,32 +56,33 @@ class SizedLRU(Generic[_Owner, _Value]):
 
     def __init__(self, limit: SharedLimit) -> None:
         self._limit, self.size = limit, 0
-        self._values: dict[_Owner, tuple[_Value, int]] = {}
+        self._values: dict[_Owner, _Value] = {}
 
     def get(self, owner: _Owner) -> _Value | None:
         """Return the value of an owner, if it is cached."""
-        if owner not in self._values:
-            return None
-        self._limit.touch((id(self), owner))
-        return self._values[owner][0]
+        if owner in self._values:
+            self._limit.items.move_to_end((self, owner))
+        return self._values.get(owner)
 
     def put(self, owner: _Owner, value: _Value, *, size: int) -> None:
         """Replace the value of an owner; one that exceeds the whole limit is not cached."""
         self.drop(owner)
-        if size > self._limit.maximum:
+        limit = self._limit
+        if size > limit.maximum:
             return
-        self._values[owner] = value, size
-        self.size += size
-        self._limit.add((id(self), owner), size, lambda: self.drop(owner))
+        self._values[owner], limit.items[self, owner] = value, size
+        self.size, limit.size = self.size + size, limit.size + size
+        while limit.size > limit.maximum:
+            cache, oldest = next(iter(limit.items))
+            cache.drop(oldest)
 
     def drop(self, owner: _Owner) -> _Value | None:
         """Remove and return the value of an owner."""
         if owner not in self._values:
             return None
-        value, size = self._values.pop(owner)
-        self.size -= size
-        self._limit.remove((id(self), owner))
-        return value
+        size = self._limit.items.pop((self, owner))
+        self.size, self._limit.size = self.size - size, self._limit.size - size
+        return self._values.pop(owner)
 
 
 class CachedPayload(NamedTuple):
@@ -146,6 +139,7 @@ class CachedConversation:
         starts: Starts of views, by the key of the policy.
         revision: The highest revision of the state that was seen.
         summary: Digest of the current summary, and the summary.
+        state: The document of the state as it was read last, and the state.
         lock: Serialises appends: a tail is used only after the append before it is acknowledged.
     """
 
@@ -162,6 +156,7 @@ class CachedConversation:
     starts: OrderedDict[str, ViewStart] = field(default_factory=OrderedDict)
     revision: int = 0
     summary: tuple[bytes, SummaryRecord | None] = (b"", None)
+    state: tuple[Mapping[str, Any], State] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def follow(self, rewind_entry: Entry) -> None:

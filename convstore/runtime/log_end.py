@@ -127,6 +127,8 @@ class LogEndReader:
         if document is None:
             await self._check_exists(cached)
             return await self._restored(cached, entries), 5 if entries else 2
+        if cached.state is not None and cached.state[0] == document:
+            return cached.state[1], 1
         is_new = current_summary(document)[1] != cached.summary[0]
         is_elsewhere = bool(document.get("summary")) and "text" not in document["summary"]
         return await self._state(cached, document), 1 + (is_new and is_elsewhere)
@@ -144,7 +146,9 @@ class LogEndReader:
         if digest != cached.summary[0]:
             summary = await self._summary(cached, document, token, digest) if token else None
             cached.summary = digest, summary
-        return state_from(document, cached.summary[1])
+        state = state_from(document, cached.summary[1])
+        cached.state = document, state
+        return state
 
     async def _summary(
         self, cached: CachedConversation, document: _Document, token: str, digest: bytes

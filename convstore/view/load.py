@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
@@ -88,15 +88,25 @@ class Load(ActiveRows):
         """Return what rows and notes depend on besides the entries."""
         return self.rewinds.entry, self.cached.summary[0] if self.summary else b""
 
-    def join(self, entries: Sequence[Entry]) -> None:
-        """Add entries and their rows to those that are cached, which they must follow."""
-        check_dense(self.cached, [*self.held.entries[-1:], *entries])
-        self.end = [*self.held.entries, *entries]
-        rows, known = rows_of(entries, self.rewinds, self.summary), self.held.rows
-        if known and rows and rows[0].before != known[-1].before + known[-1].message.view_tokens:
-            known = ()
-        self.end_rows = [*known, *rows] if known and self.held.key == self.key else ()
+    def add_end(self, new: Sequence[Entry], tail: Totals) -> None:
+        """Add the last entries of the log, which follow the cached ones; `tail` are its totals by the store's counter.
+
+        Raises:
+            CorruptDocumentError: An entry in between is missing.
+        """
+        check_dense(self.cached, [*self.held.entries[-1:], *new])
+        self.end, self.shown, rows = [*self.held.entries, *new], self.held.shown, self.held.rows
+        if self.held.key == self.key:
+            self.kept_notes = self.held.notes
+        else:
+            rows = ()
         self.entries = self.end[bisect_left(self.end, self.start.entry, key=lambda entry: entry.number) :]
+        if tail is not self.entries[-1].totals:
+            self.entries[-1] = replace(self.entries[-1], totals=tail)
+        if rows:
+            added = rows_of(self.entries[-len(new) :] if new else (), self.rewinds, self.summary)
+            is_continued = not added or added[0].before == rows[-1].before + rows[-1].message.view_tokens
+            self.end_rows = [*rows, *added] if is_continued else ()
         rows = self.end_rows or rows_of(self.entries, self.rewinds, self.summary)
         self.rows = rows[bisect_left(rows, self.entries[0].number, key=lambda row: row.entry) :]
 
@@ -106,10 +116,9 @@ class Load(ActiveRows):
         Raises:
             CorruptDocumentError: An entry in between is missing.
         """
-        last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
-        check_dense(self.cached, entries, last=last)
+        check_dense(self.cached, entries, last=self.before - 1)
         self.entries = entries + self.entries
-        if entries and self.end and entries[-1].number + 1 == self.end[0].number:
+        if entries[-1].number + 1 == self.end[0].number:
             self.end, self.end_rows = entries + self.end, ()  # its rows begin later
         self.rows = rows_of(self.entries, self.rewinds, self.summary)
         self.earlier_results = None

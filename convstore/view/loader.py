@@ -143,30 +143,19 @@ class Loader:
         self._use_summary(load, totals)
         starts = (load.start, load.state.start(start_key(load.policy)))
         load.start = newest_start(starts, totals, revision=load.state.revision, counter=self._counter.name)
-        load.shown = load.held.shown
-        load.kept_notes = load.held.notes if load.held.key == load.key else {}
         known = (one for one in (cached.system, load.state.system) if one)
         cached.system = next((one for one in known if one.is_valid(load.rewinds, self._counter.name)), None)
         load.system = cached.system.messages if cached.system else None
-        if load.held.entries and totals.counter == self._counter.name:
-            load.join(await self._reader.counted(entries[1:]))
-            self._take_beginning(load)
-        else:
-            load.end = [*load.held.entries, *await self._reader.counted(entries[bool(load.held.entries) :])]
-            used = [entry for entry in load.end if entry.number >= load.start.entry]
-            # Recounted with the store's counter, so that every process computes the same start.
-            used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
-            self._prepend(load, used)
+        new = await self._reader.counted(entries[bool(load.held.entries) :])
+        # Recounted with the store's counter, so that every process computes the same start.
+        load.add_end(new, await self._reader.recount_tail(cached, totals))
+        self._take_beginning(load)
 
     def _use_summary(self, load: Load, totals: Totals) -> None:
         summary = load.state.summary
         if summary and summary.last <= totals.messages and fits(summary, load.rewinds):
             load.summary = summary
             load.summary_messages = self._reader.summary_messages(summary, talk=load.policy.view == "conversation")
-
-    def _prepend(self, load: Load, entries: list[Entry]) -> None:
-        load.prepend(entries)
-        self._take_beginning(load)
 
     def _take_beginning(self, load: Load) -> None:
         """Take the leading system messages and the results before the rows, if the rows reach back to them."""
@@ -227,7 +216,8 @@ class Loader:
             entries = await self._read(load, min(_MAX_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(entry_id(load.cached.conversation, before - 1), "the entry is missing")
-            self._prepend(load, await self._reader.counted(entries))
+            load.prepend(await self._reader.counted(entries))
+            self._take_beginning(load)
 
     def _window(self, load: Load) -> Window | None:
         """Choose where the view begins; return None if more entries must be read first."""

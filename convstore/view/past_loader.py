@@ -6,7 +6,6 @@ Floor 4. `past` calls it. Everything else is the work of the loader.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
@@ -75,8 +74,8 @@ class PastLoader(Loader):
         used = await self._reader.counted(
             [one for one in entries if not load.summary or one.number >= load.summary.entry]
         )
-        used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
-        self._prepend(load, used)
+        load.add_end(used, await self._reader.recount_tail(cached, totals))
+        self._take_beginning(load)
         load.system = load.system if load.is_complete and not load.summary else None
         if not load.is_complete and load.rows:  # the note names them, and its size decides where the view begins
             load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))

@@ -35,6 +35,8 @@ class ShownPayloads:
         """
         # Taken before reading: an append that finishes during the read may drop cached payloads.
         kept = self._cache.payloads.get(cached) or {}
+        if not needed and not kept:
+            return {}, []
         cached_texts = {
             id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
         }
