@@ -34,7 +34,7 @@ _NEIGHBOURS, _NEIGHBOUR_WEIGHT = 3, 0.3
 repeats its question."""
 _SAME_QUESTION, _ANSWERS, _ANSWER_WEIGHT = 0.9, 8, 0.9
 """A human message with so much of the query is the same question, asked before. So many messages after it, if they have
-a word of the query, come shortly behind it."""
+a word of the query, come shortly after it."""
 _ENOUGH_WINDOWS = 3_000
 """Words are read, the rarest first, until they have so many windows together; this bounds the time of a query."""
 
@@ -131,11 +131,11 @@ def _values(
         message_of, source_of = part.message_of, part.source_of
         for window, score in of_part.items():
             key = first + message_of[window] + (log.size * source_of[window] if by_source else 0)
-            held = best.get(key)
-            if held is None:
+            known = best.get(key)
+            if known is None:
                 best[key] = score
-            elif held < score:
-                best[key], rest[key] = score, rest.get(key, 0.0) + held
+            elif known < score:
+                best[key], rest[key] = score, rest.get(key, 0.0) + known
             else:
                 rest[key] = rest.get(key, 0.0) + score
     return {

@@ -94,9 +94,9 @@ def _cut(text: str, position: int) -> int:
 
 def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
     """Yield the text of a source and its item, of which only words that the text lacks are searched."""
-    place, held = source.place, source.piece or payload or ""
+    place, whole = source.place, source.piece or payload or ""
     label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
-    text, start, item = held[place.start : place.middle], place.start, held[place.middle : place.end]
+    text, start, item = whole[place.start : place.middle], place.start, whole[place.middle : place.end]
     if place.is_inside:
         text, start = _inside(item, place, codec)
     is_escaped = bool(text) and start < 0 and not source.piece

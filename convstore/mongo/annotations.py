@@ -20,13 +20,13 @@ class Annotations:
         self._annotations = Collection(driver, ANNOTATIONS)
 
     async def change(
-        self, conversation: str, ordinal: int, *, given: Mapping[str, str], gone: Iterable[str], at: datetime
+        self, conversation: str, ordinal: int, *, values: Mapping[str, str], removed: Iterable[str], at: datetime
     ) -> None:
         """Set some values of a message and remove others; the rest stays. One command."""
         change: dict[str, Any] = {"$set": {"conversation": conversation, "ordinal": ordinal, "at": at}}
-        change["$set"] |= {f"values.{name}": to_stored(text) for name, text in given.items()}
-        if removed := {f"values.{name}": "" for name in gone}:
-            change["$unset"] = removed
+        change["$set"] |= {f"values.{name}": to_stored(text) for name, text in values.items()}
+        if unset := {f"values.{name}": "" for name in removed}:
+            change["$unset"] = unset
         query = {"_id": annotation_id(conversation, ordinal), "conversation": conversation}
         await self._annotations.update(query, change, upsert=True)
 

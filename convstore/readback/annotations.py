@@ -47,7 +47,9 @@ class Annotator:
             raise InvalidInputError(
                 f"the annotations of a message would take {size:,} bytes; the limit is {_MAX_BYTES:,}"
             )
-        await self._annotations.change(cached.conversation, ordinal, given=given, gone=removed, at=self._clock.now())
+        await self._annotations.change(
+            cached.conversation, ordinal, values=given, removed=removed, at=self._clock.now()
+        )
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the annotations of messages, by id; see `Conversation.annotations`."""

@@ -44,7 +44,7 @@ class Sealer:
     ) -> None:
         self._reader, self._log, self._logs, self._segments = reader, log, logs, segments
         self._clock, self._everything = clock, everything
-        self._owed: dict[str, Scope] = {}
+        self._scheduled: dict[str, Scope] = {}
         self._sealed: OrderedDict[str, Totals] = OrderedDict()
         self._work: set[asyncio.Future[list[None]]] = set()
         self._is_closed = False
@@ -53,23 +53,23 @@ class Sealer:
         """Seal a conversation soon if, by its totals, enough was appended since the last seal of this store."""
         sealed = self._sealed.get(conversation, Totals())
         if self._everything or _is_due(totals.entries - sealed.entries, totals.tokens - sealed.tokens):
-            self.owe(scope, conversation)
+            self.schedule(scope, conversation)
 
-    def owe(self, scope: Scope, conversation: str) -> None:
+    def schedule(self, scope: Scope, conversation: str) -> None:
         """Seal a conversation soon, after those that were noted before it."""
         if self._is_closed:
             return
-        self._owed[conversation] = scope
+        self._scheduled[conversation] = scope
         loop = asyncio.get_running_loop()
         self._work -= {work for work in self._work if work.get_loop().is_closed()}
         if all(work.get_loop() is not loop for work in self._work):
             # gather instead of create_task: asyncio does not warn if the loop ends first.
-            work = asyncio.gather(*[self._seal_owed()])
+            work = asyncio.gather(*[self._seal_scheduled()])
             self._work.add(work)
             work.add_done_callback(self._work.discard)
             work.add_done_callback(retrieve_cancellation)
 
-    async def settled(self) -> None:
+    async def wait(self) -> None:
         """Wait for the running work of this event loop, if any."""
         loop = asyncio.get_running_loop()
         own = [work for work in self._work if work.get_loop() is loop]
@@ -79,12 +79,12 @@ class Sealer:
         """Seal what is due for a moment; the next searches and appends seal the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.settled()
+                await self.wait()
         self._is_closed = True
 
-    async def _seal_owed(self) -> None:
-        while self._owed and not self._is_closed:
-            _, scope = self._owed.popitem()
+    async def _seal_scheduled(self) -> None:
+        while self._scheduled and not self._is_closed:
+            _, scope = self._scheduled.popitem()
             # A damaged log is reported by its readers, an unreachable server by every call.
             with suppress(ConvstoreError):
                 await self.seal(scope)

@@ -80,7 +80,7 @@ class Searcher:
                 self._read_ahead(cached, ends, texts, request),
             )
             if log.is_due and self._sealer:
-                self._sealer.owe(cached.scope, cached.conversation)
+                self._sealer.schedule(cached.scope, cached.conversation)
             found = await _ranked(log, request)
             matches = await self.matches(cached, log, found[: request.limit], request, texts)
             return Matches(matches, len(found) <= request.limit, log.last)

@@ -81,7 +81,7 @@ class SealContract:
         services = await store.services()
         assert services.sealer is not None
         await services.open_heads.close()  # as the timer does
-        await services.sealer.settled()
+        await services.sealer.wait()
         assert [one["until"] for one in await _segments(database, chat)] == [70]
         assert await _segments(database, short) == []
         assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
@@ -107,7 +107,7 @@ class SealContract:
         assert len(await store.conversation(**chat.scope).search("number 7")) == 10
         sealer = (await store.services()).sealer
         assert sealer is not None
-        await sealer.settled()
+        await sealer.wait()
         assert [one["until"] for one in await _segments(database, chat)] == [1]
         await store.close()
 

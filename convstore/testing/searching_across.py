@@ -46,7 +46,7 @@ class SearchAcrossContract:
             services = await store.services()
             assert services.sealer is not None
             await services.open_heads.close()
-            await services.sealer.settled()
+            await services.sealer.wait()
         await store.conversation(user_id=ada, thread_id="gone").delete()
         for searching in (store, new_store(), new_store(search_index=False)):
             result = await searching.search("narwhals", user_id=ada)
@@ -93,7 +93,7 @@ class SearchAcrossContract:
         assert len((await store.search("orcas", user_id=ada)).incomplete) == 3
         sealer = (await store.services()).sealer
         assert sealer is not None
-        await sealer.settled()
+        await sealer.wait()
         result = await store.search("orcas", user_id=ada, limit=200)
         assert (len(result.conversations), result.incomplete) == (23, [])
         await store.close()

@@ -45,7 +45,7 @@ class Recheck:
     changes: Mapping[str, Any]
     closes: bool
 
-    async def settle(self, inspection: Inspection, findings: Findings) -> None:
+    async def run(self, inspection: Inspection, findings: Findings) -> None:
         """Report the problem and repair the head, if neither the head nor the log has changed."""
         key, conversation = str(self.head["_id"]), str(self.head["conversation"])
         if await inspection.lean_entries(conversation, after=entry_id(conversation, self.entries)):

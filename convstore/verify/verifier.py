@@ -82,7 +82,7 @@ class Verifier:
         if rechecks:
             await self._clock.sleep(BETWEEN_LOOKS)
         for recheck in rechecks:
-            await recheck.settle(self._inspection, findings)
+            await recheck.run(self._inspection, findings)
         rechecks.clear()
 
     async def _strays(self, collection: str, findings: Findings) -> None:

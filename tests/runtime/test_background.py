@@ -21,7 +21,7 @@ def test_the_end_of_the_loop_cancels_a_seal_and_a_refresh_of_heads_quietly(caplo
         await store.setup()
         await store.conversation(user_id="ada", thread_id="1").append(rag_turn("What do orcas eat?"))
         services = await store.services()
-        services.sealer.owe((("user_id", "ada"), ("thread_id", "1")), "an id")
+        services.sealer.schedule((("user_id", "ada"), ("thread_id", "1")), "an id")
         services.open_heads.ring()
 
     asyncio.run(main())
