@@ -61,11 +61,11 @@ def compose(
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
-    for one in batch.prepared:
+    for ordinal, one in enumerate(batch.prepared, after.messages + 1):
         calls = calls_of(one.message)
         call = running.follow(one.message, calls)
         own = [_numbered(source, one.id, running, in_use) for source in one.sources]
-        message = _message(one, batch, running.next_ordinal, calls=len(calls), call=call, sources=own)
+        message = _message(one, batch, ordinal, calls=len(calls), call=call, sources=own)
         running.add_size(message)
         messages.append(message)
         sources += own

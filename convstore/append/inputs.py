@@ -118,7 +118,7 @@ def whole_messages(
     ids = _ids(items, key=key, start=start, new_id=new_id)
     for message, item, message_id in zip(messages, items, ids, strict=True):
         for one in (message, item.value):  # a chunk is not its whole message
-            if isinstance(one, BaseMessage) and one.id is not message_id:
+            if isinstance(one, BaseMessage) and getattr(one, "id", None) is not message_id:
                 one.id = message_id
     return messages
 
@@ -140,16 +140,16 @@ def items_of(batch: Any) -> list[Item]:
     items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
-    if any(isinstance(item, Mapping) for item in items):
+    if any(isinstance(item, Mapping) for item in items if not isinstance(item, BaseMessage)):
         return read_items(items)
     return list(starmap(Item, enumerate(items)))
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
     """Return the item as a checked message of a plain class."""
-    if isinstance(item, Mapping):
-        return _from_dict(item, index=index)
     if not isinstance(item, BaseMessage):
+        if isinstance(item, Mapping):
+            return _from_dict(item, index=index)
         raise InvalidMessageError(f"expected {_WANTED}, not {type_name(item)}", index=index)
     if type(item) not in _WHOLE_CLASSES and type(item) not in _WHOLE_CLASS_OF:
         raise InvalidMessageError(_foreign_class(item), index=index)
@@ -185,7 +185,7 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
     ids: list[str] = []
     first_index: dict[str | int, int] = {}
     for position, (index, item) in enumerate(items):
-        message_id: Any = item.get("id") if isinstance(item, Mapping) else getattr(item, "id", None)
+        message_id: Any = getattr(item, "id", None) if isinstance(item, BaseMessage) else item.get("id")
         if message_id is None:
             # The index comes first: digits end at the colon, so another key and index never give the same text.
             message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{start + position}:{key}"))

@@ -286,23 +286,19 @@ class Writer:
         return known
 
     async def _compose(self, cached: CachedConversation, request: _Request, new: Batch, tail: Totals) -> Composed:
-        taken = await self._taken_source_ids(cached, new, tail)
-        at, link = self._clock.now(), self._clock.link()
-        work = partial(compose, new, tail, at=at, link=link, reserve=request.reserve, taken=taken)
-        return await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
-
-    async def _taken_source_ids(self, cached: CachedConversation, new: Batch, tail: Totals) -> frozenset[int]:
-        """Return the source numbers of the batch that are taken, if it may be renumbered; else refuse them.
+        """Compose the entry after the tail; sources whose number is taken get another one, or are refused.
 
         An index keeps the numbers of tools apart, but not from those that the store gave.
         """
-        numbers = new.kept_source_ids
-        if not numbers or min(numbers) > (tail.sources_through if new.renumber else tail.given_through):
-            return frozenset()
-        if new.renumber:
-            return frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
-        await self._refuse_taken_source_ids(cached, new)
-        return frozenset()
+        numbers, taken = new.kept_source_ids, frozenset[int]()
+        if numbers and min(numbers) <= (tail.sources_through if new.renumber else tail.given_through):
+            if new.renumber:
+                taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
+            else:
+                await self._refuse_taken_source_ids(cached, new)
+        at, link = self._clock.now(), self._clock.link()
+        work = partial(compose, new, tail, at=at, link=link, reserve=request.reserve, taken=taken)
+        return await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""
@@ -402,10 +398,10 @@ def _is_sufficient(tail: Totals, request: _Request, new: Batch) -> bool:
 def _receipt(batch: Batch, known: _Known, entry: Entry | None) -> Receipt:
     messages, sources = (entry.messages, entry.sources) if entry else ((), ())
     by_id = {**known.stored, **{message.id: message.ordinal for message in messages}}
-    ordinals = tuple(by_id[id_] for id_ in batch.ids)
-    numbers = [source.id for source in sources]
+    ids, numbers = batch.ids, [source.id for source in sources]
+    ordinals = tuple(map(by_id.__getitem__, ids))
     return Receipt(
-        message_ids=tuple(batch.ids),
+        message_ids=tuple(ids),
         first=min(ordinals),
         last=max(ordinals),
         ordinals=ordinals,

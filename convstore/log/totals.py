@@ -151,11 +151,6 @@ class RunningTotals:
         self._usage = dict(self.after.usage)
         self._preview = self.after.preview
 
-    @property
-    def next_ordinal(self) -> int:
-        """Ordinal of the next message."""
-        return self.after.messages + self._messages + 1
-
     def add_size(self, message: EntryMessage) -> None:
         """Count a stored message and its tokens."""
         self._messages += 1
@@ -226,10 +221,15 @@ def preview_of(message: BaseMessage) -> Preview | None:
     """Return the beginning of a human or AI message's text in one line, or None if it has none."""
     if message.type not in ("human", "ai"):
         return None
-    content = message.content
-    blocks = [content] if isinstance(content, str) else content if isinstance(content, list) else []
-    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
-    words = " ".join(text[: 2 * _PREVIEW_CHARACTERS] for text in texts if isinstance(text, str)).split()
+    content, maximum = message.content, 2 * _PREVIEW_CHARACTERS
+    if isinstance(content, str):
+        words = content[:maximum].split()
+    else:
+        texts = (
+            block.get("text") if isinstance(block, dict) else block
+            for block in (content if isinstance(content, list) else ())
+        )
+        words = " ".join(text[:maximum] for text in texts if isinstance(text, str)).split()
     return Preview(message.type, " ".join(words)[:_PREVIEW_CHARACTERS]) if words else None
 
 

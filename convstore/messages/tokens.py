@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -72,8 +73,17 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
 
 def _with_text(message: BaseMessage) -> int:
     content: Any = message.content
-    is_latin = isinstance(content, str) and content.isascii()
-    return _by_langchain(message) + (0 if is_latin else _extra_for_script(content))
+    is_text = type(content) is str
+    extra = 0 if is_text and content.isascii() else _extra_for_script(content)
+    if is_text and message.type in _ROLES:
+        with suppress(RecursionError, TypeError):
+            characters = len(content) + len(_ROLES[message.type]) + len(message.name or "")
+            if isinstance(message, ToolMessage):
+                characters += len(message.tool_call_id)
+            elif isinstance(message, AIMessage) and message.tool_calls:
+                characters += len(repr(message.tool_calls))
+            return -(-characters // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE + extra
+    return _by_langchain(message) + extra
 
 
 def _with_blocks(message: BaseMessage) -> int:
@@ -96,20 +106,10 @@ def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[An
 
 def _by_langchain(message: BaseMessage) -> int:
     try:
-        if type(message.content) is str and message.type in _ROLES:
-            return -(-_characters(message) // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE
         return count_tokens_approximately([message])
     except (RecursionError, TypeError, ValueError):
         # The content is nested beyond the recursion limit, or has blocks of an unexpected shape.
         return len(Codec().encode(fields_of(message), omitted=[])) // CHARACTERS_PER_TOKEN
-
-
-def _characters(message: BaseMessage) -> int:
-    """Return the characters that LangChain counts in a message with a text."""
-    characters = len(message.content) + len(_ROLES[message.type]) + len(message.name or "")
-    if isinstance(message, AIMessage) and message.tool_calls:
-        return characters + len(repr(message.tool_calls))
-    return characters + (len(message.tool_call_id) if isinstance(message, ToolMessage) else 0)
 
 
 def _extra_for_script(content: Any) -> int:

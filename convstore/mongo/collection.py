@@ -34,9 +34,10 @@ class Collection:
         limit: int = 0,
     ) -> list[Document]:
         """Return the documents that a filter matches. One command up to a thousand documents, or up to the limit."""
+        size = max(limit, _BATCH) + 1
         async with driver_errors():
-            found = self.raw.find(dict(query), fields).limit(limit).batch_size(max(limit, _BATCH) + 1)
-            documents: list[Document] = await (found.sort(list(order)) if order else found).to_list(None)
+            found = self.raw.find(dict(query), fields, sort=list(order) or None, limit=limit, batch_size=size)
+            documents: list[Document] = await found.to_list(None)
         return documents
 
     async def find_one(self, query: Document, fields: Mapping[str, int] | None = None) -> Document | None:

@@ -201,10 +201,6 @@ class Log:
         documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
         return await entries_from([filled(document, body="") for document in documents])
 
-    async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
-        """Return the whole texts of some payloads, in order; see `payload_ranges`."""
-        return await self.payload_ranges(conversation, [(ref, 0, ref.ends[-1]) for ref in refs])
-
     async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
         """Return ranges of characters of payloads, read from the chunks that contain them alone.
 
@@ -215,19 +211,21 @@ class Log:
             if numbers := _chunks_of(ref, start, end):
                 of_payload = _sizes(ref)
                 sizes.setdefault(ref.token, {}).update({number: of_payload[number] for number in numbers})
-        gate = asyncio.Semaphore(_PARALLEL)
+        gate, chunks = asyncio.Semaphore(_PARALLEL), dict[str, dict[int, str]]()
 
-        async def read(token: str) -> dict[int, str]:
+        async def read(token: str) -> None:
             async with gate:
-                return await self._chunks(conversation, token, dict(sorted(sizes[token].items())))
+                chunks[token] = await self._chunks(conversation, token, sizes[token])
 
-        chunks = [await read(*sizes)] if len(sizes) == 1 else await asyncio.gather(*map(read, sizes))
-        texts = dict(zip(sizes, chunks, strict=True))
-        return [_piece(ref, start, end, texts.get(ref.token, {})) for ref, start, end in wanted]
+        if len(sizes) == 1:  # a task of its own would take longer than the rest of this function
+            await read(*sizes)
+        else:
+            await asyncio.gather(*map(read, sizes))
+        return [_piece(ref, start, end, chunks.get(ref.token, {})) for ref, start, end in wanted]
 
     async def _chunks(self, conversation: str, token: str, sizes: Mapping[int, int]) -> dict[int, str]:
-        """Return chunks of one append by number, in order; `sizes` has the characters of each. One command."""
-        numbers = list(sizes)
+        """Return chunks of one append by number; `sizes` has the characters of each. One command."""
+        numbers = sorted(sizes)
         low, high = chunk_range(conversation, token, numbers[0], numbers[-1] - numbers[0] + 1)
         query = between(conversation, low, high)
         if numbers[-1] - numbers[0] >= len(numbers):
@@ -235,11 +233,11 @@ class Log:
         found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
         documents = {document["_id"]: document for document in found}
         frames = []
-        for number, size in sizes.items():
+        for number in numbers:
             key = chunk_id(conversation, token, number)
             if key not in documents:
                 raise CorruptDocumentError(key, "a chunk of a payload is missing")
-            frames.append((key, documents[key].get("data"), size))
+            frames.append((key, documents[key].get("data"), sizes[number]))
         heavy = sum(size for *_, size in frames) > _ENTRY_BYTES
         texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
         return dict(zip(numbers, texts, strict=True))

@@ -6,7 +6,8 @@ default is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -106,28 +107,27 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
     if part not in SOURCE_PARTS:
         raise ValueError(f"unknown part of a message {part!r}")
 
-    def column(name: str, default: Any) -> Sequence[Any]:
-        return stored_list(run[name]) if name in run else [default] * len(numbers)
+    def column(name: str, default: Any, read: Callable[[Any], Any]) -> Iterable[Any]:
+        return map(read, stored_list(run[name])) if name in run else [default] * len(numbers)
 
-    starts = [middle + stored_number(by, minimum=None) for middle, by in zip(middles, column("texts", 0), strict=True)]
+    texts = column("texts", 0, partial(stored_number, minimum=None))
+    starts = [middle + by for middle, by in zip(middles, texts, strict=True)]
     places = [SourcePlace(part, *place) for place in zip(starts, middles, ends, lengths, strict=True)]
     if not all(0 <= place.start <= place.middle <= place.end for place in places):
         raise ValueError("the start, middle and end of a source are not in order")
     columns = [
+        column("plain", 0, stored_number),
         map(from_stored, stored_list(run["titles"])),
-        map(from_stored, column("urls", "")),
+        column("urls", "", from_stored),
         places,
         _digests_of(run),
-        map(from_stored, column("pieces", "")),
-        map(stored_number_or_none, column("given", None)),
-        map(stored_number_or_none, column("earlier", None)),
+        column("pieces", "", from_stored),
+        column("given", None, stored_number_or_none),
+        column("earlier", None, stored_number_or_none),
     ]
-    plain = stored_numbers(column("plain", 0))
     return [
         EntrySource(number, message_id, title, url, place, digest, piece, given, earlier, kept, bool(is_plain), entry)
-        for number, is_plain, title, url, place, digest, piece, given, earlier in zip(
-            numbers, plain, *columns, strict=True
-        )
+        for number, is_plain, title, url, place, digest, piece, given, earlier in zip(numbers, *columns, strict=True)
     ]
 
 

@@ -206,7 +206,7 @@ class LogReader:
 
     async def payloads(self, cached: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
         """Return the whole texts of some payloads, in order."""
-        return await self.log.payloads(cached.conversation, refs) if refs else []
+        return await self.log.payload_ranges(cached.conversation, [(ref, 0, ref.ends[-1]) for ref in refs])
 
     async def payloads_of(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
         """Return the payloads of those messages that have one, by message id."""

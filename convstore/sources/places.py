@@ -144,7 +144,12 @@ def _in_artifact(
 
 def read_item(codec: Codec, place: SourcePlace, item: str) -> FoundSource | None:
     """Return the source in the text of an item, without text for a copy; ValueError if the item is damaged."""
-    value = json.loads(item) if place.part == "content" else codec.decode(item, fetch=lambda _start, _end: "")
+    if place.part == "content":
+        value, end = _DECODER.raw_decode(item)
+        if end < len(item):
+            raise ValueError("its item is not the text of one value")
+    else:
+        value = codec.decode(item, fetch=lambda _start, _end: "")
     found = FoundSource(value, value, {}) if is_text(value) else source_in(value)
     if place.is_inside and (found is None or len(found.text) != place.length):
         raise ValueError("its item has another text")
