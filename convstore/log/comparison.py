@@ -125,7 +125,7 @@ def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:
 
 def _canonical(value: Any, codec: Codec) -> str:
     """Return a value as text that is independent of the order of keys and the same for 1 and 1.0."""
-    if not _has_few_levels(value):
+    if not isinstance(value, str) and not _has_few_levels(value):
         return codec.encode(value, omitted=[])
     try:
         text = _write_sorted(value)

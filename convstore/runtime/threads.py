@@ -35,13 +35,15 @@ _TEXTS, _CONTAINERS = (str, bytes), (dict, list, tuple)
 async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int) -> _Result:
     """Return the result of the work, which runs in a thread if it is long.
 
-    Before noticeable work the event loop runs everything that is ready, so two such steps never block it in a row.
+    After noticeable work the event loop first runs everything else that is ready, before it does more of the kind.
     """
     if characters > _LONG:
         return await asyncio.to_thread(work)
     if characters > _NOTICEABLE:
-        async with _gates.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        gate = _gates.setdefault(loop, asyncio.Lock())
+        await gate.acquire()
+        loop.call_soon(gate.release)
     return work()
 
 

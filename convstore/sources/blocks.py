@@ -53,6 +53,8 @@ def is_block(value: Any) -> bool:
     >>> is_block({"type": "video", "url": "https://a"}), is_block({"type": "video", "url": "https://a", "title": "A"})
     (True, False)
     """
+    if type(value) is not dict or "type" not in value:
+        return False
     kind = type_of(value)
     if kind in TEXTS or kind in _MEDIA:
         return not first_text(value, ("title",))

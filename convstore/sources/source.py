@@ -173,7 +173,7 @@ class FoundSource(NamedTuple):
     def label(self) -> tuple[str, str, dict[str, Any]]:
         """Return its title, its address, and its other fields without the number; "" for a missing text."""
         rest = self.fields.copy()
-        if self.kept_id:
+        if "source_id" in rest and self.kept_id:
             del rest["source_id"]
         title_key, url_key = first_text(rest, _TITLE_KEYS), _address(rest)
         return rest.pop(title_key) if title_key else "", rest.pop(url_key) if url_key else "", rest
@@ -306,8 +306,7 @@ def _address(fields: dict[str, Any]) -> str:
 
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
     """Return the fields of a dict item without its text; a ``metadata`` dict in it is flattened."""
-    inner = item.get("metadata")
-    own = _named(item)
+    inner, own = item.get("metadata"), _named(item)
     if text_key:
         del own[text_key]
     return own | {key: value for key, value in _named(inner).items() if key not in own} if type(inner) is dict else own
