@@ -15,7 +15,7 @@ from langchain_core.messages import ToolMessage
 
 from convstore.append.batch import Batch, Prepared, PreparedSource
 from convstore.exceptions import SourceIdClashError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, is_long
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, is_named
 from convstore.log.totals import RunningTotals
 from convstore.messages.compression import Chunk
 from convstore.messages.encoding import decode_message
@@ -127,7 +127,7 @@ def _message(
         sources=ids,
         stub=stub,
         payload=one.ref,
-        is_long=is_long(one.message.type, one.view_tokens),
+        is_named=is_named(one.message.type, one.view_tokens),
         seen=one.seen,
     )
 

@@ -80,7 +80,7 @@ class EntryMessage:
         stub: The text that replaces it in views; None if it is shown as it is.
         payload: Location of the parts outside the body; None if there are none.
         entry: Key of the entry that it was read from.
-        is_long: True for a human or AI message that a note names once a view leaves it out.
+        is_named: True for a tool result or a long message, which a note names once a view leaves it out.
         seen: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
             none, or it was not read.
     """
@@ -101,7 +101,7 @@ class EntryMessage:
     stub: str | None = None
     payload: PayloadRef | None = None
     entry: str = field(default="", compare=False)
-    is_long: bool = False
+    is_named: bool = False
     seen: str = field(default="", compare=False)
 
     @property
@@ -117,19 +117,14 @@ class EntryMessage:
         return size + (self.payload.size if self.payload else 0)
 
     @property
-    def is_named(self) -> bool:
-        """True if notes name it: a tool result or a long message."""
-        return self.type == "tool" or self.is_long
-
-    @property
     def name(self) -> tuple[str, str]:
         """The name that notes use: its id, and the ids of its sources or the type of a long message."""
         return self.id, self.sources if self.type == "tool" else self.type
 
 
-def is_long(type_: str, view_tokens: int) -> bool:
-    """Return True for a human or AI message of at least a thousand tokens, by the counter that it was stored with."""
-    return type_ in ("human", "ai") and view_tokens >= _LONG_TOKENS
+def is_named(type_: str, view_tokens: int) -> bool:
+    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored."""
+    return type_ == "tool" or (view_tokens >= _LONG_TOKENS and type_ in ("human", "ai"))
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ class Rewinds:
 
     def corrected(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return entries with the totals that the last repair corrected."""
-        return corrected(entries, self.repair)
+        return corrected(entries, self.repair) if self.repair else entries
 
 
 NO_REWINDS = Rewinds()

@@ -150,7 +150,7 @@ class Codec:
         Raises:
             ValueError: The text was not written by `encode`.
         """
-        return self._decode(text, None if fetch is None else PayloadReader(fetch, limit))
+        return self._decode(text, PayloadReader(fetch, limit) if fetch and '"$":' in text else None)
 
     def _decode(self, text: str, parts: PayloadReader | None) -> Any:
         try:

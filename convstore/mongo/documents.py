@@ -28,7 +28,7 @@ from convstore.log.entry import (
     Repair,
     RewoundRange,
     Totals,
-    is_long,
+    is_named,
 )
 from convstore.log.rewind import checked_ranges
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
@@ -126,7 +126,7 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
     entry = Entry(
         first=first,
         at=utc(document["at"]),
-        messages=tuple(message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)),
+        messages=tuple([message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)]),
         totals=totals,
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
@@ -269,7 +269,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         None if stub is None else stored_text(stub),
         None if payload is None else _payload_from(payload),
         entry,
-        is_long(type_, view_tokens),
+        is_named(type_, view_tokens),
         seen,
     )
 

@@ -39,8 +39,7 @@ from convstore.view.budget import Window
 from convstore.view.load import Load, differs, entries_needed, is_continued_by, is_sufficient, newest_start
 from convstore.view.payloads import ShownPayloads
 from convstore.view.render import NOTE_RESULTS, View, payloads_needed
-from convstore.view.stamping import Stamper, stamper
-from convstore.view.view import view_of, window_of
+from convstore.view.view import Stamper, stamper, view_of, window_of
 
 _TRIES = 3
 _FIRST_ENTRIES = 4

@@ -22,7 +22,7 @@ from convstore.values.stamps import ViewReason
 from convstore.view.load import Load, entries_needed
 from convstore.view.loader import Loader
 from convstore.view.reasons import reasons_of
-from convstore.view.stamping import Stamper
+from convstore.view.view import Stamper
 
 
 class PastLoad(NamedTuple):

@@ -1,28 +1,35 @@
 """Makes a view from the active messages at the end of a log.
 
 Floor 4, pure. Loads and past views use it. The caller reads rows until `window_of` is certain, and then the payloads
-that `render.payloads_needed` names for the rows of the window.
+that `render.payloads_needed` names for the rows of the window. Stamps identify views.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row
-from convstore.log.stored_message import KeptMessage, Shown
+from convstore.log.stored_message import KeptMessage, Shown, payload_needed, read_message
 from convstore.log.summary import NamedResult, SummaryRecord
 from convstore.messages.copying import Template
-from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.encoding import digest_of_messages
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
 from convstore.messages.values import Codec
+from convstore.sources.shortening import SHORTENED, leave_out, with_short_texts, without_media
 from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewStamp, changed_options
 from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_window
 from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
-from convstore.view.sizes import shown_sizes
+
+Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
+"""Makes the stamp of a view from its messages."""
 
 _MANY_TURNS = 99_999
 """Turns left out by the notes that are measured to find the start."""
@@ -87,6 +94,7 @@ def window_of(
     """Choose the rows that a view shows; None if earlier rows must be read first. See `budget.choose_window`."""
     if not active.rows:
         return Window(0, 0, anchor=None)
+    is_default = policy.shorten_over is None and policy.media == "finished_turns"
     summary_tokens = sum(count(counter, message) for message in active.summary_messages)
     return choose_window(
         active.rows,
@@ -95,7 +103,7 @@ def window_of(
         note_tokens=lambda index: active.note(index, _MANY_TURNS, counter).tokens or 0,
         anchored=anchored,
         summarized=active.summary is not None,
-        sizes=shown_sizes(active.rows, policy, codec=codec, counter=counter),
+        sizes=None if is_default else [_size(row.message, policy, codec, counter) for row in active.rows],
         known=known,
     )
 
@@ -122,3 +130,34 @@ def view_of(
         room=window.room,
         known=known,
     )
+
+
+def _size(message: EntryMessage, policy: HistoryPolicy, codec: Codec, counter: TokenCounter) -> int:
+    """Return the size of a message once its turn is finished; an estimate if more is shown than its entry holds."""
+    if message.type == "tool":
+        return message.view_tokens
+    media = message.tokens - message.view_tokens if policy.media == "never" else 0
+    length = len(message.body) + (message.payload.shown if message.payload else 0)
+    if policy.shorten_over is None or message.type not in SHORTENED or length <= policy.shorten_over:
+        return message.view_tokens + media
+    if payload_needed(message, shorten_over=policy.shorten_over):
+        # Estimate: the part that remains if the payload is a single text.
+        return min(message.view_tokens, message.view_tokens * policy.shorten_over * CHARACTERS_PER_TOKEN // length)
+    decoded = read_message(codec, message)
+    shown = with_short_texts(decoded, policy.shorten_over)
+    if shown is decoded:
+        return message.view_tokens + media
+    return count(counter, without_media(leave_out(shown))) + media
+
+
+def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:
+    """Return the function that makes the stamp of a view with this identity; it can be pickled."""
+    return partial(_stamp, conversation_id=conversation, policy=_changed_options(policy), **identity)
+
+
+_changed_options = lru_cache(changed_options)
+
+
+def _stamp(messages: Sequence[BaseMessage], **identity: Any) -> ViewStamp:
+    """Return the stamp; its digest is computed only if a stamp is asked for."""
+    return ViewStamp(digest=digest_of_messages(messages), **identity)
