@@ -48,20 +48,20 @@ def rows_of(entries: Sequence[Entry], rewinds: Rewinds = NO_REWINDS, summary: Su
     # Compared with the entry as well, because after a repair two messages may share an ordinal.
     last = (summary.entry, summary.last) if summary else (0, 0)
     covered, turns = (summary.active, summary.turns) if summary else (0, 0)
-    rows = []
+    rows, rewound = [], rewinds.ranges
     entries = rewinds.corrected(entries)
     for entry in entries:
-        turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
-        result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
-        place, number = entry.totals.active - len(entry.messages), entry.number
+        types, totals, number = [message.type for message in entry.messages], entry.totals, entry.number
+        turn, result = totals.turns - types.count("human"), totals.results - types.count("tool")
+        place = totals.active - len(types)
         is_after = number > last[0]
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if (is_after or (number, message.ordinal) > last) and rewinds.is_active(message.ordinal):
+            if (is_after or (number, message.ordinal) > last) and (not rewound or rewinds.is_active(message.ordinal)):
                 rows.append((message, number, place - covered, turn - turns, result))
             result += message.type == "tool"
-    sizes = [message.view_tokens for message, *_ in rows]
+    sizes = [row[0].view_tokens for row in rows]
     begins = bool(rows) and rows[0][2] == 1
     through = entries[-1].totals.view_tokens - (summary.view_tokens if summary else 0) if entries else 0
     befores = accumulate(sizes, initial=0 if begins else through - sum(sizes))

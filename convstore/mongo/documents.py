@@ -251,7 +251,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         raise ValueError(f"unknown message type {type_!r}")
     id_, call, sources, seen = stored_texts((id_, get("call", ""), get("sources", ""), get("seen", "")))
     tokens, view_tokens, calls = stored_numbers((tokens, view_tokens, get("calls", 0)))
-    payload, stub = get("payload"), get("stub")
+    payload, stub, tool, arguments = get("payload"), get("stub"), get("tool"), get("arguments")
     return EntryMessage(
         ordinal,
         id_,
@@ -262,9 +262,9 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         view_tokens,
         stored_bytes(content_digest, length=CONTENT_DIGEST_BYTES),
         calls,
-        from_stored(get("tool", "")),
+        "" if tool is None else from_stored(tool),
         call,
-        from_stored(get("arguments", "")),
+        "" if arguments is None else from_stored(arguments),
         sources,
         None if stub is None else stored_text(stub),
         None if payload is None else _payload_from(payload),

@@ -168,7 +168,7 @@ def leave_out(message: BaseMessage) -> BaseMessage:
         for key, value in holder.items():
             if type(value) is PayloadRange:
                 holder[key] = {} if key in ("additional_kwargs", "response_metadata") else None
-            elif type(value) is dict and key != "content":
+            elif type(value) is dict and value and key != "content":
                 holder[key] = {name: part for name, part in value.items() if type(part) is not PayloadRange}
     return message
 

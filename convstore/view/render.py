@@ -123,7 +123,9 @@ def build_view(
     """
     decoder = _Decoder(policy, codec, payloads, {} if known is None else known)
     whole = shown_whole(rows, policy)
-    visible = [(row, one) for row, one in zip(rows, whole, strict=True) if not is_hidden(row.message, policy)]
+    visible = list(zip(rows, whole, strict=True))
+    if policy.view == "conversation":
+        visible = [(row, one) for row, one in visible if not is_hidden(row.message, policy)]
     leading = [decoder.shown(one, one.payload is None) for one in system]
     made = [decoder.shown(row.message, whole) for row, whole in visible]
     stubbed = [row.message.id for (row, _), one in zip(visible, made, strict=True) if one.is_stub]
