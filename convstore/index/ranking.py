@@ -59,19 +59,20 @@ def ranked(
     parts: Sequence[Part],
     groups: Iterable[tuple[str, ...]],
     *,
-    is_allowed: Callable[[IndexedMessage], bool],
+    is_allowed: Callable[[int, IndexedMessage], bool],
     limit: int,
     by_source: bool = False,
 ) -> list[Found]:
     """Return the best messages for the words of a query, best first; statistics count those that are not allowed, too.
 
-    With `by_source`, the sources of a message are ranked as if they were messages.
+    `is_allowed` gets the index of a message's part, and the message. With `by_source`, the sources of a message are
+    ranked as if they were messages.
     """
     log = _Log(parts)
     scores, nearby, covered = _scores(log, groups)
     values = _values(log, scores, nearby, by_source=by_source)
     for position, share in covered.items():
-        if share >= _SAME_QUESTION and position in values and is_allowed(log.message(position)[1]):
+        if share >= _SAME_QUESTION and position in values and is_allowed(*log.message(position)):
             answered = log.answered_at(position)
             question = values[position]
             for key in [key for key in values if key % log.size in answered]:
@@ -85,7 +86,7 @@ def ranked(
         if len(found) == limit:
             break
         part, message = log.message(position)
-        if is_allowed(message):
+        if is_allowed(part, message):
             windows = log.windows(position, source if by_source else None, scores[part])
             found.append(Found(part, message, source, -value, windows))
     return found

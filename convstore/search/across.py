@@ -6,7 +6,8 @@ limited number of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from convstore.exceptions import ConversationDeletedError
 from convstore.index.part import IndexBuilder, IndexedMessage, only_terms_of
@@ -27,7 +28,7 @@ from convstore.search.searcher import RANKING_COST, Match, Searcher
 _MAX_TAILS = 20
 """Maximum number of logs with unsealed entries that a search reads."""
 _SPARE = 200
-"""Messages that are ranked beyond the limit, as some may be rewound."""
+"""Messages that are ranked beyond the limit, as some may be rewound. If more are, messages are ranked again."""
 _GAP = [IndexedMessage(0, "human")] * 8
 """Messages between two conversations, so that the end of one is no neighbour of the beginning of another."""
 
@@ -54,25 +55,13 @@ class AcrossSearcher:
         if not request.groups or not conversations:
             return [], []
         logs, incomplete = await self._read(conversations, request)
-        parts: list[Part] = []
-        place_of: list[tuple[int, int]] = []
-        for index, log in enumerate(logs):
-            parts += [*log.parts, IndexBuilder(messages=_GAP)]
-            place_of += [(index, number) for number in range(len(log.parts) + 1)]
-
-        def rank() -> list[Found]:
-            def is_allowed(message: IndexedMessage) -> bool:
-                return request.allows(message.ordinal, message.type)
-
-            return ranked(parts, request.groups, is_allowed=is_allowed, limit=request.limit + _SPARE)
-
-        found = [
-            (place_of[one.part][0], one._replace(part=place_of[one.part][1]))
-            for one in await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
-        ]
+        found = await _ranked(logs, request, limit=request.limit + _SPARE)
         logs = await self._with_rewinds(conversations, logs, {index for index, _ in found})
-        active = [one for one in found if logs[one[0]].rewinds.is_active(one[1].message.ordinal)][: request.limit]
-        return await self._matches(conversations, logs, active, request), incomplete
+        active = [one for one in found if logs[one[0]].rewinds.is_active(one[1].message.ordinal)]
+        if len(active) < request.limit and len(found) == request.limit + _SPARE:
+            logs = await self._with_rewinds(conversations, logs, range(len(logs)))
+            active = await _ranked(logs, request, limit=request.limit)
+        return await self._matches(conversations, logs, active[: request.limit], request), incomplete
 
     async def _read(
         self, conversations: Sequence[_Conversation], request: SearchRequest
@@ -102,16 +91,19 @@ class AcrossSearcher:
         return logs, unsealed[_MAX_TAILS:]
 
     async def _with_rewinds(
-        self, conversations: Sequence[_Conversation], logs: Sequence[SearchedLog], indexes: set[int]
+        self, conversations: Sequence[_Conversation], logs: Sequence[SearchedLog], indexes: Collection[int]
     ) -> list[SearchedLog]:
-        """Return the logs with the active messages of those that have hits."""
+        """Return the logs, some of them with their rewinds. One command for each that has any not read before."""
 
         async def complete(index: int) -> SearchedLog:
             (cached, totals), log = conversations[index], logs[index]
             if index not in indexes or not totals.rewind_entry or log.rewinds is not NO_REWINDS:
                 return log
-            rewinds = await self._reader.rewinds(cached, totals)
-            return SearchedLog(log.parts, rewinds, log.last, log.question, log.is_due)
+            try:
+                async with self._reader.reading(cached):
+                    return replace(log, rewinds=await self._reader.rewinds(cached, totals))
+            except ConversationDeletedError:
+                return log  # `_matches` finds no messages of it
 
         return await in_parallel(complete, range(len(logs)))
 
@@ -133,3 +125,22 @@ class AcrossSearcher:
 
         groups = await in_parallel(match, list(dict.fromkeys(index for index, _ in found)))
         return [one for group in groups for one in group]
+
+
+async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit: int) -> list[tuple[int, Found]]:
+    """Return the best messages that are not known to be rewound, each with the index of its log."""
+    parts: list[Part] = []
+    place_of: list[tuple[int, int]] = []
+    for index, log in enumerate(logs):
+        parts += [*log.parts, IndexBuilder(messages=_GAP)]
+        place_of += [(index, number) for number in range(len(log.parts) + 1)]
+
+    def is_allowed(part: int, message: IndexedMessage) -> bool:
+        rewinds = logs[place_of[part][0]].rewinds
+        return request.allows(message.ordinal, message.type) and rewinds.is_active(message.ordinal)
+
+    def rank() -> list[Found]:
+        return ranked(parts, request.groups, is_allowed=is_allowed, limit=limit)
+
+    found = await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
+    return [(place_of[one.part][0], one._replace(part=place_of[one.part][1])) for one in found]

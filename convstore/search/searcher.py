@@ -134,7 +134,7 @@ class Searcher:
 async def _ranked(log: SearchedLog, request: SearchRequest) -> list[Found]:
     """Return the best messages, one more than the request asks for."""
 
-    def is_allowed(message: IndexedMessage) -> bool:
+    def is_allowed(_: int, message: IndexedMessage) -> bool:
         if not request.allows(message.ordinal, message.type) or not log.rewinds.is_active(message.ordinal):
             return False
         return not request.is_for_model or message.ordinal != log.question

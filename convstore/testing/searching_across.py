@@ -72,6 +72,30 @@ class SearchAcrossContract:
         assert hit.source_ids == (2,)
         await store.close()
 
+    @pytest.mark.parametrize("sealed", [False, True])
+    async def test_rewound_messages_hide_no_hits(
+        self, new_store: Callable[..., ConversationStore], sealed: bool
+    ) -> None:
+        """However many of them match better than an active message of another conversation."""
+        store, ada = new_store(search_index="across"), new_id()
+        await store.setup()
+        await _said(store, ada, "old", f"Somebody saw an orca. {'The rest is about bees. ' * 20}")
+        chat = store.conversation(user_id=ada, thread_id="new")
+        await chat.append([HumanMessage(f"orca {number}", id=new_id()) for number in range(250)])
+        first, *_ = await chat.list_messages(limit=1, after=0)
+        await chat.append(AIMessage("orca", id=new_id()))
+        await chat.rewind(before=str(first.message.id))
+        if sealed:
+            services = await store.services()
+            assert services.sealer is not None
+            await services.open_heads.close()
+            await services.sealer.wait()
+        for searching in (store, new_store()):
+            result = await searching.search("orca", user_id=ada)
+            assert [one.scope["thread_id"] for one in result.conversations] == ["old"]
+            assert [hit.ordinal for hit in result.conversations[0].hits] == [1]
+        await store.close()
+
     async def test_many_unsealed_conversations_are_named(self, new_store: Callable[..., ConversationStore]) -> None:
         """Twenty logs are read, the newest ones; the others are named, not silently left out."""
         store, ada = new_store(search_index=False), new_id()

@@ -94,7 +94,7 @@ def test_segments_rank_like_parts(messages, query, by_source):
     """The same hits, scores and windows."""
     part = part_of(messages)
     results = [
-        ranked([one], query_groups(query), is_allowed=lambda _: True, limit=20, by_source=by_source)
+        ranked([one], query_groups(query), is_allowed=lambda *_: True, limit=20, by_source=by_source)
         for one in (part, Segment(sections_of(part)))
     ]
     assert [one._replace(message=one.message[:3]) for one in results[0]] == [
