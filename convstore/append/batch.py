@@ -1,6 +1,6 @@
 """Prepare a batch: encode, count and compress its messages before the log is read.
 
-Floor 4; `writer` calls it. `prepare` runs once, even if the writer then retries at other entry numbers.
+`prepare` runs once, even if the writer then retries at other entry numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compose the entry that appends a prepared batch to a log with given totals.
 
-Floor 4; `writer` calls it, and calls it again after each collision with another writer. It adds everything that
-depends on the log so far: ordinals, numbers of sources, names of tools, stubs and running totals.
+It adds everything that depends on the log so far: ordinals, numbers of sources, names of tools, stubs and running
+totals.
 """
 
 from __future__ import annotations

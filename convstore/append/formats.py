@@ -1,9 +1,8 @@
 """Convert messages of other formats to LangChain messages or OpenAI's chat format.
 
-Floor 4, without I/O; `inputs` calls it. It supports LangChain's own dicts (``message_to_dict``, ``model_dump``),
-messages of Anthropic's API with ``tool_use`` and ``tool_result`` blocks, and items of OpenAI's Responses API. The
-result equals that of LangChain's integrations: calls are in ``tool_calls`` and stay in the content, and each result
-is a tool message of its own.
+It supports LangChain's own dicts (``message_to_dict``, ``model_dump``), messages of Anthropic's API with ``tool_use``
+and ``tool_result`` blocks, and items of OpenAI's Responses API. The result equals that of LangChain's integrations:
+calls are in ``tool_calls`` and stay in the content, and each result is a tool message of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Convert the input of ``append`` to whole LangChain messages that each have an id.
 
-Floor 4, without I/O. ``append`` calls it first, before anything is encoded or sent, so a refused batch has no effect.
-No field is lost: those that LangChain lacks stay in ``additional_kwargs`` under their own names. (LangChain's
-``convert_to_messages`` drops such keys of tool messages and tool calls. It raises a bare ``ValidationError`` or
-``JSONDecodeError`` if a call's arguments are ``null`` or not JSON.)
+``append`` calls it first, before anything is encoded or sent, so a refused batch has no effect. No field is lost: those
+that LangChain lacks stay in ``additional_kwargs`` under their own names. (LangChain's ``convert_to_messages`` drops
+such keys of tool messages and tool calls. It raises a bare ``ValidationError`` or ``JSONDecodeError`` if a call's
+arguments are ``null`` or not JSON.)
 
 Dicts are copied, so later changes by the caller do not affect the messages. Only dicts and lists are copied, in a loop
 and not by recursion. A tuple or any other object inside an artifact is shared, as is everything inside a LangChain

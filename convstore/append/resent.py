@@ -1,8 +1,7 @@
 """Find the part of a resent history that the log already has: the rule of ``append(resent=...)``.
 
-Floor 4, without I/O; `resent_history` calls it. Messages are compared by their content digests. The known part is the
-longest prefix of the batch that equals the end of the active log, or all of it. A match in the middle of a batch never
-counts.
+Messages are compared by their content digests. The known part is the longest prefix of the batch that equals the end of
+the active log, or all of it. A match in the middle of a batch never counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Append the new part of a history that a client sends again, after comparing it with the active log.
 
-Floor 4; `conversation` and `ext` call it. The comparison reads the digests of the end of the log, as far as the history
-could match. The writer then appends the rest directly after the last entry read. If another append came first, the
-comparison is repeated.
+The comparison reads the digests of the end of the log, as far as the history could match. The writer then appends the
+rest directly after the last entry read. If another append came first, the comparison is repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rewind a conversation to edit or regenerate, and undo that, by appending rewind entries; see `log.rewind`.
 
-Floor 4; `conversation` calls it. A rewind entry is inserted after the last entry, like any append. If another writer
-takes the number, it is made again.
+A rewind entry is inserted after the last entry, like any append. If another writer takes the number, it is made again.
 """
 
 from __future__ import annotations

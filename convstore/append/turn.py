@@ -1,7 +1,6 @@
 """Give the messages of a turn their ids, and check that the turn still fits the end of the log.
 
-Floor 4, without I/O; `conversation` and `writer` call it. All ids derive from the id of the human message, so a
-repeated request produces the same turn.
+All ids derive from the id of the human message, so a repeated request produces the same turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Append a batch to the log: atomically, exactly once, in order and without holes.
 
-Floor 4; `conversation`, `resent_history` and imports call it. The entry is inserted at the number after the cached
-tail. If that number or a message id is taken, the writer looks up the ids, reads the tail again and retries with the
-messages that are new. So two writers never share a number, and a repeated batch writes nothing.
+The entry is inserted at the number after the cached tail. If that number or a message id is taken, the writer looks up
+the ids, reads the tail again and retries with the messages that are new. So two writers never share a number, and a
+repeated batch writes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compute the content digest of a message, which is equal for messages that look the same to a client.
 
-Floor 1, pure; used by `append` to recognise resent histories. A client that resends a conversation has no ids and no
-reasoning. It may send a text as blocks, and an image in another provider's format. The digest is computed when a
-message is appended and stored in its entry, so a resent conversation is compared without reading messages.
+A client that resends a conversation has no ids and no reasoning. It may send a text as blocks, and an image in another
+provider's format. The digest is computed when a message is appended and stored in its entry, so a resent conversation
+is compared without reading messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Define the log entry and the values in it, which `mongo` stores and every use case reads.
 
-Floor 1. An entry is one appended batch and one document. Each entry carries the running `Totals` of the log, so an
-append or a load needs only the last entry to know the state of the whole log.
+An entry is one appended batch and one document. Each entry carries the running `Totals` of the log, so an append or a
+load needs only the last entry to know the state of the whole log.
 
 Values of a log never change once they are made. The classes of which a load makes many are not frozen all the same: the
 constructor of a frozen dataclass takes five times as long.

@@ -1,8 +1,7 @@
 """Recount the tokens of stored messages for a store with another token counter.
 
-Floor 1; used by `runtime` and the readers above it. Entries store sizes with the name of the counter that made them.
-Payloads are not read: long texts are estimated from their beginning and end. The parts that views do not show are
-scaled by the ratio of the shown ones.
+Entries store sizes with the name of the counter that made them. Payloads are not read: long texts are estimated from
+their beginning and end. The parts that views do not show are scaled by the ratio of the shown ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Repair a log whose entries do not follow each other, because a backup was restored under running processes.
 
-Floor 1, pure; used by `verify`, and by readers to correct totals. Missing entries are replaced by entries without
-messages that name the lost ordinals and source ids. A rewind entry at the end lists the inactive ordinals and the
-entries with another predecessor than they name, and recounts the totals. Stored entries are never changed, so the
-rewind entry also holds the corrections to the totals of earlier entries.
+Missing entries are replaced by entries without messages that name the lost ordinals and source ids. A rewind entry at
+the end lists the inactive ordinals and the entries with another predecessor than they name, and recounts the totals.
+Stored entries are never changed, so the rewind entry also holds the corrections to the totals of earlier entries.
 """
 
 from __future__ import annotations

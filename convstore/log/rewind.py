@@ -1,8 +1,8 @@
 """Rewind messages: they stay in the log, but leave views and listings.
 
-Floor 1; used by `append` to write rewinds and by every reader of the log. A rewind is stored as a rewind entry, which
-has no messages. It lists the ranges of ordinals that are no longer active. Its running totals continue from the message
-before the first rewound one, so that totals only count active messages. Undoing a rewind writes a rewind entry too.
+A rewind is stored as a rewind entry, which has no messages. It lists the ranges of ordinals that are no longer active.
+Its running totals continue from the message before the first rewound one, so that totals only count active messages.
+Undoing a rewind writes a rewind entry too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Build the rows of a log: its active messages with the turn that each belongs to.
 
-Floor 1. The view, the compaction plan and the readers of turns all work on these rows.
+The view, the compaction plan and the readers of turns all work on these rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Select messages from entries: active ones with their dates, and tool results; estimate the entries that a page needs.
-
-Floor 1; used by `readback`, `view` and `compaction`.
-"""
+"""Select messages of entries: active ones with their dates, and tool results; estimate how many a page needs."""
 
 from __future__ import annotations
 

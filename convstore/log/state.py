@@ -1,7 +1,4 @@
-"""Define the state of a conversation: what a load needs besides entries, and what never changes per append.
-
-Floor 1; used by `mongo`, `runtime` and every use case that shows or makes summaries.
-"""
+"""Define the state of a conversation: what a load needs besides entries, and what never changes per append."""
 
 from __future__ import annotations
 

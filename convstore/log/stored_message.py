@@ -1,7 +1,6 @@
 """Restore stored messages, verified by their digests, in full or as a view shows them.
 
-Floor 1; used by every reader. Each stored message is checked against the digests computed when it was written, so that
-damaged content is never shown.
+Each stored message is checked against the digests computed when it was written, so that damaged content is never shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Represent a stored summary: the range it covers, its validity, and the messages that show it.
 
-Floor 1; used by `view`, `compaction`, `mongo` and `verify`. A summary covers all active messages from its first to its
-last ordinal. It becomes invalid when messages in that range are rewound or restored.
+A summary covers all active messages from its first to its last ordinal. It becomes invalid when messages in that range
+are rewound or restored.
 """
 
 from __future__ import annotations

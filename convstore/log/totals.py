@@ -1,6 +1,6 @@
 """Compute the running totals of a log, as a fold over its messages.
 
-Floor 1. An append, a rewind and `verify` compute totals with the same functions, so they always agree.
+An append, a rewind and `verify` compute totals with the same functions, so they always agree.
 """
 
 from __future__ import annotations

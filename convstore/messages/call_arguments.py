@@ -1,7 +1,7 @@
 """Repair the arguments of tool calls so that they are always valid JSON.
 
-Floor 0, pure; used by the view and by the chain. Models put raw line breaks into JSON strings, stop in the middle of an
-object, or write nothing at all. Gateways then reject the whole request, each time the history is sent.
+Models put raw line breaks into JSON strings, stop in the middle of an object, or write nothing at all. Gateways then
+reject the whole request, each time the history is sent.
 """
 
 from __future__ import annotations

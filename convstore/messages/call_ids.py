@@ -1,7 +1,7 @@
 """Rewrite tool call ids into the form that a provider accepts.
 
-Floor 0, pure; used by the view and by the chain. Providers reject each other's ids by length, character or prefix. A
-template describes the ids that fit. An id that does not fit is replaced in its message and in the call's result.
+Providers reject each other's ids by length, character or prefix. A template describes the ids that fit. An id that does
+not fit is replaced in its message and in the call's result.
 
 New ids are derived from the old id and the call's position, without randomness: the same chain always gets the same
 ids. Calls of an AI message that has an id get the same new ids at any position in any list. A result that comes back

@@ -1,8 +1,7 @@
 """Compress the text of a payload into chunks, and decompress them.
 
-Floor 0; used by `append`, `runtime` and `verify`. Each chunk is a zstd frame of its own with at most `CHUNK_BYTES` of
-UTF-8 text, so reading a range of characters costs only the chunks that overlap it. Chunks are cut between characters
-and measured in characters, as pages are.
+Each chunk is a zstd frame of its own with at most `CHUNK_BYTES` of UTF-8 text, so reading a range of characters costs
+only the chunks that overlap it. Chunks are cut between characters and measured in characters, as pages are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Make messages without validation: from stored fields, and as copies that callers may change.
-
-Floor 0; `encoding` restores messages with it, and `view` hands out copies of the messages that it keeps.
-"""
+"""Make messages without validation: from stored fields, and as copies that callers may change."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Serialise pydantic models and dataclasses that are registered without functions of their own.
 
-Floor 0; used when the store registers a type. A value is restored from its fields without calling its constructor,
-because validators, aliases and ``__post_init__`` already ran and must not run twice. A value with state outside its
-fields is rejected, because that state would be lost.
+A value is restored from its fields without calling its constructor, because validators, aliases and ``__post_init__``
+already ran and must not run twice. A value with state outside its fields is rejected, because that state would be lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Split a message into a small body, stored in its log entry, and a payload, stored outside it.
 
-Floor 0; used by `append` to write and by everything that reads messages. The body is the message's fields, encoded by
-`messages.values`. The payload is one long text, which the body refers to with `PayloadRange` values. It holds parts
-that are too large for an entry, and content and artifact of tool results that have a stub.
+The body is the message's fields, encoded by `messages.values`. The payload is one long text, which the body refers to
+with `PayloadRange` values. It holds parts that are too large for an entry, and content and artifact of tool results
+that have a stub.
 
 The payload begins with the parts that views of finished turns show. Images, audio, files, artifacts and response
 metadata come last, so that a view reads only the beginning. Where a part is stored depends on the message alone, so an

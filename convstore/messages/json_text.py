@@ -1,6 +1,6 @@
 """Write values of JSON's own types as JSON text, fast and without blocking other threads for long.
 
-Floor 0; `values` calls it. It knows no tags: a value of any other type is not written here.
+It knows no tags: a value of any other type is not written here.
 """
 
 from __future__ import annotations

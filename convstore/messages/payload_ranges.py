@@ -1,7 +1,4 @@
-"""References from a message's body to the parts of it that are stored in its payload.
-
-Floor 0; used by the encoding of messages and by the shortening of views.
-"""
+"""References from a message's body to the parts of it that are stored in its payload."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Mark the messages that the store generates, to distinguish them from appended ones.
 
-Floor 0; used wherever a message is generated or shown. Notes, summaries and the like exist in views and in no log. A
-mark in ``additional_kwargs`` says which kind a message is. Clients that post whole messages can append marked ones. The
-log returns those as they came, but a view removes their marks: there, only the store sets them.
+Notes, summaries and the like exist in views and in no log. A mark in ``additional_kwargs`` says which kind a message
+is. Clients that post whole messages can append marked ones. The log returns those as they came, but a view removes
+their marks: there, only the store sets them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find and remove reasoning and provider signatures in messages.
 
-Floor 0, pure; used by the view and by the chain. A signature is verified by the provider that issued it and rejected by
-every other one, so a chain that continues with another provider must not contain any. The names below are those that
-the packages of langchain 1.x and common gateways write:
+A signature is verified by the provider that issued it and rejected by every other one, so a chain that continues with
+another provider must not contain any. The names below are those that the packages of langchain 1.x and common gateways
+write:
 
 - Anthropic: thinking, redacted_thinking, signature
 - Bedrock Converse: reasoning_content

@@ -1,6 +1,6 @@
 """Measure messages in UTF-8 bytes, the unit of a chain's limits.
 
-Floor 0, pure. These parts of a message count:
+These parts of a message count:
 
 - texts, as they are;
 - a call: its id, the word ``function``, its name and its arguments as JSON text; once, even if it is both in

@@ -1,7 +1,4 @@
-"""Extract plain text from message content, and quote ids and names safely in one line.
-
-Floor 0; used by every room that shows a message: stubs, notes, summaries and pages.
-"""
+"""Extract plain text from message content, and quote ids and names safely in one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Count the tokens of messages, with the counter that the whole store uses.
 
-Floor 0; used by `append`, `view` and `compaction`. The default is based on LangChain's approximation. A backend that
-needs exact figures passes its model's counter.
+The default is based on LangChain's approximation. A backend that needs exact figures passes its model's counter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pair tool calls with their results, so that OpenAI, Anthropic and Gemini accept any list of messages.
 
-Floor 0, pure. The view pairs every list before it goes to a model; the contract suite and the replay command check
-lists with it. Providers reject a whole request over one call without a result, or one result without a call. Real logs
-have both: a process died between call and result, a result came late, a retry answered twice, a model reused a call id.
+The view pairs every list before it goes to a model; the contract suite and the replay command check lists with it.
+Providers reject a whole request over one call without a result, or one result without a call. Real logs have both: a
+process died between call and result, a result came late, a retry answered twice, a model reused a call id.
 
 The rule: each AI message with calls is directly followed by its results, one per call, in the order of the calls. No
 other position holds a tool message. `pair` establishes the rule, `check_pairing` lists violations of it.

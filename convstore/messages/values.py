@@ -1,8 +1,8 @@
 """Encode any Python value of a registered type as JSON text, and decode it to an equal value.
 
-Floor 0; used for every message that is stored or read. JSON represents None, bool, int, float, str, list and dict with
-str keys. Every other type is written as a tag ``{"$": [name, plain]}`` with a plain value of those types. A dict that
-has a key ``"$"``, or a key that is not a str, is written as a tag too.
+JSON represents None, bool, int, float, str, list and dict with str keys. Every other type is written as a tag ``{"$":
+[name, plain]}`` with a plain value of those types. A dict that has a key ``"$"``, or a key that is not a str, is
+written as a tag too.
 
 Nearly every value has types of JSON alone. `orjson` writes and reads those, about ten times as fast as a walk
 in Python; each text is read back and compared before it is used. All other values take the walk.

@@ -1,7 +1,6 @@
 """Stores annotations of single messages: feedback, labels, audit notes.
 
-Floor 4. `conversation` and `records` call it. Annotations are stored separately from the log, which never changes. No
-model sees them.
+Annotations are stored separately from the log, which never changes. No model sees them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Removes repeated texts from a tool result, whose content, artifact and sources often hold the same text.
 
-Floor 4, pure. `passages` calls it with texts already in memory. Each removed text is replaced by a reference to the
-place where it is shown.
+Each removed text is replaced by a reference to the place where it is shown.
 """
 
 from __future__ import annotations

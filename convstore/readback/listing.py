@@ -1,7 +1,4 @@
-"""List the parts of a conversation that can be read back: results, long messages, and earlier turns.
-
-Floor 4. `services` calls it for a model that names nothing.
-"""
+"""List the parts of a conversation that can be read back: results, long messages, and earlier turns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fills a page with passages, and with lines that say which parts of a model's call could not be done.
 
-Floor 4, pure. The pager calls it. Sizes are measured by `tokens.weight`, which needs the text. So a page is first
-planned by characters, and cut once its texts are read. Text that the model sent is quoted on one line and cut.
+Sizes are measured by `tokens.weight`, which needs the text. So a page is first planned by characters, and cut once its
+texts are read. Text that the model sent is quoted on one line and cut.
 """
 
 from __future__ import annotations

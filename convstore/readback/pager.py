@@ -1,8 +1,8 @@
 """Serves the content that views leave out, as pages for a model or a program.
 
-Floor 4. The retrieval tool and `conversation` call it. A message is read as a list of passages: its sources, its
-content, then other parts stored outside its entry. A page is cut from passages by size, or shows only the text around
-matches. All texts of a page are read together, and only the payload chunks that hold them.
+A message is read as a list of passages: its sources, its content, then other parts stored outside its entry. A page is
+cut from passages by size, or shows only the text around matches. All texts of a page are read together, and only the
+payload chunks that hold them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Splits a stored message into named passages that can be read page by page.
 
-Floor 4, pure. The pager calls it. A passage is read from beginning to end. Its key and an offset form a cursor:
-``11@4000`` continues in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second additional part
-of that message.
+A passage is read from beginning to end. Its key and an offset form a cursor: ``11@4000`` continues in source 11,
+``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second additional part of that message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Returns messages in full by id, with their sources.
-
-Floor 4. `conversation` calls it.
-"""
+"""Returns messages in full by id, with their sources."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 r"""Finds the ranges of a text that repeat other texts, so that each text is read back once.
 
-Floor 4, pure. `dedup` calls it. Tools that put their sources into an artifact usually write them into the content as
-well: unchanged, line by line between headings, truncated, or as JSON strings. The search time is bounded; a missed
-repetition is only read twice.
+Tools that put their sources into an artifact usually write them into the content as well: unchanged, line by line
+between headings, truncated, or as JSON strings. The search time is bounded; a missed repetition is only read twice.
 """
 
 from __future__ import annotations

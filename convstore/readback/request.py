@@ -1,6 +1,6 @@
 """The request for a page of the read-back, and the functions that answer it.
 
-Floor 4, pure. The tool and `conversation` build it; the pager answers it.
+The tool and `conversation` build it; the pager answers it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Converts stored sources to the public model, whole or cut to the room on a page.
-
-Floor 4, pure. `records` and the pager call it.
-"""
+"""Converts stored sources to the public model, whole or cut to the room on a page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds a text inside longer texts, ignoring case, and cuts the excerpts around each match.
-
-Floor 4, pure. `page` and the pager call it.
-"""
+"""Finds a text inside longer texts, ignoring case, and cuts the excerpts around each match."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads whole turns, in order or newest first, from any position; each message in full.
 
-Floor 4. `conversation` calls it. The turn of a message and its number follow from its entry alone. So reading starts at
-the requested position, and its cost depends only on the turns returned.
+The turn of a message and its number follow from its entry alone. So reading starts at the requested position, and its
+cost depends only on the turns returned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run tasks that a caller awaits for a limited time and that then continue in the background.
 
-Floor 3; `compaction.compactor` calls it. Tasks are referenced until they end, so that none is garbage collected.
-`close` cancels those still running.
+Tasks are referenced until they end, so that none is garbage collected. `close` cancels those still running.
 """
 
 from __future__ import annotations

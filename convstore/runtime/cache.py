@@ -1,7 +1,6 @@
 """Cache recent conversations in memory, so that a handle made for each request starts warm.
 
-Floor 3; all use cases share one cache for each store. Everything in it can be read again from MongoDB. It is limited in
-conversations and in bytes.
+Everything in it can be read again from MongoDB. It is limited in conversations and in bytes.
 """
 
 from __future__ import annotations

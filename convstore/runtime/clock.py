@@ -1,7 +1,4 @@
-"""Provide the time, waiting times and unique tokens, and let an import backdate its messages.
-
-Floor 3; everything above asks this clock for the time, so that tests can replace it.
-"""
+"""Provide the time, waiting times and unique tokens, and let an import backdate its messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Read the state of a conversation and the end of its log, both at least as new as this store has seen.
 
-Floor 3; `view` and `compaction` read through it. A missing state means that the conversation was deleted, or that its
-state was lost. The head decides; a lost state is restored from the stored summaries.
+A missing state means that the conversation was deleted, or that its state was lost. The head decides; a lost state is
+restored from the stored summaries.
 """
 
 from __future__ import annotations

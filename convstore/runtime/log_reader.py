@@ -1,7 +1,7 @@
 """Read the log consistently: messages by id, ordinal or page, payloads, and rewound ranges.
 
-Floor 3; all use cases read through it. A call reads by the conversation id that it found first. If the scope is deleted
-and used again during the call, it raises `ConversationDeletedError`, not an error about damage, and is repeated.
+A call reads by the conversation id that it found first. If the scope is deleted and used again during the call, it
+raises `ConversationDeletedError`, not an error about damage, and is repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run an event loop in a thread of its own, for sync callers of an async store.
 
-Floor 3; `store` calls it. The caller blocks until the result is there. As the loop never runs in the caller's thread, a
-sync call inside a running loop blocks that loop, but cannot deadlock.
+The caller blocks until the result is there. As the loop never runs in the caller's thread, a sync call inside a running
+loop blocks that loop, but cannot deadlock.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Track the heads that this store has opened, and bring them up to date by a timer.
 
-Floor 3; the writer, catalog and store call it. The first append of a burst refreshes its conversation's head and opens
-it. Until ``open_until`` the store may append more without refreshing the head. Then one bulk write brings the head up
-to date and closes it. A listing reads the log for a head that is still open after that time, so a crashed process
-leaves no stale listing.
+The first append of a burst refreshes its conversation's head and opens it. Until ``open_until`` the store may append
+more without refreshing the head. Then one bulk write brings the head up to date and closes it. A listing reads the log
+for a head that is still open after that time, so a crashed process leaves no stale listing.
 
 Several stores may have the same head open. Each adds a name to ``open_by``, and the last one to leave closes the head.
 A store that crashed never leaves. A later burst removes its name, because its first refresh counted all earlier

@@ -1,7 +1,4 @@
-"""Run a function on many items concurrently, with a limit.
-
-Floor 3; use cases that work on many conversations call it.
-"""
+"""Run a function on many items concurrently, with a limit."""
 
 from __future__ import annotations
 

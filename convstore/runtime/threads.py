@@ -1,7 +1,6 @@
 """Keep the event loop free: long work goes to a thread, and noticeable work of many tasks is done one by one.
 
-Floor 3; the log reader, loader and writer call it. Python switches threads every few milliseconds, unless a single C
-call takes longer.
+Python switches threads every few milliseconds, unless a single C call takes longer.
 """
 
 from __future__ import annotations

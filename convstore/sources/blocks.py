@@ -1,7 +1,7 @@
 """Convert content blocks that are sources into items, by block type.
 
-Floor 1; used by the detection of sources. The formats are those that Anthropic, OpenAI, LangChain and MCP document. An
-item keeps every field of its block except binary and encrypted data, which only the message contains.
+The formats are those that Anthropic, OpenAI, LangChain and MCP document. An item keeps every field of its block except
+binary and encrypted data, which only the message contains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Read the citations that providers attach to a text; each cited document becomes one source.
 
-Floor 1; used by the detection of sources. OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain
-converts both to its own format.
+OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format.
 """
 
 from __future__ import annotations

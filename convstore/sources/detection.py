@@ -1,7 +1,7 @@
 """Find the sources in a tool result: in the artifact, then in the content, as values, blocks or JSON.
 
-Floor 1; used by `append` and by the numbering tool. A list holds sources only if every item is one; content blocks may
-mix sources with others. No tool output raises an error, and the time is linear in its size.
+A list holds sources only if every item is one; content blocks may mix sources with others. No tool output raises an
+error, and the time is linear in its size.
 """
 
 from __future__ import annotations

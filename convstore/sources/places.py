@@ -1,8 +1,8 @@
 """Find where the sources of a tool result lie in its content or artifact, and read them from there.
 
-Floor 1; used by `append` and `readback`. A source is stored where the tool put it, as an item of a list in JSON, so a
-result is stored once. A place is used only if the item read from it is the one that was found. A source without such a
-place gets a copy: its text as it is, then its item without the text.
+A source is stored where the tool put it, as an item of a list in JSON, so a result is stored once. A place is used only
+if the item read from it is the one that was found. A source without such a place gets a copy: its text as it is, then
+its item without the text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write what a model reads about sources: the paragraph of its system prompt, and sources with their numbers.
 
-Floor 1. An application puts the paragraph into the system prompt of its agent; the LangChain middleware does so itself.
+An application puts the paragraph into the system prompt of its agent; the LangChain middleware does so itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shorten messages for views: stubs, placeholders for media, beginning and end of long texts.
 
-Floor 1; used by `log.stored_message`, `append` and `view`. Each function depends only on the message and its arguments,
-so a view shows the same bytes every time, no matter where the parts of a message are stored.
+Each function depends only on the message and its arguments, so a view shows the same bytes every time, no matter where
+the parts of a message are stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Represent a source, which is one retrieved item of a tool result, and read and write ranges of source ids.
 
-Floor 1; used by the other modules of this room, `append` and `readback`. An item is a ``Document``, a
-``(text, metadata)`` pair, a dict or a bare text. `sources.detection` finds the items in a tool result.
+An item is a ``Document``, a ``(text, metadata)`` pair, a dict or a bare text. `sources.detection` finds the items in a
+tool result.
 """
 
 from __future__ import annotations

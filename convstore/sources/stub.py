@@ -1,7 +1,6 @@
 """Make the stub of a tool result: a short JSON text that replaces the result in views.
 
-Floor 1; used by `append`. A stub is made once, when its result is appended. Equal results, ids and names give equal
-stubs.
+A stub is made once, when its result is appended. Equal results, ids and names give equal stubs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Chooses where a view begins: at a whole turn, moved by the budget in large steps.
 
-Floor 4, pure. The loader calls it with the rows at the end of the log.
-
 Positions are counted in tokens of the default view from the beginning of the log; entries store them as running
 totals. The start required by the budget is rounded up to a large step and never moves back. So every process computes
 the same start, and a provider's prompt cache survives many turns. A turn in progress counts with all its results in

@@ -1,6 +1,6 @@
 """Shortens a finished turn that exceeds the budget by itself: its longest texts lose their middle.
 
-Floor 4, pure. `render` calls it. The same turn and room always give the same messages.
+The same turn and room always give the same messages.
 """
 
 from __future__ import annotations

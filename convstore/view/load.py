@@ -1,6 +1,6 @@
 """Holds the state of one load: the rows read so far, what they depend on, and the cost of reading them.
 
-Floor 4; the loader drives it. It sends nothing.
+It sends nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Loads the view of a conversation for the next model call.
 
-Floor 4. `conversation` calls it. One command reads the state and the entries, from the end of the log back to the start
-of the last view under the same policy. That start is cached in this process, or stored in the head or the state. If it
-is unknown, reading continues until the budget is full. Leading system messages and names of earlier results never
-change and are read once.
+One command reads the state and the entries, from the end of the log back to the start of the last view under the same
+policy. That start is cached in this process, or stored in the head or the state. If it is unknown, reading continues
+until the budget is full. Leading system messages and names of earlier results never change and are read once.
 """
 
 from __future__ import annotations

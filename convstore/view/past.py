@@ -1,7 +1,7 @@
 """Builds views again as they were: from a stamp, or as of a message.
 
-Floor 4. `conversation` calls it. It reads the log only up to an entry, applies the rewinds and the summary of that
-moment, and uses nothing that later loads stored. It writes nothing.
+It reads the log only up to an entry, applies the rewinds and the summary of that moment, and uses nothing that later
+loads stored. It writes nothing.
 """
 
 from __future__ import annotations

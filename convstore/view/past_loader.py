@@ -1,6 +1,6 @@
 """Loads a view as of an entry: reads the log only up to it, uses no stored start of a view, and writes nothing.
 
-Floor 4. `past` calls it. Everything else is the work of the loader.
+Everything else is the work of the loader.
 """
 
 from __future__ import annotations

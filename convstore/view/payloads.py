@@ -1,7 +1,6 @@
 """Reads the payloads that a view shows and caches them for the next view.
 
-Floor 4. The loader calls it. A payload never changes, so a payload that this store appended or showed before costs no
-round trip.
+A payload never changes, so a payload that this store appended or showed before costs no round trip.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Adapts a view to a provider that did not write all of its messages.
 
-Floor 4, pure. `render` and the LangChain extensions call it.
-
 Providers reject whole requests because of messages that another provider wrote:
 
 - call ids in another format,

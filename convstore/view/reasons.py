@@ -1,7 +1,4 @@
-"""Say for every message up to the end of a view why the view shows it as it does, as ranges of ordinals.
-
-Floor 4, pure. `past` calls it.
-"""
+"""Say for every message up to the end of a view why the view shows it as it does, as ranges of ordinals."""
 
 from __future__ import annotations
 

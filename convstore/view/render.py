@@ -1,8 +1,8 @@
 """Builds the view: the list of messages that a model gets.
 
-Floor 4, pure. The loader calls it. Rows of the log are decoded as stubs, with placeholders or in full. A note replaces
-the turns that are left out, and `tool_calls.pair` makes the list acceptable to any provider. The caller reads the
-payloads that `payloads_needed` names and passes their texts in.
+Rows of the log are decoded as stubs, with placeholders or in full. A note replaces the turns that are left out, and
+`tool_calls.pair` makes the list acceptable to any provider. The caller reads the payloads that `payloads_needed` names
+and passes their texts in.
 """
 
 from __future__ import annotations

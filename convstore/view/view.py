@@ -1,7 +1,7 @@
 """Makes a view from the active messages at the end of a log.
 
-Floor 4, pure. Loads and past views use it. The caller reads rows until `window_of` is certain, and then the payloads
-that `render.payloads_needed` names for the rows of the window. Stamps identify views.
+Loads and past views use it. The caller reads rows until `window_of` is certain, and then the payloads that
+`render.payloads_needed` names for the rows of the window. Stamps identify views.
 """
 
 from __future__ import annotations
