@@ -83,6 +83,7 @@ class EntryMessage:
         is_named: True for a tool result or a long message, which a note names once a view leaves it out.
         seen: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
             none, or it was not read.
+        is_estimate: True if the sizes were estimated for another token counter, without the payload.
     """
 
     ordinal: int
@@ -103,6 +104,7 @@ class EntryMessage:
     entry: str = field(default="", compare=False)
     is_named: bool = False
     seen: str = field(default="", compare=False)
+    is_estimate: bool = field(default=False, compare=False)
 
     @property
     def identity(self) -> bytes:

@@ -2,6 +2,7 @@
 
 Entries store sizes with the name of the counter that made them. Payloads are not read: long texts are estimated from
 their beginning and end. The parts that views do not show are scaled by the ratio of the shown ones.
+Views count the messages themselves where a size is an estimate.
 """
 
 from __future__ import annotations
@@ -53,4 +54,6 @@ def _listed(content: Any) -> list[Any]:
 
 def _resized(message: EntryMessage, view_tokens: int, ratio: float) -> EntryMessage:
     hidden = max(0, message.tokens - message.view_tokens)
-    return replace(message, tokens=view_tokens + round(hidden * ratio), view_tokens=view_tokens)
+    is_estimate = hidden > 0 or message.payload is not None
+    tokens = view_tokens + round(hidden * ratio)
+    return replace(message, tokens=tokens, view_tokens=view_tokens, is_estimate=is_estimate)

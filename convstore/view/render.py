@@ -168,6 +168,8 @@ class _Decoder(NamedTuple):
         if kept is not None and kept.stored is message and kept.options == options:
             return Shown(kept.template.make(), *kept.about)
         shown = _form(message, whole, policy, self.codec).decode(self.codec, self.payloads)
+        if message.is_estimate and not shown.is_stub:
+            shown = shown._replace(tokens=None)
         if message.id not in self.payloads:
             self.known[message.id] = KeptMessage(message, options, Template(shown.message), shown[1:])
         return shown

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from counting import STANDING, Commands
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.messages.tokens import TokenCounter, approximate_tokens, counter_name, named
@@ -21,6 +21,11 @@ Stores = Callable[..., ConversationStore]
 def characters(messages: Sequence[BaseMessage]) -> int:
     """A counter that gives other numbers than the default one."""
     return sum(len(message.text) + 10 for message in messages)
+
+
+def words(messages: Sequence[BaseMessage]) -> int:
+    """A counter whose counts of a text do not follow from its beginning and end."""
+    return sum(len(message.text.split()) for message in messages)
 
 
 @pytest.fixture
@@ -54,6 +59,18 @@ async def test_a_view_is_counted_by_the_store_that_loads_it(stores, scope):
     ours = await stores().conversation(**scope).load_history()
     assert ours.tokens == approximate_tokens(ours.messages)
     assert not ours.report.left_out_turns
+
+
+async def test_a_result_whose_payload_was_read_is_counted_itself(stores, scope):
+    """A recount estimates long results without their payloads; a view that shows one whole counts its text."""
+    call = {"name": "read", "args": {}, "id": "c"}
+    text = "x" * 6_000 + " a" * 30_000 + "y" * 6_000
+    messages = [HumanMessage("q"), AIMessage("", tool_calls=[call]), ToolMessage(text, tool_call_id="c", name="read")]
+    await stores().conversation(**scope).append(messages)
+    other = stores(token_counter=words, policy=HistoryPolicy(max_tokens=8_000)).conversation(**scope)
+    history = await other.load_history()
+    assert history.tokens == words(history.messages) > 30_000
+    assert history.report.over_budget
 
 
 async def test_the_first_append_of_another_counter_recounts_the_log(stores, scope):
