@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
-from convstore.testing.samples import new_id
+from convstore.testing.samples import new_id, same_messages
 from convstore.testing.verifying import VerifyFixtures, kinds
 from convstore.values.policy import CompactionRule, HistoryPolicy
 from convstore.values.reports import VerifyReport
@@ -78,6 +78,17 @@ class StateContract(VerifyFixtures):
         await _talk(chat, 1, 2, 3)
         await chat.load_history()
         assert await self.state_of(database, conversation) == state
+
+    async def test_a_load_stores_leading_system_messages_of_any_text(
+        self, chat: Conversation, new_store: _NewStore, database: Any
+    ) -> None:
+        """Of those with lone surrogates, too, which BSON does not accept as text."""
+        await chat.append(SystemMessage("Be kind. \ud800", id="s"))
+        await _talk(chat, *range(1, 40))
+        others = [new_store().conversation(**chat.scope) for _ in range(2)]
+        assert same_messages(*[(await one.load_history(_POLICIES[0])).messages for one in others])
+        state = await self.state_of(database, await self.id_of(database, chat))
+        assert [message["id"] for message in (state or {})["system"]["messages"]] == ["s"]
 
     async def test_a_first_append_accepts_a_restored_state(self, chat: Conversation, database: Any) -> None:
         """A reader that saw the first entry before the state has inserted it; the append succeeds all the same."""

@@ -1211,6 +1211,15 @@ async def test_a_long_log_is_summarised_in_several_summaries() -> None:
     ]
 
 
+async def test_totals_by_another_counter_do_not_decide_what_is_due() -> None:
+    """By them the log is small; a store with a counter of its own counts the log again before it decides."""
+    database = memory()
+    chat = await six_turns(Told(_nothing), database, token_counter=len, token_counter_name="messages")
+    assert (await chat.compact()).status == "not_needed"
+    other = await six_turns(Told(_nothing), database, turns=0)
+    assert (await other.compact()).status == "done"
+
+
 async def test_a_log_that_is_older_than_its_head_is_shown() -> None:
     """After one collection was restored from an older backup: a summary of what the log does not hold is not used."""
     database = memory()

@@ -171,6 +171,28 @@ async def test_an_append_without_its_refresh_is_not_acknowledged(open_chat: Open
     assert [one.text async for one in chat.messages()] == ["first", "second", "third"]
 
 
+async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
+    open_chat: OpenChat, time: Time, monkeypatch: pytest.MonkeyPatch
+):
+    """The next append takes the number of the entry that was lost, and refreshes the head with its own totals."""
+    chat = open_chat()
+    await chat.append(HumanMessage("first"))
+    log = (await chat.store.services()).writer._log
+
+    async def is_lost(*_: Any, **__: Any) -> None:
+        fails()
+
+    time.seconds += 11
+    monkeypatch.setattr(log, "insert", is_lost)
+    with pytest.raises(StoreUnavailableError):
+        await chat.append([HumanMessage("a long question " * 100), AIMessage("lost")])
+    monkeypatch.undo()
+    await chat.append(HumanMessage("second"))
+    [found] = (await open_chat().store.list_conversations(**chat.scope)).conversations
+    assert (found.message_count, found.last_message and found.last_message.text) == (2, "second")
+    await chat.store.close()
+
+
 async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: Time):
     """The head was told of a batch beside its insert, another was first, and then the batch was refused."""
     chat, other = open_chat(), open_chat()

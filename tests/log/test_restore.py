@@ -136,6 +136,26 @@ async def test_a_young_store_reports_a_lost_end_once(
     assert (await chat.append(turn())).first == 11
 
 
+async def test_an_append_after_a_restored_end_is_read_at_once(
+    chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an append that failed, the store reads the end again: what it acknowledged before is not waited for."""
+
+    async def is_lost(*_: Any, **__: Any) -> None:
+        raise StoreUnavailableError("no answer")
+
+    await talk(chat, range(5))
+    backup = await saved(database, chat)
+    await talk(chat, range(5, 10))
+    await restore(database, backup)
+    monkeypatch.setattr((await chat.store.services()).writer._log, "insert", is_lost)
+    with pytest.raises(StoreUnavailableError, match="no answer"):
+        await chat.append(turn())
+    monkeypatch.undo()
+    assert (await chat.append(turn())).first == 11
+    assert await texts(chat) == [*(f"q{number}" for number in range(5)), "q"]
+
+
 async def repaired(chat: Conversation) -> None:
     """Let the doctor repair a conversation, and look again."""
     user = chat.scope["user_id"]
