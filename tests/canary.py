@@ -19,7 +19,7 @@ LOGIN = f"{USER}:{PASSWORD}"
 
 _T = TypeVar("_T")
 _SHORTEST = 8
-"""A given server's password is looked for if it has so many characters: a common word stands in other texts too."""
+"""A given server's password is looked for if it has so many characters: a common word occurs in other texts too."""
 
 
 class Address(str):

@@ -19,7 +19,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from convstore import ConversationStore
 from convstore.devserver import DevNode, DevServer
 
-# How long an example takes says nothing about the rules, and the machine may be busy.
+# No deadline: the machine may be busy.
 settings.register_profile("quick", max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples each time, half of what each test asks for.
 settings.register_profile("whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True)
@@ -28,7 +28,7 @@ settings.load_profile("whole" if os.environ.get("CI") else "quick")
 _COMMANDS = Commands()
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its own
-"""Where a server keeps its data if there is such a place: these tests do not pull the plug, and syncing takes time."""
+"""Folder of a server's data, if it exists: no test cuts the power, and syncing takes time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,7 +108,7 @@ def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: st
 
 @pytest.fixture
 async def own_database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
-    """A database for one test, dropped behind it."""
+    """A database for one test, dropped after it."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     yield pymongo_client[name]
     await pymongo_client.drop_database(name)

@@ -1,4 +1,4 @@
-"""Compares the log of a round with what its clients were told and saw; for the fault runs (`faults.py`).
+"""Compares the log of a round with what its clients wrote and read; for the fault runs (`faults.py`).
 
 The log is read with majority concern when every node is there again. Problems are sorted under a name each, so that
 a table can count them.
@@ -42,18 +42,18 @@ class Findings:
     """The figures of a round, and its violations.
 
     Attributes:
-        told: Turns that clients were told are in the log.
+        acknowledged: Turns whose append was acknowledged.
         refused: Calls that ended with `StoreUnavailableError`, and were made again.
         cancelled: Appends that were cancelled in the middle, and made again.
-        deleted: Conversations that a client was told are deleted.
+        deleted: Conversations whose deletion was acknowledged.
         reads: Logs, pages, views and payloads that were read meanwhile.
-        older: Reads of a log that had not yet what the same client was told of before.
+        older: Reads of a log without an entry that the same client had seen acknowledged.
         orphans: Chunks that no entry leads to, before a sweep.
-        stall: Longest time in which no patient client was told that a turn is in the log.
+        stall: Longest time without an acknowledged turn of any patient client.
         problems: What must not be, in words, by what is broken: "lost", "doubled", "hole", …
     """
 
-    told: int = 0
+    acknowledged: int = 0
     refused: int = 0
     cancelled: int = 0
     deleted: int = 0
@@ -121,7 +121,7 @@ async def check_round(database: Any, threads: Sequence[str], notes: Notes, *, si
     for note in notes:
         if note["at"] >= since and note["what"] == "wrong":
             findings.wrong("error", note["problem"])
-    findings.told = sum(note["what"] == "told" for note in own)
+    findings.acknowledged = sum(note["what"] == "acknowledged" for note in own)
     findings.refused = sum(note["what"] == "refused" and note["at"] >= since for note in notes)
     findings.cancelled = sum(note["what"] == "cancelled" for note in own)
     findings.deleted = sum(note["what"] == "deleted" for note in own)
@@ -140,7 +140,7 @@ async def check_round(database: Any, threads: Sequence[str], notes: Notes, *, si
 
 def _stall(notes: Notes) -> float:
     """The longest time between two answers."""
-    moments = sorted(note["at"] for note in notes if note["what"] == "told")
+    moments = sorted(note["at"] for note in notes if note["what"] == "acknowledged")
     return max((after - before for before, after in itertools.pairwise(moments)), default=0.0)
 
 
@@ -148,7 +148,7 @@ def _count_older(notes: Notes) -> int:
     last, older = dict[str, list[tuple[float, int]]](), 0
     for note in notes:
         before = last.setdefault(note["client"], [])
-        if note["what"] == "told" and note["ordinals"]:
+        if note["what"] == "acknowledged" and note["ordinals"]:
             before.append((note["at"], max(note["ordinals"])))
         elif note["what"] == "saw log":
             older += any(at < note["begun"] and ordinal > note["count"] for at, ordinal in before)
@@ -258,10 +258,10 @@ def _check_reported(stored: Stored, notes: Notes, findings: Findings) -> None:
     ids = stored.ids
     there = set(ids)
     for note in notes:
-        if note["what"] == "told":
+        if note["what"] == "acknowledged":
             wanted = [str(message.id) for message in _made(note["turn"])]
             if missing := [id_ for id_ in wanted if id_ not in there]:
-                findings.wrong("lost", f"{note['client']} was told of {missing}")
+                findings.wrong("lost", f"{note['client']} got an acknowledgement of {missing}")
             elif note["ordinals"] and [ids[ordinal - 1] for ordinal in note["ordinals"]] != wanted:
                 findings.wrong("moved", f"{note['turn']} is not at {note['ordinals']}")
     gone = gone_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
@@ -307,13 +307,13 @@ def _check_hits(stored: Stored, notes: Notes, findings: Findings) -> None:
 
 def _check_hits_after_deletions(notes: Notes, findings: Findings) -> None:
     """No client finds a turn that it appended before it deleted the conversation."""
-    told, deleted = dict[str, set[str]](), dict[tuple[str, str], float]()
+    acknowledged, deleted = dict[str, set[str]](), dict[tuple[str, str], float]()
     for note in notes:
         client = note["client"]
-        if note["what"] == "told":
-            told.setdefault(client, set()).add(note["turn"])
+        if note["what"] == "acknowledged":
+            acknowledged.setdefault(client, set()).add(note["turn"])
         elif note["what"] == "deleted":
-            deleted |= {(client, turn): note["at"] for turn in told.pop(client, ())}
+            deleted |= {(client, turn): note["at"] for turn in acknowledged.pop(client, ())}
         elif note["what"] == "saw hits":
             ids = [id_ for _, id_ in note["hits"]]
             if len(set(ids)) < len(ids):
@@ -374,7 +374,7 @@ class _Pages:
 
 
 def _check_sources(stored: Stored, notes: Notes, findings: Findings) -> None:
-    """No number stands for two sources, nobody uses a reserved one, and clients were told the right ones."""
+    """No number names two sources, no reserved one is used, and clients got the right ones."""
     sources = [source for entry in stored.entries for source in entry.sources]
     reserved = [number for note in notes if note["what"] == "reserved" for number in (note["first"], note["last"])]
     reserved += [first + 1 for first in reserved[::2]]
@@ -385,7 +385,7 @@ def _check_sources(stored: Stored, notes: Notes, findings: Findings) -> None:
     for source in sources:
         by_turn.setdefault(source.message_id.rpartition("|")[0], []).append(source.id)
     for note in notes:
-        if note["what"] == "told" and note["sources"]:
+        if note["what"] == "acknowledged" and note["sources"]:
             numbers = by_turn.get(note["turn"], [0])
             if note["sources"] != [min(numbers), max(numbers)]:
                 findings.wrong("source number", f"{note['turn']} has {numbers}, not {note['sources']}")
@@ -436,18 +436,18 @@ async def _sweep(database: Any, chat: Conversation, findings: Findings) -> None:
 
 
 async def _check_summaries(stored: Stored, notes: Notes, findings: Findings) -> None:
-    """Each one goes on where the one before it ends, and leads to its messages; none that was told of is lost."""
+    """Each one goes on where the one before it ends, and leads to its messages; no acknowledged one is lost."""
     last = 0
     for summary in stored.summaries:
         is_next = (summary.first, summary.last > last) == (1, True)
         named = stored.ids[summary.last - 1]
         if not is_next or not summary.text.startswith(f"through {named} "):
-            findings.wrong("summary", f"{summary.version} stands for {summary.first}-{summary.last}: {summary.text}")
+            findings.wrong("summary", f"{summary.version} covers {summary.first}-{summary.last}: {summary.text}")
         last = summary.last
     made = {(summary.version, summary.last, summary.text) for summary in stored.summaries}
     for note in notes:
         if note["what"] == "compacted" and (note["version"], note["last"], note["text"]) not in made:
-            findings.wrong("lost", f"{note['client']} was told of summary {note['version']}")
+            findings.wrong("lost", f"{note['client']} got an acknowledgement of summary {note['version']}")
     if stored.summaries:
         expanded = await stored.chat.expand_summary(stored.summaries[-1].version)
         if [message.id for message in expanded] != stored.ids[:last]:

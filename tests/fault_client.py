@@ -1,9 +1,9 @@
-"""One client of many in the fault runs (`faults.py`): appends, reads and writes down what it was told.
+"""One client of many in the fault runs (`faults.py`): appends, reads and records the outcomes.
 
 Each line of its input is a command: ``begin`` names the conversations of a round, ``settle`` lets every call under way
-come to its end and is answered with a line. What it tries and what it is told goes to a journal, a line each before
+come to its end and is answered with a line. Attempts and outcomes go to a journal, a line each before
 anything else happens, so that it is there whoever is killed. A client that takes the place of a killed one finds in the
-journal what that one was not told the end of, and repeats it as it was, as a backend does with a request.
+journal the attempts without an outcome, and repeats it as it was, as a backend does with a request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["KINDS", "USER", "Marks", "make_turn"]
 
 USER = "crowd"
 KINDS = ("plain", "rewound", "summed", "deleted")
-"""What is done to the conversations of a round beside appending: nothing, rewinds, compactions, deletions."""
+"""Operations on the conversations of a round besides appends: none, rewinds, compactions, deletions."""
 
 IMPATIENT = {"serverSelectionTimeoutMS": 200, "timeoutMS": 400}
 """Shorter than an election, so that calls fail in the middle of it."""
@@ -98,20 +98,20 @@ class Journal:
         self._file.write("\n")  # ends what a client that was killed in the middle of a line left
 
     def write(self, what: str, chat: Conversation | None = None, **values: Any) -> None:
-        """Note what was tried or told."""
+        """Record an attempt or an outcome."""
         thread = {"thread": chat.scope["thread_id"]} if chat else {}
         self._file.write(json.dumps({"what": what, "at": time.time(), **thread, **values}) + "\n")
         self._file.flush()
 
     def unfinished(self) -> dict[str, str]:
-        """By thread the turn that was tried last, if its end is not told."""
+        """Return by thread the turn that was tried last, if it has no outcome."""
         tried: dict[str, str] = {}
         for line in self._path.read_text(encoding="utf-8").splitlines():
             if (note := read_note(line)) is None:
                 continue
             if note["what"] == "try":
                 tried[note["thread"]] = note["turn"]
-            elif note["what"] == "told":
+            elif note["what"] == "acknowledged":
                 tried.pop(note["thread"], None)
         return tried
 
@@ -134,12 +134,12 @@ class Summarizer:
 
 
 class Client:
-    """Works on the conversations of a round until it is told to settle."""
+    """Works on the conversations of a round until it gets the command to settle."""
 
     def __init__(self, store: ConversationStore, name: str, journal: Journal, begun: str) -> None:
         self.store, self.name, self.journal, self.begun = store, name, journal, begun
         self.number = 0
-        self.told: dict[str, str] = {}
+        self.acknowledged: dict[str, str] = {}
         """By thread the turn that was appended last."""
         self.is_working = False
         self.tasks: set[asyncio.Task[None]] = set()
@@ -226,11 +226,11 @@ class Client:
             await self._append_cancelled(chat, messages)
         try:
             receipt, refused = await self._until_acknowledged(lambda: chat.append(messages))
-        except MessageRewoundError:  # it was written, and another client rewound it before this one was told
-            self.journal.write("told", chat, turn=turn, ordinals=[], sources=None, seconds=time.time() - begun)
+        except MessageRewoundError:  # it was written, and another client rewound it before it was acknowledged
+            self.journal.write("acknowledged", chat, turn=turn, ordinals=[], sources=None, seconds=time.time() - begun)
         else:
             self.journal.write(
-                "told",
+                "acknowledged",
                 chat,
                 turn=turn,
                 ordinals=list(receipt.ordinals),
@@ -238,7 +238,7 @@ class Client:
                 refused=refused,
                 seconds=time.time() - begun,
             )
-        self.told[chat.scope["thread_id"]] = turn
+        self.acknowledged[chat.scope["thread_id"]] = turn
         return str(messages[-1].id)
 
     async def _append_cancelled(self, chat: Conversation, messages: list[BaseMessage]) -> None:
@@ -294,7 +294,7 @@ class Client:
 
     async def _see_hits(self, chat: Conversation) -> None:
         """Search for the turn that this client appended last."""
-        begun, turn = time.time(), self.told.get(chat.scope["thread_id"], "")
+        begun, turn = time.time(), self.acknowledged.get(chat.scope["thread_id"], "")
         hits = await chat.search(f"what is {turn}", limit=50)
         found = [[hit.ordinal, hit.message_id] for hit in hits]
         self.journal.write("saw hits", chat, begun=begun, turn=turn, hits=found)

@@ -1,6 +1,6 @@
 """Three nodes that faults can be done to, behind a link each that can be cut; for the fault runs (`faults.py`).
 
-The replica set is told that its members are where the links are, so that clients and the other nodes go through them.
+In the configuration of the replica set the links are its members, so that clients and the other nodes go through them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Link:
         return server
 
     def cut(self) -> None:
-        """Nothing gets through any more, and nobody is told so."""
+        """Drop everything without closing a connection."""
         self.hold(_everybody)
 
     def mend(self) -> None:
@@ -95,7 +95,7 @@ class Link:
                 self._ends.discard(far_end)
                 far_end.transport.abort()
         except OSError:
-            pass  # the node is down, or one side went; the other side is told by the end of its connection
+            pass  # the node is down, or one side went; the other side notices the end of its connection
         finally:
             self._ends.discard(near_end)
             near_end.transport.abort()
@@ -245,6 +245,6 @@ class Cluster:
         self._down.discard(node)
 
     async def step_down(self, node: DevNode) -> None:
-        """Let a primary hand over in order; its clients are told so."""
+        """Let a primary hand over in order; its clients are notified."""
         with suppress(PyMongoError):  # it may end the connection that asked
             await self._ask(node, "replSetStepDown", 5, secondaryCatchUpPeriodSecs=2)

@@ -4,8 +4,8 @@
 table; ``--only NAME`` does one kind. `test_faults` does each kind once, `CONVSTORE_FAULT_ROUNDS` times if that is set.
 
 A round has conversations of its own. Its clients begin, the fault comes and goes, the clients settle: whatever they
-were refused they repeat until they are told that it is done. Then `fault_checker` compares the log with what each of
-them was told and saw. Clients and nodes live through many rounds; those that a fault kills are started anew.
+were refused they repeat until it is acknowledged. Then `fault_checker` compares the log with what each of
+them wrote and read. Clients and nodes live through many rounds; those that a fault kills are started anew.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PATIENT, IMPATIENT = 3, 1
 """Client processes; an impatient one gives up sooner than an election takes, and tries again."""
 
 MINORITY = "convstore-minority"
-"""What the first of each sort of client call themselves; a partition leaves them alone with the old primary."""
+"""Names of the first client of each kind; a partition leaves them alone with the old primary."""
 
 _CLIENT = Path(__file__).with_name("fault_client.py")
 _SETTLE_SECONDS = 60.0
@@ -65,7 +65,7 @@ class Process:
             cwd=_CLIENT.parents[1],
         )
 
-    async def tell(self, do: str, **values: Any) -> None:
+    async def send(self, do: str, **values: Any) -> None:
         """Give a command and wait until it is done."""
         assert self.process.stdin
         assert self.process.stdout
@@ -139,13 +139,13 @@ class Field:
         await self.cluster.whole()
         await asyncio.sleep(_AFTER)
         async with asyncio.timeout(_SETTLE_SECONDS):
-            await asyncio.gather(*(client.tell("settle") for client in self.clients))
+            await asyncio.gather(*(client.send("settle") for client in self.clients))
         notes = read_notes(sorted(self._journals.glob("*.jsonl")))
         return await check_round(self._database, self._threads, notes, since=began)
 
     async def begin(self, client: Process) -> None:
         """Let a client work on the conversations of this round."""
-        await client.tell("begin", round=self._round, threads=self._threads)
+        await client.send("begin", round=self._round, threads=self._threads)
 
     async def replace(self, client: Process) -> None:
         """Start a client in the place of one that was killed."""
@@ -265,9 +265,9 @@ FAULTS: Mapping[str, Callable[[Field], Awaitable[None]]] = {
         step_down,
     )
 }
-"""What can be done, by name."""
+"""Faults by name."""
 
-_COUNTED = ("told", "reads", "refused", "cancelled", "deleted", "older")
+_COUNTED = ("acknowledged", "reads", "refused", "cancelled", "deleted", "older")
 _BROKEN = {"lost": "lost", "doubled": "doubled", "holes": "hole"}
 _COLUMNS = ("runs", *_COUNTED, *_BROKEN, "other", "orphans", "stall")
 
@@ -305,7 +305,7 @@ async def main(minutes: float, only: list[str], seed: int | None) -> bool:
 
 
 def _tell(name: str, findings: Findings) -> None:
-    lines = [f"{name}: {findings.told} told, stall {findings.stall:.1f} s"]
+    lines = [f"{name}: {findings.acknowledged} acknowledged, stall {findings.stall:.1f} s"]
     lines += [f"{what}, {len(found)} times, first: {found[0]}" for what, found in findings.problems.items()]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -1,6 +1,6 @@
 """A database as the first version wrote it, kept in ``first_format.json``; ``test_first_format`` reads it.
 
-The file is never made anew once a version is released: it stands for the databases that are out there. Until then
+The file is never made anew once a version is released: it represents the databases of users. Until then
 ``python tests/first_format.py`` makes it, on a private server.
 """
 

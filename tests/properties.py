@@ -10,7 +10,7 @@ from hypothesis import settings
 
 FEWEST = 2
 
-STRIDE = 1 if settings().max_examples >= 50 else 10
+STRIDE = 1 if settings().max_examples >= 50 else 15
 """Tests that go through all cases of a kind take each of them in CI, and one in so many elsewhere."""
 
 

@@ -289,7 +289,7 @@ class Round:
 
 
 def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: int = 120) -> list[BaseMessage]:
-    """The messages of a finished turn as agents make them; ids tell them apart in any log."""
+    """The messages of a finished turn as agents make them; their ids are unique in any log."""
     made: list[BaseMessage] = [HumanMessage(_words(asked, f"question {number}"), id=f"h{number}")]
     for step, one in enumerate(rounds):
         ids = [f"c{number}-{step}-{place}" for place in range(len(one.sizes))]

@@ -320,7 +320,7 @@ class RetentionContract:
         other = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**chat.scope)
         await other.append(HumanMessage("old"))
         seconds[0] += 11
-        await other.load_history()  # it looks at the head, which it is to tell of the next append
+        await other.load_history()  # reads the head, which its next append refreshes
         await chat.delete()
         await other.append(HumanMessage("new"))
         assert (await chat.load_history()).messages == []

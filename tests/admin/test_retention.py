@@ -112,7 +112,7 @@ async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call)
 
 
 async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
-    """People come back to conversations that a policy is about to end; all they are told is stored stays."""
+    """Users return to conversations that a policy is about to end; every acknowledged append stays."""
     await fill(database, "ada", conversations=16, turns=1)
     await fill(database, "eve", conversations=5, turns=1)  # nobody comes back to these
     acknowledged: dict[str, list[str]] = {}

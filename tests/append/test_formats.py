@@ -207,7 +207,7 @@ def test_a_dict_of_langchain_is_copied():
     ],
 )
 def test_what_is_not_taken_is_refused_by_name(raw: dict[str, Any], field: str):
-    """The error tells the message by its place in the caller's batch, and the field."""
+    """The error names the message by its index in the caller's batch, and the field."""
     with pytest.raises(InvalidMessageError) as caught:
         normalize_messages([ANTHROPIC[2], raw])
     assert (caught.value.index, caught.value.field) == (1, field)
@@ -266,7 +266,7 @@ def test_any_dicts_give_messages_or_the_typed_error(batch: list[Any]):
 
 @pytest.mark.parametrize("history", [ANTHROPIC, RESPONSES], ids=["anthropic", "responses"])
 async def test_views_show_calls_with_their_results(store: ConversationStore, scope: dict[str, str], history: list[Any]):
-    """No result is missing and none stands alone, in the turn in progress and afterwards."""
+    """Every call has its result and every result its call, in the turn in progress and afterwards."""
     chat = store.conversation(**scope)
     await chat.append(history)
     for _ in range(2):

@@ -95,7 +95,7 @@ def test_sections_begin_with_human_messages():
 )
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_well_formed_chain_comes_back(kinds, repair):
-    """The very objects, in their order, with or without repair, and nothing is told to be repaired."""
+    """The very objects, in their order, with or without repair, and no repair is reported."""
     messages = chain_of(*kinds)
     chain = parse_chain(messages, repair=repair)
     assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
@@ -119,7 +119,7 @@ def test_a_well_formed_chain_comes_back(kinds, repair):
     ],
 )
 def test_what_can_be_repaired_is_refused_without_repair(kinds, index, problem):
-    """The error names the place and the id of the message, and tells of repair."""
+    """The error names the index and the id of the message, and mentions repair."""
     with pytest.raises(MalformedChainError, match=f"{problem}.*repair=True") as caught:
         parse_chain(chain_of(*kinds))
     assert (caught.value.index, caught.value.message_id) == (index, f"m{index}")
@@ -150,7 +150,7 @@ def test_system_messages_and_other_kinds_are_kept_in_place(place, kept, repair):
 
 
 def test_two_system_messages_at_the_head_are_one_header():
-    """The first is the header's, the second stands behind it."""
+    """The first is the header's, the second follows it."""
     chain = parse_chain(chain_of("s", "s", "h", "a"))
     assert ids(chain.sections[0].header.messages()) == ["m0", "m1", "m2"]
     assert chain.sections[0].header.system.id == "m0"

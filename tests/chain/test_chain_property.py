@@ -87,7 +87,7 @@ class Obedient:
         self.prompts: list[str] = []
 
     async def __call__(self, text: str) -> str:
-        """As long as told."""
+        """Return a text of the requested length."""
         self.prompts.append(text)
         [room] = re.findall(r"below (\d+) bytes", text.partition("</instructions>")[0]) or ["2"]
         share = self.shares[len(self.prompts) % len(self.shares)]
@@ -225,7 +225,7 @@ EXAMPLE = chain_of("s", "h", "a x x", "t x", "t x", "h", "a", "h", "a x", "t x",
 @given(chains, configs, shares)
 @example(EXAMPLE, ChainSummarizerConfig(), [0.5])
 def test_a_summary_is_a_smaller_chain(messages, config, shares):
-    """It parses without repair, calls match results, its size never grows and is told right, nothing fails."""
+    """It parses without repair, calls match results, its size never grows and is reported correctly, nothing fails."""
     before = copied(messages)
     summary, handler = summarized(messages, config, shares)
     assert summary.error is None
@@ -267,7 +267,7 @@ def test_the_last_pair_survives(messages, config, shares):
 @many
 @given(chains, configs, shares)
 def test_what_leaves_was_shown(messages, config, shares):
-    """Every message stays, or joins another word for word, or was shown to a call; none is lost or told twice."""
+    """Every message stays, or joins another word for word, or was shown to a call; none is lost or repeated."""
     summary, handler = summarized(messages, config, shares)
     stayed = {id(message) for message in summary.messages}
     shown = {index for call in summary.calls for index in call.shown}
@@ -284,7 +284,7 @@ def test_what_leaves_was_shown(messages, config, shares):
 @many
 @given(chains, configs, shares)
 def test_origins_cover_the_input_in_order(messages, config, shares):
-    """Each message of the input is stood for, and what stands before stands for earlier ones, a fold's header apart."""
+    """Each message of the input is represented, and earlier output represents earlier input, a fold's header apart."""
     summary, _ = summarized(messages, config, shares)
     covered = {index for origin in summary.origins for index in origin}
     assert covered == set(range(len(messages)))

@@ -94,7 +94,7 @@ def test_an_id_may_come_very_often():
 
 
 def test_ids_are_the_same_each_time():
-    """The same chain gives the same ids, and a message with an id gives the same wherever it stands."""
+    """The same chain gives the same ids, and a message with an id gives the same at any position."""
     messages = chain_of("h", "a x", "t x", "h", "a x", "t x", "a y", "t y")
     once, twice = (call_ids(parse_chain(messages).normalize_tool_call_ids(OPENAI)) for _ in range(2))
     assert once == twice

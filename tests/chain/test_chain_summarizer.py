@@ -1,4 +1,4 @@
-"""The summarizer of chains, strategy by strategy, with a handler that does what it is told and keeps what it saw."""
+"""The summarizer of chains, strategy by strategy, with a scripted handler that records its input."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_each_of_the_last_sections_is_rotated_newest_first():
 
 
 def test_a_failed_oversized_pair_stays_for_the_next_step():
-    """Its error is told with the call; the run goes on, and the rotation takes the pair with the others."""
+    """Its error is reported with the call; the run goes on, and the rotation takes the pair with the others."""
     handler = Scripted(RuntimeError("busy"), "short")
     messages = talk("h", "a", "a", text="y" * 3000)
     alone = run(handler, messages, max_pair_bytes=2 * KIB)
@@ -415,7 +415,7 @@ def test_a_fold_keeps_the_newest_sections_that_fit(number):
 
 @pytest.mark.parametrize("limit", range(2_000, 14_000, 700))
 def test_a_fold_keeps_the_newest_sections_that_fit_in_bytes(limit):
-    """With a summary as long as it is told, the limit holds, and one section more would have broken it."""
+    """With a summary of the requested length, the limit holds, and one section more would have broken it."""
     messages = talk(*["h", "a"] * 9, "h")
 
     async def handler(text: str) -> str:
@@ -686,7 +686,7 @@ def test_summaries_of_parts_that_do_not_get_shorter_are_refused():
 
 
 def test_a_part_that_fails_gives_the_messages_back():
-    """All other parts are waited for, and `calls` tells which failed."""
+    """All other parts are waited for, and `calls` lists the failed ones."""
     messages = [HumanMessage("Hi!"), AIMessage("word " * 20_000), HumanMessage("?")]
     handler = Scripted("fine", TimeoutError("slow"))
     summary = asyncio.run(ChainSummarizer(handler, max_prompt_bytes=8 * KIB).summarize(messages))

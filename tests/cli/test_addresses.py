@@ -112,7 +112,7 @@ def opened(uri: str) -> list[str]:
         client, _ = open_client(uri)
     except InvalidInputError as error:
         return said_of(error)
-    has_login = "@" in uri  # without one, what stands in its place is a host
+    has_login = "@" in uri  # without one, the text at its position is a host
     return [repr(client).partition("document_class")[0], safe_address(uri)] if has_login else []
 
 

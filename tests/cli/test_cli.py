@@ -96,7 +96,7 @@ def loads_as(change: Callable[[History], History]) -> Callable[..., Any]:
 
 
 def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
-    """Sources are numbered through, old results are stubs, the page has a cursor, and the saving is told."""
+    """Sources are numbered through, old results are stubs, the page has a cursor, and the saving is printed."""
     shown = convstore("demo")
     assert shown.exit_code == 0
     assert "tool   rag_search_tool       7," in shown.stdout
@@ -226,7 +226,7 @@ def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str
 
 
 def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_name: str):
-    """With --keep they stay, and the user id is told."""
+    """With --keep they stay, and the user id is printed."""
     name = f"{database_name}_keep"
     result = convstore("replay", "--keep", "--uri", address(server_uri, name), file)
     with MongoClient[dict[str, Any]](server_uri) as client:
@@ -314,7 +314,7 @@ def test_an_unstable_view_is_found(broken):
 
 
 def test_a_view_that_hides_turns_is_found(broken):
-    """Turns that the budget has room for must be there, and left-out ones must be told."""
+    """Turns that the budget has room for must be in the view, and left-out ones must be reported."""
 
     def last_turn(history: History) -> History:
         return history.model_copy(update={"messages": history.messages[-1:]})
@@ -364,7 +364,7 @@ def test_a_damaged_gzip_file_is_an_error(file: Path):
 
 
 def test_a_refused_message_is_an_error_of_its_conversation(file: Path):
-    """A role that does not exist is told with the conversation; the other one is replayed."""
+    """An unknown role is reported with its conversation; the other one is replayed."""
     bad = {"id": "eve", "messages": [{"role": "oracle", "content": "?"}]}
     file.write_text(lines(bad, recording("ada")), encoding="utf-8")
     document = figures(file, exit_code=1)

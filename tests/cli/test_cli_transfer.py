@@ -86,7 +86,7 @@ def test_a_look_writes_nothing(uri, file):
 
 
 def test_nothing_says_whose_it_is(uri, file):
-    """Without a scope nothing is written; the reason stands there once, with the options that help."""
+    """Without a scope nothing is written; the reason is printed once, with the options that help."""
     result = convstore("import", file, "--uri", uri)
     assert result.exit_code == 1
     [problem] = [line for line in result.stdout.splitlines() if line.startswith("left out:")]
@@ -301,7 +301,7 @@ def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 async def test_a_killed_import_goes_on(uri, tmp_path):
-    """Killed while it writes, started again: every conversation is whole, in order, and nothing stands twice."""
+    """Killed while it writes, started again: every conversation is whole, in order, and without duplicates."""
     path = tmp_path / "many.jsonl"
     path.write_text(lines(*(recording(f"c{number:03}", turns=10) for number in range(250))))
     killed = process("import", path, "--uri", uri, "--scope", "user_id=ada", "--json", stdout=subprocess.PIPE)

@@ -703,8 +703,8 @@ async def talk(chat: Conversation, *numbers: int) -> None:
 SMALL = rule_of(400, keep=2, summary=50)
 
 
-class Told(Writer):
-    """A summarizer that does what it is told."""
+class ScriptedWriter(Writer):
+    """A scripted summarizer."""
 
     def __init__(self, does: Callable[[], Awaitable[Any]], rule: CompactionRule = SMALL) -> None:
         super().__init__(rule)
@@ -763,7 +763,7 @@ async def _fails_while_cancelled() -> None:
 )
 async def test_whatever_a_summarizer_raises_compact_does_not(does: Any, problem: str) -> None:
     """A cancellation of its own, or an error of a store that it uses; the next try waits."""
-    chat = await six_turns(Told(does))
+    chat = await six_turns(ScriptedWriter(does))
     failed = await chat.compact()
     assert failed.status == "failed"
     assert problem in failed.problem
@@ -776,7 +776,7 @@ async def test_whatever_a_summarizer_raises_compact_does_not(does: Any, problem:
 async def test_a_summary_whose_messages_are_not_all_there_does_not_expand(which: str) -> None:
     """An entry that is missing is named; what is left is not given for the whole."""
     database = memory()
-    chat = await six_turns(Told(_nothing), database)
+    chat = await six_turns(ScriptedWriter(_nothing), database)
     summary = (await chat.compact()).summary
     assert summary is not None
     through = {"first": {"$lte": summary.last}}
@@ -790,13 +790,13 @@ async def test_a_summary_whose_messages_are_not_all_there_does_not_expand(which:
 async def test_a_load_reports_the_result_of_its_compaction() -> None:
     """Done, failed or waiting; nothing if none was due."""
     policy = HistoryPolicy(compact="before_load")
-    chat = await six_turns(Told(_fails_badly), policy=policy)
+    chat = await six_turns(ScriptedWriter(_fails_badly), policy=policy)
     first, second = await chat.load_history(), await chat.load_history()
     assert first.compaction is not None
     assert second.compaction is not None
     assert (first.compaction.status, first.compaction.problem) == ("failed", "_UnspeakableError")
     assert (second.compaction.status, first.messages) == ("waiting", second.messages)
-    chat = await six_turns(Told(_nothing), policy=policy)
+    chat = await six_turns(ScriptedWriter(_nothing), policy=policy)
     third = await chat.load_history()
     assert third.compaction is not None
     assert (third.compaction.status, third.compaction.summary) == ("done", (await chat.summaries())[0])
@@ -877,7 +877,7 @@ async def test_close_ends_a_summarizer_that_hangs() -> None:
     [work] = await work_of(chat)
     await chat.store.close()
     assert (writer.ended, work.done()) == (1, True)
-    other = ConversationStore(database, summarizer=Told(_nothing)).conversation(**chat.scope)
+    other = ConversationStore(database, summarizer=ScriptedWriter(_nothing)).conversation(**chat.scope)
     assert (await other.compact()).status == "done"
 
 
@@ -889,7 +889,7 @@ async def test_a_failure_in_the_background_is_reported_by_the_next_load(caplog: 
         await begun.wait()
         raise RuntimeError("quota")
 
-    chat = await six_turns(Told(fails_late), policy=BEFORE_LOAD, compaction_seconds=0.01)
+    chat = await six_turns(ScriptedWriter(fails_late), policy=BEFORE_LOAD, compaction_seconds=0.01)
     assert (await chat.load_history()).compaction
     begun.set()
     await others_end(chat)
@@ -961,7 +961,7 @@ async def test_a_cancelled_compact_gives_its_lease_back() -> None:
         finally:
             ended.set()
 
-    writer = Told(hangs)
+    writer = ScriptedWriter(hangs)
     chat = await six_turns(writer)
     task = asyncio.create_task(chat.compact())
     await begun.wait()
@@ -993,7 +993,7 @@ async def test_a_summarizer_that_takes_too_long_is_given_up(monkeypatch: pytest.
                 if how == "is cancelled":
                     raise
 
-    writer = Told(hangs)
+    writer = ScriptedWriter(hangs)
     chat = await six_turns(writer)
     failed = await chat.compact()
     assert failed.status == "failed"
@@ -1006,7 +1006,7 @@ async def test_a_summarizer_that_takes_too_long_is_given_up(monkeypatch: pytest.
 async def test_a_lease_that_ended_is_somebody_elses() -> None:
     """The one that comes back late commits nothing."""
     now = [datetime(2030, 1, 1, tzinfo=UTC)]
-    clock, database, writer = Clock(now=lambda: now[0]), memory(), Told(_nothing)
+    clock, database, writer = Clock(now=lambda: now[0]), memory(), ScriptedWriter(_nothing)
     chat = await six_turns(writer, database, clock=clock)
     other = await six_turns(writer, database, turns=0, clock=clock)
 
@@ -1038,7 +1038,7 @@ async def test_a_summary_may_hold_any_text(text: str) -> None:
     async def says() -> str:
         return text
 
-    writer = Told(says)
+    writer = ScriptedWriter(says)
     writer.name = text
     database = memory()
     chat = await six_turns(writer, database)
@@ -1052,7 +1052,7 @@ async def test_a_summary_may_hold_any_text(text: str) -> None:
 async def test_a_conversation_that_is_deleted_meanwhile_keeps_nothing() -> None:
     """The summary is not committed, to the next conversation of the scope neither."""
     now = [datetime(2030, 1, 1, tzinfo=UTC)]
-    database, writer = memory(), Told(_nothing)
+    database, writer = memory(), ScriptedWriter(_nothing)
     chat = await six_turns(writer, database, clock=Clock(now=lambda: now[0]))
 
     async def deletes() -> None:
@@ -1070,7 +1070,7 @@ async def test_a_conversation_that_is_deleted_meanwhile_keeps_nothing() -> None:
 
 async def test_a_rewind_meanwhile_leaves_the_summary_before_it() -> None:
     """The new summary is kept but not used; the earlier one that still fits is."""
-    writer = Told(_nothing)
+    writer = ScriptedWriter(_nothing)
     chat = await six_turns(writer)
     first = (await chat.compact()).summary
     await talk(chat, *range(7, 12))
@@ -1087,8 +1087,8 @@ async def test_a_rewind_meanwhile_leaves_the_summary_before_it() -> None:
 
 
 async def test_the_question_outlives_every_summary_of_its_turn() -> None:
-    """Also when it stands in an earlier summary alone, and the model drops it from the record."""
-    chat = await six_turns(Told(_nothing, rule_of(400, keep=0, summary=50)))
+    """Also when only an earlier summary contains it, and the model drops it from the record."""
+    chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)))
     await chat.append(HumanMessage("Mend the roof, please.", id="q"))
     done = 0
     for number in range(40):
@@ -1154,7 +1154,7 @@ async def test_large_results_of_the_turn_in_progress_are_worth_a_summary() -> No
     async def says() -> str:
         return "word " * 1_200
 
-    chat = await six_turns(Told(says, rule_of(4_000, keep=0, summary=400)))
+    chat = await six_turns(ScriptedWriter(says, rule_of(4_000, keep=0, summary=400)))
     await chat.append(HumanMessage("Mend the roof.", id="q"))
     for number in range(5):
         call, result = pair_of(number)
@@ -1166,7 +1166,7 @@ async def test_large_results_of_the_turn_in_progress_are_worth_a_summary() -> No
 
 async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:
     """The names of results that it ends with count too."""
-    chat = await six_turns(Told(_nothing, rule_of(100, keep=0, summary=5)), turns=0)
+    chat = await six_turns(ScriptedWriter(_nothing, rule_of(100, keep=0, summary=5)), turns=0)
     for number in range(10):
         call, result = pair_of(number)
         named = result.model_copy(update={"id": f"result-{number:0400}", "content": "x"})
@@ -1179,7 +1179,7 @@ async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:
 
 async def test_what_is_summarised_does_not_count_in_the_budget() -> None:
     """However large the last message of the range was: what is behind it fits, so nothing is left out."""
-    chat = await six_turns(Told(_nothing, rule_of(400, keep=0, summary=50)))
+    chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)))
     await chat.append([HumanMessage("and?"), AIMessage("so " * 1_300, id="large")])
     done = (await chat.compact()).summary
     assert done is not None
@@ -1193,7 +1193,7 @@ async def test_what_is_summarised_does_not_count_in_the_budget() -> None:
 
 async def test_a_long_log_is_summarised_in_several_summaries() -> None:
     """Each shows the summarizer a bounded part of it, however long the log; the last one reaches its end."""
-    writer = Told(_nothing)
+    writer = ScriptedWriter(_nothing)
     chat = await six_turns(writer, turns=100)
     await chat.append([HumanMessage("gone", id="gone")])
     for number in range(150):
@@ -1214,21 +1214,21 @@ async def test_a_long_log_is_summarised_in_several_summaries() -> None:
 async def test_totals_by_another_counter_do_not_decide_what_is_due() -> None:
     """By them the log is small; a store with a counter of its own counts the log again before it decides."""
     database = memory()
-    chat = await six_turns(Told(_nothing), database, token_counter=len, token_counter_name="messages")
+    chat = await six_turns(ScriptedWriter(_nothing), database, token_counter=len, token_counter_name="messages")
     assert (await chat.compact()).status == "not_needed"
-    other = await six_turns(Told(_nothing), database, turns=0)
+    other = await six_turns(ScriptedWriter(_nothing), database, turns=0)
     assert (await other.compact()).status == "done"
 
 
 async def test_a_log_that_is_older_than_its_head_is_shown() -> None:
     """After one collection was restored from an older backup: a summary of what the log does not hold is not used."""
     database = memory()
-    chat = await six_turns(Told(_nothing), database)
+    chat = await six_turns(ScriptedWriter(_nothing), database)
     assert (await chat.compact()).status == "done"
     newest = await database["log"].find({"first": {"$exists": True}}).sort("_id", -1).to_list(None)
     for entry in newest[:3]:
         await database["log"].delete_one({"_id": entry["_id"]})
-    other = await six_turns(Told(_nothing), database, turns=0)
+    other = await six_turns(ScriptedWriter(_nothing), database, turns=0)
     for one in (other, other):
         assert [message.id for message in (await one.load_history()).messages][::2] == ["q1", "q2", "q3"]
     assert (await other.compact(force=True)).summary is not None
@@ -1238,7 +1238,7 @@ async def test_a_log_that_is_older_than_its_head_is_shown() -> None:
 async def test_system_messages_that_come_in_parts_are_all_shown() -> None:
     """Those too that came after a load saw the first ones alone, and before a summary that another process made."""
     database = memory()
-    one, other = [await six_turns(Told(_nothing), database, turns=0) for _ in range(2)]
+    one, other = [await six_turns(ScriptedWriter(_nothing), database, turns=0) for _ in range(2)]
     await one.append(SystemMessage("first", id="s1"))
     await one.load_history()
     await other.append(SystemMessage("second", id="s2"))
@@ -1250,7 +1250,9 @@ async def test_system_messages_that_come_in_parts_are_all_shown() -> None:
 async def test_a_summary_made_during_a_load_is_shown_by_the_next_one() -> None:
     """The state is read with the entries, so a view has the summary and all after it, or the messages."""
     database = memory()
-    one, other = [await six_turns(Told(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)]
+    one, other = [
+        await six_turns(ScriptedWriter(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)
+    ]
     before = await one.load_history()
     loader = (await one.store.services()).loader
     ends = loader._ends
@@ -1282,7 +1284,7 @@ def seconds() -> list[float]:
 @pytest.fixture
 async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]) -> Conversation:
     """A conversation on the real server, empty, of a store that summarises; no index is built while it counts."""
-    writer, clock = Told(_nothing, rule_of(3_000, keep=2, summary=100)), Clock(monotonic=lambda: seconds[0])
+    writer, clock = ScriptedWriter(_nothing, rule_of(3_000, keep=2, summary=100)), Clock(monotonic=lambda: seconds[0])
     store = ConversationStore(client[database_name], summarizer=writer, clock=clock, search_index=False)
     await store.setup()
     return store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -1402,7 +1404,7 @@ async def test_a_load_plans_no_compaction_while_none_is_due(
 
 
 async def test_a_compaction_returns_what_summaries_returns(counted: Conversation, commands: Commands) -> None:
-    """All results that the summary stands for, those of the ones it extends too, for one command more."""
+    """All results in the range of the summary and of those it extends, for one command more."""
     chat, sent = counted, []
     for turns in (range(40), range(40, 80)):
         for number in turns:
@@ -1439,7 +1441,9 @@ async def test_a_listing_does_not_read_summaries(
     async def says() -> str:
         return "word " * 5_000
 
-    store = ConversationStore(client[database_name], summarizer=Told(says, rule_of(20_000, keep=0, summary=10_000)))
+    store = ConversationStore(
+        client[database_name], summarizer=ScriptedWriter(says, rule_of(20_000, keep=0, summary=10_000))
+    )
     chat = store.conversation(user_id=f"lister-{uuid.uuid4().hex}", thread_id="1")
     await chat.append([message for _ in range(20) for message in (HumanMessage("why " * 2_000), AIMessage("so"))])
     assert (await chat.compact()).status == "done"
@@ -1452,7 +1456,7 @@ async def test_a_listing_does_not_read_summaries(
 async def test_each_failure_doubles_the_wait_and_a_summary_ends_it() -> None:
     """30 s, a minute, two ... and never more than 64 minutes, however often it failed; a success begins anew."""
     now = [datetime(2030, 1, 1, tzinfo=UTC)]
-    database, writer = memory(), Told(_store_fails)
+    database, writer = memory(), ScriptedWriter(_store_fails)
     chat = await six_turns(writer, database, clock=Clock(now=lambda: now[0]))
 
     async def wait() -> timedelta:
@@ -1472,7 +1476,7 @@ async def test_each_failure_doubles_the_wait_and_a_summary_ends_it() -> None:
 
 async def test_a_summary_of_a_head_that_changed_is_not_committed() -> None:
     """Somebody took the summary before it back while it was written: it is kept, and not the current one."""
-    writer = Told(_nothing)
+    writer = ScriptedWriter(_nothing)
     chat = await six_turns(writer)
     assert (await chat.compact()).status == "done"
     await talk(chat, *range(7, 12))
@@ -1499,7 +1503,7 @@ async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatc
         finally:
             ended.set()
 
-    chat = await six_turns(Told(hangs), database)
+    chat = await six_turns(ScriptedWriter(hangs), database)
     failed = await asyncio.wait_for(chat.compact(), 20)
     assert (failed.status, "another worker took over" in failed.problem) == ("failed", True)
     assert ended.is_set()
@@ -1507,9 +1511,9 @@ async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_head_that_changed_is_not_leased() -> None:
     """A summary that was planned before another was made is not paid for."""
-    database, writer = memory(), Told(_nothing)
+    database, writer = memory(), ScriptedWriter(_nothing)
     chat = await six_turns(writer, database)
-    other = await six_turns(Told(_nothing), database, turns=0)
+    other = await six_turns(ScriptedWriter(_nothing), database, turns=0)
     compactor = (await chat.store.services()).compactor
     plan = compactor._plan
 
@@ -1525,7 +1529,7 @@ async def test_a_head_that_changed_is_not_leased() -> None:
 
 async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     """The process that rewound them may have been killed before it selected the earlier summary."""
-    chat = await six_turns(Told(_nothing))
+    chat = await six_turns(ScriptedWriter(_nothing))
     assert (await chat.compact()).status == "done"
     (await chat.store.services()).rewinder._reselect = lambda *_values, **_options: _nothing()
     await chat.rewind(before="q2")
@@ -1540,7 +1544,7 @@ async def test_a_summary_is_of_a_bounded_length() -> None:
     async def endless() -> str:
         return "so " * 40_000
 
-    chat = await six_turns(Told(endless, rule_of(400_000, keep=0, summary=50_000)), turns=1)
+    chat = await six_turns(ScriptedWriter(endless, rule_of(400_000, keep=0, summary=50_000)), turns=1)
     await chat.append([HumanMessage("why " * 300_000, id="q"), AIMessage("so")])
     failed = await chat.compact(force=True)
     assert failed.status == "failed"

@@ -1,4 +1,4 @@
-"""A chain summarizer as a store's summarizer: what stands for old messages, in any conversation."""
+"""A chain summarizer as a store's summarizer: the messages that replace old ones, in any conversation."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_view_of_the_talk_has_summaries_as_answers(chat: Conversation) -
 
 
 async def test_what_is_summarised_can_be_asked_for(chat: Conversation) -> None:
-    """The last summary names the newest results that it stands for, once, also after the next compaction."""
+    """The last summary names the newest results in its range, once, also after the next compaction."""
     for number in range(1, 7):
         question = [HumanMessage(f"question {number}", id=f"q{number}")]
         await chat.append([*question, *run_of(number), AIMessage("so " * 600, id=f"a{number}")])
@@ -425,7 +425,7 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
 @examples(60, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32).map(script_of))
 async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
-    """Ranges without gaps; each message in one is shown to the model or stands in views; everybody sees the same."""
+    """Ranges without gaps; each message in one is shown to the model or in views; all readers see the same."""
     config, steps = script
     handler, database, thread = Scripted(), AsyncMongoMockClient()["chain"], uuid.uuid4().hex
     options = {name: getattr(CONFIG, name) for name in CONFIG.__slots__} | config
@@ -457,7 +457,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
 
 
 async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMessage]) -> None:
-    """Summarise; what is new in the range was shown or still stands, and all of it comes back."""
+    """Summarise; new messages of the range were shown or are still in views, and all of them come back."""
     earlier = next((one for one in await chat.summaries() if one.is_current), None)
     handler.prompts.clear()
     done = await chat.compact()

@@ -380,7 +380,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(side=sides, scope=sides, force=st.booleans())
     def compact(self, side: int, scope: int, force: bool) -> None:
-        """A summary stands for what was live up to its end, whichever summarizer made it."""
+        """A summary covers the messages that were active up to its end, whichever summarizer made it."""
         talk, chat = self.talks[scope], self.chat(side, scope)
         behind, leading = talk.behind(), len(talk.leading())
         done = self.run(chat.compact(force=force))
@@ -454,7 +454,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(side=sides, scope=sides, policy=st.sampled_from(POLICIES))
     def load(self, side: int, scope: int, policy: HistoryPolicy) -> None:
-        """The view is the one that the model tells."""
+        """The view equals the model's."""
         self.check_view(self.run(self.chat(side, scope).load_history(policy)), scope, policy)
 
     async def sealed(self, side: int, scope: int) -> None:
@@ -466,7 +466,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(scope=sides, processes=st.sampled_from([(0,), (1,), (0, 1)]))
     def seal(self, scope: int, processes: tuple[int, ...]) -> None:
-        """What is searched from segments later is what is searched from the log now, whoever seals."""
+        """Searches of segments and of the log give the same hits, whichever process seals."""
 
         async def seal_all() -> None:
             await asyncio.gather(*(self.sealed(side, scope) for side in processes))
@@ -556,7 +556,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(scope=sides)
     def check_all(self, scope: int) -> None:
-        """Processes that know the conversation and one that does not tell the same of it, all of it."""
+        """Processes with and without a cached conversation read the same of it, and all of it."""
         talk, late = self.talks[scope], self.store()
         chats = [self.chat(0, scope), self.chat(1, scope), self.chat(0, scope, late)]
         for policy in POLICIES:
@@ -601,7 +601,7 @@ class Machine(RuleBasedStateMachine):
     # The view
 
     def check_view(self, history: History, scope: int, policy: HistoryPolicy) -> None:
-        """System messages, what stands for older ones, and behind it the model's messages, old results as stubs."""
+        """System messages, the replacement of older ones, then the model's messages, old results as stubs."""
         talk, messages, report = self.talks[scope], history.messages, history.report
         assert check_pairing(messages) == []
         assert history.summary == (talk.current.text if talk.current else None)

@@ -91,7 +91,7 @@ async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again)
 
 
 async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(time: Time):
-    """The caller was told that it failed; nothing that is appended afterwards is lost."""
+    """The caller got an error; nothing that is appended afterwards is lost."""
     with DevServer() as server:
         async with AsyncMongoClient[dict[str, Any]](sign_up(server.uri)) as client:
             store = ConversationStore(client["app"], clock=time.clock)
@@ -252,7 +252,7 @@ async def never(*_values: Any, **_options: Any) -> None:
 async def test_an_append_without_an_answer_is_given_up(
     chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ):
-    """After the longest append time its caller is told so, and that it may be repeated."""
+    """After the longest append time it raises an error that allows a repeat."""
     await chat.append(HumanMessage("Hello"))
     log = (await store.services()).writer._log
 
@@ -348,7 +348,7 @@ async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: Conv
 async def test_a_rewind_without_an_answer_is_given_up(
     chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ):
-    """As an append is, and its caller is told that it may have happened."""
+    """As an append is, with an error that says that it may have happened."""
     await chat.append(HumanMessage("Hello", id="q"))
     log = (await store.services()).rewinder._log
 
@@ -361,7 +361,7 @@ async def test_a_rewind_without_an_answer_is_given_up(
 async def test_a_chunk_that_is_not_ours_is_no_collision(
     pymongo_client: AsyncMongoClient[dict[str, Any]], database_name
 ):
-    """Only a number or an id of the entry may be taken; whatever else is refused is told, and nothing is written."""
+    """Only a number or an id of the entry may be taken; any other refusal is an error, and nothing is written."""
     token = "0" * 24
     store = ConversationStore(pymongo_client[database_name], clock=Clock(token=lambda: token))
     await store.setup()
@@ -375,7 +375,7 @@ async def test_a_chunk_that_is_not_ours_is_no_collision(
 
 
 async def test_only_chunks_that_no_entry_needs_are_dropped(chat: Conversation, again):
-    """A batch that is there in parts leaves the payload that stands between those of the others."""
+    """A batch that is partly stored leaves the payload between those of the others."""
     results = [ToolMessage(f"{letter * 3_000}", id=letter, tool_call_id=letter) for letter in "abc"]
     await again(chat).append(HumanMessage("Hello"))
     await chat.load_history()

@@ -50,7 +50,7 @@ OVER_ALL = {
     "Tombstones.due": "sweeps what is left of all deleted conversations",
     "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
-"""What is not asked for one conversation or one scope, and why that is right."""
+"""Commands that do not name one conversation or one scope, and the reason."""
 
 
 @pytest.mark.parametrize("collection", [Log, Heads, Summaries, Annotations, Tombstones])

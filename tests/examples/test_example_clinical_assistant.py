@@ -116,7 +116,7 @@ async def no_trace(pymongo_client: Any, database_name: str) -> AsyncIterator[Non
 
 
 def shown(messages: list[BaseMessage]) -> list[str]:
-    """Types of messages, stubs told from results."""
+    """Return the types of messages; stubs are distinguished from results."""
     return ["stub" if message.text.startswith('{"success": ') else message.type for message in messages]
 
 
@@ -238,7 +238,7 @@ async def test_the_same_request_twice_at_once_gets_one_answer(site, new_site):
 
 
 async def test_two_questions_at_once(site):
-    """The later one is answered; the earlier one is told that it has no place for an answer any more, and stays."""
+    """The later one is answered; the earlier one is refused, as no answer can follow it any more, and stays."""
     asked, answered = asyncio.Event(), asyncio.Event()
 
     async def wait_for_the_other(question: str) -> None:
@@ -330,7 +330,7 @@ async def test_a_client_that_goes_away_while_the_model_thinks(site):
 
 
 async def test_a_crash_after_the_question_was_saved(site, new_site):
-    """Another process takes the request over and answers what stands in the log."""
+    """Another process takes the request over and answers from the log."""
     await site.chat.append_turn("r1", human=DOSE)
     other = await new_site()
     other.session = site.session
@@ -340,7 +340,7 @@ async def test_a_crash_after_the_question_was_saved(site, new_site):
 
 
 async def test_an_unknown_tool_ends_in_a_reply(site):
-    """The user is told; every call has a result; the model is not asked a second time."""
+    """The user gets a message; every call has a result; the model is not asked a second time."""
     answer = await site.ask("r1", "Please order it.")
     assert answer.json()["response"] == "I cannot do that here: order_medication is not available."
     assert answer.json()["error_message"] == "not available: order_medication"
@@ -353,7 +353,7 @@ async def test_an_unknown_tool_ends_in_a_reply(site):
 
 
 async def test_an_error_of_the_model_is_returned_and_saved(site):
-    """It is the turn's answer, so the same request tells it again; the next question works."""
+    """It is the turn's answer, so the same request returns it again; the next question works."""
     answer = await site.ask("r1", "Is there an outage?")
     assert answer.json()["error_message"] == "the model does not answer"
     assert "ConnectionError" not in answer.text
@@ -567,7 +567,7 @@ async def test_numbers_that_a_model_made_up_are_not_sources(site):
 
 
 async def test_a_session_deleted_during_a_turn_is_not_found(site):
-    """Its answer is saved nowhere; the client is told that there is no such session."""
+    """Its answer is saved nowhere; the client is answered that there is no such session."""
 
     async def delete(question: str) -> None:
         async with site.client() as client:

@@ -1,4 +1,4 @@
-"""The RAG bot of the examples: what each of its models is shown, what its state holds, what its transcript tells."""
+"""The RAG bot of the examples: what each of its models is shown, what its state holds, what its transcript shows."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_bm25_finds_every_passage_by_its_own_words(modules):
 
 
 def test_the_transcript_can_be_followed(address):
-    """In memory and on a server it tells who was shown what, the way through the graph, and where numbers lead."""
+    """In memory and on a server it shows the input of each model, the way through the graph, and where numbers lead."""
     shown = run_example("rag_bot/main.py", address)
     turns = shown.split("\n> ")[1:]
     assert len(turns) == 8

@@ -297,7 +297,7 @@ async def test_a_stream_is_still_a_stream_and_is_appended(store, chat):
 
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_run_that_can_not_be_appended_fails(store, chat, is_sync):
-    """LangChain logs what goes wrong in a history and goes on; here the caller is told."""
+    """LangChain logs what goes wrong in a history and goes on; here the caller gets the error."""
     await chat.append([HumanMessage("other", id="taken")])
     chain = with_message_history(parrot("Hello"), store)
     given = [HumanMessage("Hi", id="taken")], config_of(chat)

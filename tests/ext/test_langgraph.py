@@ -852,7 +852,7 @@ async def test_a_state_may_be_a_pydantic_model(store, config):
 
 @pytest.mark.parametrize("schema", [MessagesState, ConversationState])
 async def test_a_graph_with_the_nodes_describes_itself(store, schema):
-    """Names without being told, a drawing, and JSON schemas of input and output, as servers ask for them."""
+    """Names by default, a drawing, and JSON schemas of input and output, as servers ask for them."""
     graph: StateGraph[Any] = StateGraph(schema)
     graph.add_node(load_node(store))
     graph.add_node(append_node(store))

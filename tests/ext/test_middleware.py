@@ -279,7 +279,7 @@ async def test_a_model_can_not_choose_the_conversation(store: ConversationStore,
 
 
 async def test_the_agent_reads_an_old_result_back(store: ConversationStore, scope: dict[str, str]):
-    """The tool is there, the prompt tells of it, and it finds its conversation through the context alone."""
+    """The tool is there, the prompt mentions it, and it finds its conversation through the context alone."""
     model = ScriptedModel(replies=[calls("search"), AIMessage("One.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], system_prompt="Be kind.")
     await agent.ainvoke({"messages": [("user", "First?")]}, context=scope)
@@ -560,7 +560,7 @@ async def test_an_agent_hands_over_to_another_in_a_graph(store: ConversationStor
 
 
 def test_a_run_is_taken_for_that_of_its_conversation_only():
-    """A state that came to another conversation tells nothing of it."""
+    """A state that came to another conversation reveals nothing of the first one."""
     state = {CHANNEL: Ticket.to(AgentRun({"user_id": "ada"}))}
     assert run_in(state, {"user_id": "ada"}) is not None
     assert run_in(state, {"user_id": "eve"}) is None

@@ -39,7 +39,7 @@ class Report(BaseModel):
 
 
 def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
-    """An agent with a tool that counts how often it ran; a new one stands for another worker."""
+    """An agent with a tool that counts how often it ran; a new one acts as another worker."""
     ran: list[str] = []
 
     @tool
@@ -369,7 +369,7 @@ async def test_a_structured_answer_of_the_provider_is_given_again_in_its_form(
 
 
 async def test_a_structured_answer_that_did_not_fit_is_asked_for_again(store: ConversationStore, scope: dict[str, str]):
-    """The error that the model was told is logged; given again, the second try counts."""
+    """The error that the model was shown is logged; given again, the second try counts."""
     replies = [calls("Report", wrong=1), calls("Report", title="Bees")]
     agent, model, _ = make_agent(store, replies, response_format=ToolStrategy(Report))
     first = await ask(agent, scope)

@@ -198,7 +198,7 @@ async def test_retries_and_fallbacks_are_logged_as_they_ended(store: Conversatio
 
 
 async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationStore, scope: dict[str, str]):
-    """The message that stands for an answer, and results for calls that were not let through, are in the log."""
+    """The message in place of an answer, and results for calls that were not let through, are in the log."""
     model_limit = ModelCallLimitMiddleware(run_limit=2, exit_behavior="end")
     tool_limit = ToolCallLimitMiddleware(run_limit=1, exit_behavior="continue")
     agent, _ = make_agent(store, [calls("search", "search"), calls("search")], model_limit, tool_limit)

@@ -30,7 +30,7 @@ def calling(*ids: str | None, name: str = "search", **arguments: Any) -> AIMessa
 
 
 def make_agent(store: ConversationStore, *replies: Any, **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
-    """An agent with a tool that says how often it ran; a new one stands for another worker."""
+    """An agent with a tool that says how often it ran; a new one acts as another worker."""
     ran: list[str] = []
 
     @tool

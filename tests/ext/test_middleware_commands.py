@@ -26,7 +26,7 @@ class BrokenOffError(Exception):
 def make_agent(
     store: ConversationStore, replies: list[Any], beside: BaseMessage | None = None, **options: Any
 ) -> tuple[Any, ScriptedModel, list[str]]:
-    """An agent that takes screenshots; a new one stands for another worker."""
+    """An agent that takes screenshots; a new one acts as another worker."""
     ran: list[str] = []
 
     @tool
@@ -139,7 +139,7 @@ async def test_an_ai_message_of_a_tool_is_no_answer(store: ConversationStore, da
 
 
 async def test_an_image_is_its_own_run_s_when_two_run_at_once(store: ConversationStore, scope: dict[str, str]):
-    """Another question stands between the result with the image and the answer; both are found again."""
+    """Another question comes between the result with the image and the answer; both are found again."""
     chat = store.conversation(**scope)
 
     agent, _, _ = make_agent(store, [calls("screenshot"), BrokenOffError()])

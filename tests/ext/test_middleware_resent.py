@@ -21,7 +21,7 @@ class BrokenOffError(Exception):
 
 
 def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
-    """An agent with a tool that counts how often it ran; a new one stands for another worker."""
+    """An agent with a tool that counts how often it ran; a new one acts as another worker."""
     ran: list[str] = []
 
     @tool

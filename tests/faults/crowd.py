@@ -23,7 +23,7 @@ TASKS = 4
 
 
 def make_batch(name: str, number: int, size: int) -> list[BaseMessage]:
-    """A batch whose ids tell who made it, some with a result that has a payload."""
+    """A batch whose ids name its writer, some with a result that has a payload."""
     batch: list[BaseMessage] = [HumanMessage(f"{name} {number}", id=f"{name}/{number}/0")]
     for place in range(1, size):
         if place % 2:

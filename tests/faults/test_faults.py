@@ -37,7 +37,7 @@ async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
     """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""
     rounds = [await field.round(fault) for _ in range(ROUNDS)]
     assert [one.problems for one in rounds] == [{}] * ROUNDS, table({fault: rounds})
-    assert all(min(one.told, one.reads) > 10 for one in rounds), "nobody worked"
+    assert all(min(one.acknowledged, one.reads) > 10 for one in rounds), "nobody worked"
 
 
 class Forged:
@@ -52,12 +52,12 @@ class Forged:
         self.ids: list[str] = []
 
     async def append(self, turn: str) -> None:
-        """Append a turn and note what is told of it."""
+        """Append a turn and record its acknowledgement."""
         receipt = await self.chat.append(make_turn(turn))
         self.ids += receipt.message_ids
         self.note("try", turn=turn)
         sources = receipt.source_ids and [*receipt.source_ids]
-        self.note("told", turn=turn, ordinals=list(receipt.ordinals), sources=sources)
+        self.note("acknowledged", turn=turn, ordinals=list(receipt.ordinals), sources=sources)
 
     def note(self, what: str, **values: Any) -> None:
         """Return a line of a client's journal."""
@@ -102,7 +102,7 @@ async def test_the_checker_finds_nothing_wrong_where_nothing_is(forged: Forged) 
     forged.saw("view", before[made.last :], summary=made.text, wrong=0)
     findings = await forged.check()
     assert findings.problems == {}
-    assert (findings.told, findings.reads, findings.orphans, findings.older) == (3, 10, 0, 0)
+    assert (findings.acknowledged, findings.reads, findings.orphans, findings.older) == (3, 10, 0, 0)
 
 
 async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
@@ -120,7 +120,7 @@ async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
 
 
 FALSE_NOTES: dict[str, tuple[str, dict[str, Any]]] = {
-    "a turn that is not there": ("lost", {"what": "told", "turn": "lost", "ordinals": [1], "sources": None}),
+    "a turn that is not there": ("lost", {"what": "acknowledged", "turn": "lost", "ordinals": [1], "sources": None}),
     "an error": ("error", {"what": "wrong", "problem": "TypeError"}),
     "an annotation that is not there": ("lost", {"what": "annotated", "id": "first", "value": 2}),
     "a summary that is not there": ("lost", {"what": "compacted", "version": 1, "last": 4, "text": "through"}),
@@ -133,10 +133,10 @@ FALSE_NOTES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("told", FALSE_NOTES)
-async def test_the_checker_finds_what_does_not_hold(forged: Forged, told: str) -> None:
+@pytest.mark.parametrize("acknowledged", FALSE_NOTES)
+async def test_the_checker_finds_what_does_not_hold(forged: Forged, acknowledged: str) -> None:
     """Each kind of violated acknowledgement is found under its name."""
-    name, note = FALSE_NOTES[told]
+    name, note = FALSE_NOTES[acknowledged]
     forged.note(**({"id": forged.ids[0]} | note if note.get("id") == "first" else note))
     if note.get("id") == "first":
         forged.notes[-1]["id"] = forged.ids[0]
@@ -198,7 +198,7 @@ async def ended(own_database: Any) -> Forged:
 
 
 async def test_the_checker_knows_what_a_deletion_leaves(ended: Forged) -> None:
-    """Nothing in the end; what was told before it need not be there, and what began behind it is."""
+    """Nothing in the end; what was acknowledged before it may be missing, and what began after it is in the log."""
     findings = await ended.check()
     assert (findings.problems, findings.deleted) == ({}, 1)
     assert await ended.database["heads"].count_documents({}) == 1

@@ -26,7 +26,7 @@ from convstore.testing import rag_turn
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 OWNERS = {"store": ConversationStore, "chat": Conversation, "ConversationStore": ConversationStore}
-UNTOLD = object()
+UNDOCUMENTED = object()
 """A default that the page leaves to the code, written as an ellipsis."""
 
 
@@ -41,7 +41,7 @@ def codes(cell: str) -> list[str]:
     return [code.replace(r"\|", "|") for code in re.findall(r"`([^`]*)`", cell)]
 
 
-class Told(NamedTuple):
+class Documented(NamedTuple):
     """A name as the page writes it: how it is called, on what, and with which arguments; None if it is not called."""
 
     how: str
@@ -51,25 +51,25 @@ class Told(NamedTuple):
 
     def check(self, target: Callable[..., Any]) -> None:
         """It has the parameters that it is written with, and is awaited or iterated if it has to be."""
-        told, real = self._parameters(target), parameters_of(target)
-        assert [one[:2] for one in told] == [one[:2] for one in real], self
-        for (_, _, default), (name, _, true) in zip(told, real, strict=True):
-            assert true is not inspect.Parameter.empty if default is UNTOLD else default == true, (name, self)
+        documented, real = self._parameters(target), parameters_of(target)
+        assert [one[:2] for one in documented] == [one[:2] for one in real], self
+        for (_, _, default), (name, _, true) in zip(documented, real, strict=True):
+            assert true is not inspect.Parameter.empty if default is UNDOCUMENTED else default == true, (name, self)
         loop = "async for" if inspect.isasyncgenfunction(target) else ""
         assert self.how == ("await" if inspect.iscoroutinefunction(target) else loop), self
 
     def _parameters(self, target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
         """The parameters as written; names in them mean what they mean where the target is defined."""
-        names = {**vars(sys.modules[target.__module__]), "UNTOLD": UNTOLD}
-        exec(f"def told({str(self.arguments).replace('…', 'UNTOLD')}): ...", names)  # noqa: S102 - our own page
-        return parameters_of(names["told"])
+        names = {**vars(sys.modules[target.__module__]), "UNDOCUMENTED": UNDOCUMENTED}
+        exec(f"def documented({str(self.arguments).replace('…', 'UNDOCUMENTED')}): ...", names)  # noqa: S102 - our own page
+        return parameters_of(names["documented"])
 
 
-def told(code: str) -> Told:
+def documented(code: str) -> Documented:
     """Return the cells beside some code on the page."""
     found = re.fullmatch(r"(?:(await|async for) )?(?:\w+ in )?(?:(\w+)\.)?(\w+)(?:\((.*)\))?", code)
     assert found, code
-    return Told(found[1] or "", found[2] or "", found[3], found[4])
+    return Documented(found[1] or "", found[2] or "", found[3], found[4])
 
 
 def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
@@ -78,17 +78,17 @@ def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     return [(one.name, one.kind, one.default) for one in parameters if one.name != "self"]
 
 
-def methods() -> Iterator[tuple[Told, list[str]]]:
+def methods() -> Iterator[tuple[Documented, list[str]]]:
     """Return the first column of the tables of store and conversation, with the other cells."""
-    return ((told(code), others) for first, *others in rows("call") for code in codes(first))
+    return ((documented(code), others) for first, *others in rows("call") for code in codes(first))
 
 
-def names() -> Iterator[tuple[ModuleType, Told]]:
+def names() -> Iterator[tuple[ModuleType, Documented]]:
     """Return the table of tools, integrations and summarizers, with the module of each."""
     module = convstore
     for place, listed, *_ in rows("import from"):
         module = importlib.import_module(*codes(place)) if place else module
-        yield from ((module, told(code)) for code in codes(listed))
+        yield from ((module, documented(code)) for code in codes(listed))
 
 
 def properties_of(owner: type) -> dict[str, Any]:
@@ -113,12 +113,12 @@ def tree(base: type[ConvstoreError] = ConvstoreError) -> Iterator[type[Convstore
 
 def test_every_exported_name_is_documented():
     """Every export of ``convstore`` is on the page in code."""
-    told = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
-    assert set(convstore.__all__) - told == set()
+    documented = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
+    assert set(convstore.__all__) - documented == set()
 
 
 def test_every_name_of_the_other_modules_is_documented():
-    """All that they export stands in the table, errors apart, and what stands there is exported."""
+    """The table lists all that they export, errors apart, and nothing else."""
     of_module: dict[ModuleType, list[str]] = {}
     for module, one in names():
         of_module.setdefault(module, []).append(one.name)
@@ -129,7 +129,7 @@ def test_every_name_of_the_other_modules_is_documented():
 
 
 def test_every_method_is_described_as_it_is():
-    """Store and conversation have the methods and attributes that are told, with these signatures, and no others."""
+    """Store and conversation have the listed methods and attributes, with these signatures, and no others."""
     listed = {(OWNERS[one.owner], one.name): one for one, _ in methods()}
     for (owner, name), one in listed.items():
         if one.arguments is not None:
@@ -141,7 +141,7 @@ def test_every_method_is_described_as_it_is():
 
 
 def test_every_function_is_described_as_it_is():
-    """A tool, an integration or a summarizer that is told with arguments has just these."""
+    """A tool, an integration or a summarizer that is listed with arguments has just these."""
     called = [(module, one) for module, one in names() if one.arguments is not None]
     assert called
     for module, one in called:
@@ -151,7 +151,7 @@ def test_every_function_is_described_as_it_is():
 def test_the_arguments_of_a_store_are_documented():
     """Each with its default, in order."""
     first, *others = ["=".join(codes(name) + codes(default)) for name, default, _ in rows("argument")]
-    Told("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
+    Documented("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
 
 
 @pytest.mark.parametrize("options", [HistoryPolicy, CompactionRule])

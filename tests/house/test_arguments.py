@@ -142,7 +142,7 @@ async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(chat:
 @pytest.mark.parametrize("scope", [{}, {"user_id": "ada"}], ids=repr)
 @pytest.mark.parametrize("everything", [0, 1, "false", None], ids=repr)
 async def test_everything_is_said_by_true_alone(chat: Conversation, everything: Any, scope: dict[str, Any]) -> None:
-    """A text such as "false" does not erase everything, and the error tells what was passed."""
+    """A text such as "false" does not erase everything, and the error shows the argument."""
     await chat.append(HumanMessage("kept"))
     with pytest.raises(InvalidInputError, match=f"everything must be True or False, not {everything!r}"):
         await chat.store.erase(everything=everything, **scope)
@@ -157,7 +157,7 @@ def find(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", ["find", "retrieve_previous_sources"])
 async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conversation, name: str) -> None:
-    """A run without a scope key is told where that may stand, in the words of the integrations."""
+    """Without a scope key the error names the ways to pass it, in the terms of the integrations."""
     tools = {one.name: one for one in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
     with pytest.raises(InvalidScopeError, match="lacks thread_id: pass it in the run's context or in config"):
         await tools[name].ainvoke({"text": "whales"}, {"configurable": {"user_id": "ada"}})

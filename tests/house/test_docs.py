@@ -1,4 +1,4 @@
-"""The pages under docs tell the truth: their programs run and print what they say, their names and links exist."""
+"""The pages under docs are true: their programs run and print what they say, their names and links exist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize(("program", "output"), PROGRAMS)
 def test_programs_print_what_is_said(program, output):
-    """Each alone, nothing carried over from the one before; its output stands below it."""
+    """Each alone, nothing carried over from the one before; its output is printed below it."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(ast.parse(program), "docs", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own page

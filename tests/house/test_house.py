@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "convstore"
 
-# Rooms by floor, from the ground up; a package stands for all its modules.
+# Rooms by floor, from the ground up; a package includes all its modules.
 FLOORS = (
     ("devserver", "exceptions", "messages", "values"),
     ("chain", "index", "log", "sources", "summarization"),
@@ -30,7 +30,7 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 USE_CASES = frozenset(FLOORS[4])
 MONGODB = FLOOR_OF["mongo"]
 
-# Modules of others that a room may import, standard library apart; a star stands for every room.
+# Modules of others that a room may import, standard library apart; a star means every room.
 ALLOWED = {
     "Stemmer": {"index"},
     "bson": {"mongo", "runtime", "verify"},
@@ -254,7 +254,7 @@ def test_rules_and_shapes_neither_wait_nor_ask_the_time():
 
 
 def test_only_a_few_modules_hold_operators():
-    """A string that begins like ``$set`` stands where commands are made, so that no other module can make one."""
+    """A string that begins like ``$set`` occurs only where commands are made, so no other module can make one."""
     found = {
         (module, node.lineno, node.value)
         for module, path in module_paths().items()

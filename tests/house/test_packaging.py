@@ -58,7 +58,7 @@ def names_in(wheel: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_migration(wheel):
-    """And the mark that tells type checkers to look."""
+    """And the file that tells type checkers to read the annotations."""
     sources = [*(ROOT / "convstore").rglob("*.py"), ROOT / "convstore" / "py.typed"]
     migrations = [f"convstore/_migrations/{path.name}" for path in (ROOT / "migrations").glob("[0-9]*.py")]
     assert migrations

@@ -1,4 +1,4 @@
-"""Names that users see: ``__all__`` tells them all and no more, and each of them is explained."""
+"""Names that users see: ``__all__`` lists them and no others, and each of them has a docstring."""
 
 from __future__ import annotations
 import __future__

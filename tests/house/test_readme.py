@@ -1,4 +1,4 @@
-"""The README tells the truth: its blocks run and print what it says, its commands and tables are those of the code."""
+"""The README is true: its blocks run and print what it says, its commands and tables are those of the code."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_first_screen_shows_it_working():
 
 
 def test_no_block_is_left_out():
-    """Python stands in python blocks, so that all of it is run."""
+    """Python code is in python blocks, so that all of it is run."""
     assert {block.language for block in BLOCKS} == {"python", "sh", "text"}
     for block in PYTHON:
         ast.parse(script_of(block))
@@ -144,14 +144,14 @@ def test_the_policy_table_is_the_policy():
 
 
 def test_the_extras_are_those_of_the_project():
-    """Each extra that can be installed is told."""
+    """Each extra that can be installed is listed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     documented = {name.strip("`") for row in rows_below("extra") for name in row[0].split(", ")}
     assert documented == set(project["optional-dependencies"])
 
 
 def test_the_commands_are_those_of_the_command_line():
-    """Each command of ``convstore`` is told, and no other."""
+    """Each command of ``convstore`` is listed, and no other."""
     documented = {row[0].split()[1].strip("`") for row in rows_below("command")}
     assert documented == {command.name for command in app.registered_commands}
 

@@ -215,7 +215,7 @@ async def test_a_question_can_not_continue_a_summary(handles: Handles) -> None:
 
 
 async def test_a_message_can_not_speak_for_another_in_a_record(handles: Handles) -> None:
-    """A running summary that follows a chain's is told who said what; further lines of one are indented."""
+    """A running summary that follows a chain's gets the speakers; further lines of one are indented."""
     chain = ChainSummarizer(shorten, config=ChainSummarizerConfig(last_section_bytes=3_000), rule=RULE)
     chat, writer = handles(chain), Writer()
     for n in range(3):

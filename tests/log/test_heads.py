@@ -100,7 +100,7 @@ async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: Op
 
 
 async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, commands: Commands):
-    """The answer that comes seconds after its question is in the listing, though the head is told of it later."""
+    """The answer that comes seconds after its question is in the listing, though the head is refreshed later."""
     chat = open_chat()
     await chat.append(HumanMessage("q"))
     await chat.append(AIMessage("answered"))
@@ -141,11 +141,11 @@ async def test_a_store_that_learns_of_a_deletion_starts_over(open_chat: OpenChat
 
 
 async def test_an_append_without_its_refresh_is_not_acknowledged(open_chat: OpenChat, time: Time, monkeypatch):
-    """Or a policy could end a conversation that is in use; told at the second try it is."""
+    """Or a policy could end a conversation that is in use; a refresh that succeeds at the second try is enough."""
     chat = open_chat()
 
     async def grow_old() -> None:
-        """The head is known to be there, and was not told for long."""
+        """Let the head be known and its last refresh be old."""
         time.seconds += 11
         await chat.load_history()
         time.seconds += 2
@@ -194,7 +194,7 @@ async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
 
 
 async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: Time):
-    """The head was told of a batch beside its insert, another was first, and then the batch was refused."""
+    """The head was refreshed along with an insert, another writer was first, and the batch was refused."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q", id="q"))
     await other.append(AIMessage("said last"))

@@ -116,7 +116,7 @@ def test_only_what_is_indexed_has_the_field():
 
 
 def _fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of everything that stands in a document."""
+    """Return the path of every value in a document."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield (*path, key)

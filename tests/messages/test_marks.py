@@ -12,7 +12,7 @@ from convstore.ext.chat_history import ChatMessageHistory
 from convstore.messages.provenance import kind_of, mark, without_mark
 
 FOREIGN = [None, "note", 7, ["note"], {}, {"kind": None}, {"kind": ["note"]}, {"kind": {"note": 1}}, {"x": "note"}]
-"""What others may have put where the mark stands."""
+"""Values that others may have stored under the key of the mark."""
 
 
 def bearing(value: Any) -> BaseMessage:

@@ -70,7 +70,7 @@ async def test_a_warm_append_refreshes_the_head_concurrently(
 
 
 async def test_a_repeated_append_is_two_round_trips(chat: Conversation, commands: Commands) -> None:
-    """The refused insert; then the look-up of its ids and the tail, which tells what is rewound, at once."""
+    """The refused insert; then the look-up of its ids and the tail, which names the rewound messages, at once."""
     turn = [HumanMessage("hi"), AIMessage("ho")]
     await chat.append(turn)
     with commands.counted():
@@ -229,7 +229,7 @@ async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
     database_name: str,
     seconds: list[float],
 ) -> None:
-    """Views begin at the same message: the head tells where, and what is learnt for one is known for the other."""
+    """Views begin at the same message: the head stores where, and the policies share what one load found."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     for number in range(60):
         await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])

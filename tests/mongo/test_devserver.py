@@ -36,7 +36,7 @@ def one() -> Iterator[DevServer]:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for the system's folder of temporary files."""
+    """A folder used as the system's folder of temporary files."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -79,7 +79,7 @@ def module() -> Iterator[Callable[[], subprocess.Popen[str]]]:
 
 
 def program(path: Path, script: str = "") -> Path:
-    """Write a shell script that stands for a ``mongod``."""
+    """Write a shell script to run in place of ``mongod``."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
@@ -326,7 +326,7 @@ def test_the_path_comes_before_the_wheel(bare: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_the_mongod_of_the_wheel_is_made_executable(bare: pytest.MonkeyPatch, tmp_path: Path):
-    """If an installer dropped its mode, a copy that can be executed stands in, the same one each time."""
+    """If an installer dropped its mode, an executable copy is used, the same one each time."""
     binary = program(tmp_path / "fiftyone" / "mongod")
     binary.chmod(0o644)
     bare.setattr(

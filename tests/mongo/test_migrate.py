@@ -229,7 +229,7 @@ async def test_the_lease_of_a_dead_runner_ends(new_store, database):
 
 
 async def test_a_live_lease_is_respected(new_store, database, monkeypatch):
-    """While another runner works nothing is made; who has waited long enough is told so, and its lease stays."""
+    """While another runner works nothing is made; the waiting runner raises after a timeout, and the lease stays."""
     monkeypatch.setattr(migrate, "_WAIT_SECONDS", 0.5)
     until = datetime.now(UTC) + timedelta(seconds=60)
     await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "alive", "until": until})

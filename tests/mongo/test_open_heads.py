@@ -211,7 +211,7 @@ def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime):
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bursts end soon, and what would close their heads hangs; tells how often that was tried."""
+    """Bursts end soon, and what would close their heads hangs; returns a counter of the attempts."""
     tried: list[int] = []
 
     async def hang(_: Heads, changes: Sequence[HeadChange]) -> None:

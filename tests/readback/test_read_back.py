@@ -92,12 +92,12 @@ async def test_an_artifact_is_read_back_when_the_content_has_sources(chat: Conve
     await chat.append(result(artifact, content))
     read = await text_of(chat, "r")
     assert "ONLY HERE" in read
-    assert "Rest of [1]" not in read  # it stands in the content
+    assert "Rest of [1]" not in read  # the content has it
 
 
 @pytest.mark.parametrize("part", ["a", "b"])
 async def test_a_large_part_of_an_artifact_without_a_stub_is_read_back(chat: Conversation, part: str) -> None:
-    """It stands outside the entry by itself."""
+    """It is stored outside the entry by itself."""
     await chat.append(result({"a": "ALL OF A " * 3_000, "b": ["ALL OF B " * 3_000], "c": 1}, content="ok"))
     read = await text_of(chat, "r")
     assert read.count(f"ALL OF {part.upper()} ") == 3_000

@@ -1,7 +1,7 @@
 """The event loop stays free: long work is done in threads, and there in pieces that let others have their turn.
 
 Nothing here is timed: what is asserted is where work is done, and how much of it at once. `benchmarks/load.py` measures
-how long the loop stands still.
+how long the loop is blocked.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ async def test_the_loop_turns_while_a_large_result_is_loaded(
 
     def waits(*arguments: Any, **options: Any) -> BaseMessage:
         begun.set()
-        assert turned.wait(30), "the loop stands still"
+        assert turned.wait(30), "the loop is blocked"
         return decode(*arguments, **options)
 
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

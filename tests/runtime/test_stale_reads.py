@@ -46,7 +46,7 @@ WAYS: tuple[str, ...] = ("read_end", "entries", "entries_around", "last_totals",
 
 
 class Behind:
-    """Lets reads miss the last entry: as often as told, for each kind of read."""
+    """Lets reads miss the last entry: a given number of times, for each kind of read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.left = dict.fromkeys(WAYS, times)
@@ -115,7 +115,7 @@ async def said_of_messages(chat: Conversation) -> list[str]:
 async def test_a_store_reads_what_was_acknowledged_to_it(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A read that misses what this store was told before is made again."""
+    """A read that misses an acknowledged entry is repeated."""
     behind = Behind(monkeypatch, 1)
     if name == "list_messages":
         behind.left["entries_around"] = 0  # by then the primary shows what the read before waited for
@@ -218,7 +218,7 @@ async def test_a_marker_that_is_not_shown_yet_is_waited_for(
 
 
 def test_what_is_known_of_a_log_never_goes_back() -> None:
-    """A read that began before an append was acknowledged, and ends behind it, tells nothing new."""
+    """A read that began before an append was acknowledged, and ends after it, changes nothing in the cache."""
     known = CachedConversation((("user_id", "ada"),), "c", verified_at=0.0)
     known.advance(Totals(entries=2))
     known.advance(Totals(entries=1))
@@ -264,7 +264,7 @@ async def test_entries_that_a_tail_counts_are_read(
 async def test_messages_that_a_store_appended_are_found_by_id(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is missing is looked for again if the log has less than this store was told."""
+    """One that is missing is looked for again if the log has fewer entries than were acknowledged."""
     Behind(monkeypatch, 1)
     assert [record.tool_message_id for record in await chat.get_tool_messages(["q2", "a0"])] == ["q2", "a0"]
 

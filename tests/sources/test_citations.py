@@ -83,7 +83,7 @@ def result_of(form: str, found: Sequence[tuple[int, int | None]], **fields: Any)
 
 @dataclass
 class Agent:
-    """Works on one conversation through several stores, and keeps what it gave and what it was told."""
+    """Works on one conversation through several stores, and records its appends and their receipts."""
 
     name: str
     dice: random.Random
@@ -101,7 +101,7 @@ class Agent:
         return self.dice.choice(self.chats)
 
     def new_id(self, kind: str) -> str:
-        """An id for a message that tells whose it is."""
+        """Return an id for a message that names its agent."""
         self.count += 1
         return f"{self.name}-{kind}-{self.count}"
 

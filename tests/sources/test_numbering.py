@@ -183,17 +183,17 @@ async def test_a_failure_stays_a_failure(chat: Conversation) -> None:
     @tool(response_format="content_and_artifact")
     def fail(how: str) -> tuple[str, None]:
         """Fail."""
-        raise ToolException("no index") if how == "told" else ValueError("broken")
+        raise ToolException("no index") if how == "tool" else ValueError("broken")
 
     fail.handle_tool_error = True
     wrapped = number_sources(fail, chat)
-    answer = await ask(wrapped, how="told")
+    answer = await ask(wrapped, how="tool")
     assert (answer.status, answer.content) == ("error", "no index")
     with pytest.raises(ValueError, match="broken"):
         await ask(wrapped, how="raised")
     fail.handle_tool_error = False
     with pytest.raises(ToolException, match="no index"):
-        await ask(wrapped, how="told")
+        await ask(wrapped, how="tool")
 
 
 async def test_the_content_is_written_as_the_application_wants_it(chat: Conversation) -> None:
@@ -215,7 +215,7 @@ async def test_with_a_store_the_run_says_which_conversation(store: ConversationS
 
 
 async def test_what_else_a_tool_wrote_is_kept(chat: Conversation) -> None:
-    """A text that does not hold the sources stands before them, blocks before their numbers."""
+    """A text without the sources comes before them, blocks before their numbers."""
 
     @tool(response_format="content_and_artifact")
     def search_old(topic: str) -> tuple[str, list[Document]]:
@@ -303,7 +303,7 @@ async def test_the_numbers_shown_are_those_of_the_log(chat: Conversation) -> Non
 
 
 def test_sync_callers_are_served_by_a_connected_store() -> None:
-    """And told what to do on a store of the caller's client."""
+    """The error says what to do on a store of the caller's client."""
 
     @tool(response_format="content_and_artifact")
     def find(topic: str) -> tuple[str, list[Document]]:

@@ -182,12 +182,12 @@ def test_written_ids_can_be_read_back(ids):
     ],
 )
 def test_what_a_model_writes_is_read_within_bounds(text, ids):
-    """Numbers and ranges in any order; of more than a thousand one too many, which tells that there are more."""
+    """Numbers and ranges in any order; of more than a thousand one too many, which shows that there are more."""
     assert read_ids(text) == ids
 
 
 @pytest.mark.parametrize("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
 def test_what_is_no_list_of_ids_is_a_value_error(text):
-    """Anything else is told to be none, in a ValueError that the tool can answer with."""
+    """Anything else is a ValueError that the tool can answer with."""
     with pytest.raises(ValueError, match="not a source id"):
         read_ids(text)

@@ -110,7 +110,7 @@ def test_several_errors_come_as_a_group() -> None:
 
 
 def test_a_cancelled_run_cancels_its_calls() -> None:
-    """All calls in flight end; the strategy is not told, and nothing is swallowed."""
+    """All calls in flight end; the strategy is not notified, and no error is swallowed."""
     ended, begun = list[str](), asyncio.Semaphore(0)
 
     async def hang(messages: list[BaseMessage]) -> str:

@@ -1,4 +1,4 @@
-"""Rolling summaries, rule by rule, with a model that does what it is told; each rule sync and async."""
+"""Rolling summaries, rule by rule, with a scripted model; each rule sync and async."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def summarize(request: pytest.FixtureRequest) -> Summarize:
 
 
 def test_parameters_and_defaults_are_those_of_langmem():
-    """Names, order and defaults as its reference tells them, with `overflow` added at the end."""
+    """Names, order and defaults as in its reference, with `overflow` added at the end."""
     parameters = inspect.signature(summarize_messages).parameters
     default_of = {
         name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty
@@ -353,7 +353,7 @@ def test_a_later_summary_extends_the_earlier(summarize):
 
 
 def test_the_old_summary_is_still_put_first(summarize):
-    """Without a new summary the old one stands before the messages that it does not stand for."""
+    """Without a new summary the old one precedes the messages that it does not cover."""
     model, messages = ScriptedModel("first"), talk("s", *"hahah")
     one = summarize(messages, model=model, max_tokens=5, max_tokens_before_summary=4)
     two = summarize([*messages, *talk(*"hahahah")[6:]], model=model, max_tokens=9, running_summary=one.running_summary)
@@ -406,7 +406,7 @@ def test_a_summary_that_is_all_there_is_stays(summarize):
 
 
 def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize):
-    """A state that langmem's node wrote has no mark; the text tells."""
+    """A state that langmem's node wrote has no mark; it is recognised by its text."""
     old = SystemMessage("Summary of the conversation so far: old", id="made up")
     running = RunningSummary("old", {"0"}, "0")
     result = summarize([old, *talk("h", "a")], model=ScriptedModel(), max_tokens=9, running_summary=running)
@@ -652,7 +652,7 @@ def test_messages_before_the_last_summarised_one_need_no_ids(summarize):
 
 
 def test_a_message_summarised_twice_is_refused(summarize):
-    """An id that the running summary stands for cannot come behind the last one."""
+    """An id that the running summary covers cannot come after the last one."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
         summarize(talk(*"hah"), model=model, max_tokens=9, running_summary=RunningSummary("old", {"1", "x"}, "x"))
@@ -667,7 +667,7 @@ def test_a_message_summarised_twice_is_refused(summarize):
 
 
 def test_an_id_that_comes_twice_is_refused(summarize):
-    """It would be summarised twice, so it is told before the model is asked."""
+    """It would be summarised twice, so it is an error before the model is called."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 comes twice"):
         summarize([*talk("h", "a"), *talk("h", "a")], model=model, max_tokens=2)

@@ -77,7 +77,7 @@ cases = _cases()
 
 
 def folded(result: SummarizationResult) -> set[str]:
-    """Ids that the summary stands for."""
+    """Return the ids that the summary covers."""
     return result.running_summary.summarized_message_ids if result.running_summary else set()
 
 
@@ -120,7 +120,7 @@ def test_the_model_is_shown_what_providers_accept(case):
 @many
 @given(cases)
 def test_the_bookkeeping_is_exact(case):
-    """The summary stands for the log up to its last message, and what follows comes out behind it, in order."""
+    """The summary covers the log up to its last message, and later messages follow it, in order."""
     running = None
     for stop in case.stops:
         log = case.log[:stop]
@@ -158,7 +158,7 @@ def test_a_cut_leaves_no_orphan_and_no_open_call(case):
 @many
 @given(cases)
 def test_what_waits_for_an_answer_stays_out(case):
-    """No new summary ends with a human message, or stands for a call whose result may still come."""
+    """No new summary ends with a human message, or covers a call whose result may still come."""
     running = None
     for stop in case.stops:
         log = case.log[:stop]
@@ -308,5 +308,5 @@ def test_the_limit_is_kept_wherever_a_cut_keeps_it(case, weights, system):
 
 
 def folded_by(running: RunningSummary | None) -> set[str]:
-    """Ids that a running summary stands for."""
+    """Return the ids that a running summary covers."""
     return running.summarized_message_ids if running else set()

@@ -382,7 +382,7 @@ async def test_looking_for_a_text_in_a_large_result_is_bounded(world: World) -> 
 
 
 async def test_a_long_error_of_the_store_is_cut() -> None:
-    """A driver tells of every server that it knows; a model needs the beginning."""
+    """A driver lists every server that it knows; a model needs the beginning."""
 
     async def read(_: Request) -> tuple[str, SourcePage]:
         raise StoreUnavailableError("no primary " * 1_000)
@@ -458,7 +458,7 @@ async def test_whatever_calls_a_model_writes_are_kept_and_shown(
 
 @pytest.mark.parametrize("configuration", [{"user_id": "eve"}, {"configurable": {"user_id": "eve", "thread_id": "x"}}])
 async def test_a_numbered_tool_takes_no_scope_from_a_model(world: World, configuration: dict[str, Any]) -> None:
-    """Numbers are those of the run's conversation, whatever stands in the arguments of the call."""
+    """Numbers are those of the run's conversation, whatever the arguments of the call are."""
 
     async def find(query: str) -> list[tuple[str, dict[str, str]]]:
         """Find it."""

@@ -94,7 +94,7 @@ def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path, line, problem
 
 
 def test_a_long_last_line_is_reported(tmp_path):
-    """A line above the limit at the end of the file, without a line end, is told as well."""
+    """A line above the limit at the end of the file, without a line end, is reported as well."""
     path = written(tmp_path / "x.jsonl", b"x" * 3_000_000)
     assert [line.number for line in read_lines(path, maximum_bytes=10)] == [1]
 
@@ -207,7 +207,7 @@ def test_dates_are_those_that_a_message_says(raw, moment):
     ],
 )
 def test_unreadable_dates_are_reported(value):
-    """It is no date of a message, and the item says what stands there; an empty field says nothing."""
+    """It is no date of a message, and the report shows the value; an empty field is ignored."""
     for form in ({"role": "user", "content": "Hi"}, {"type": "human", "content": "Hi"}):
         item = dicts.item_of({**form, "created_at": "", "timestamp": value})
         assert (item.at, item.unread_date) == (None, f"timestamp {reprlib.repr(value)}")
@@ -400,7 +400,7 @@ def test_any_message_comes_back_equal(given_messages, value):
 
 
 def test_everything_else_comes_back():
-    """Scope, title, metadata, dates, entries, annotations, rewinds, source ids; summaries are told."""
+    """Scope, title, metadata, dates, entries, annotations, rewinds, source ids; summaries are reported."""
     [record] = read(archived(HumanMessage("Hi"), AIMessage("Hello"), rewound=[(2, 2)], sources_through=7))
     first = record.messages[0]
     assert (record.scope, record.title) == ({"user_id": "ada", "thread_id": "t"}, "T")

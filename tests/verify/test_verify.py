@@ -36,9 +36,9 @@ LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=no_pause)
 PARTS = ("log", "heads", "summaries", "annotations")
 
 ENTRIES = ("02", "03", "04", "09", "10", "14")
-"""What is damaged of the log, besides chunks: each sort of entry once."""
+"""Entries of the log that are damaged, besides chunks: one of each kind."""
 
-# A value of these may be another one without anything that tells it: they are said once, and nothing depends on them.
+# Another value of these cannot be noticed: they are stored once, and nothing depends on them.
 FREE = {
     "log": {"sources.titles", "sources.urls", "sources.given", "sources.plain"},
     "heads": {
@@ -190,7 +190,7 @@ async def test_a_field_of_another_type_is_noticed(database, store, full, collect
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
 async def test_a_field_of_another_value_is_noticed(database, store, full, collection):
-    """A value that could be right, and is not: a finding names the document, unless nothing could tell it."""
+    """A value that could be right, and is not: a finding names the document, unless nothing depends on the value."""
 
     def wrong(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
         names = FREE["state" if document["_id"].endswith(":~") else collection]
@@ -340,7 +340,7 @@ async def test_a_migration_that_can_not_run_is_reported(database, store, full):
 
 
 async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database):
-    """A doctor that was not told the scope keys of the application looks at the indexes of those that there are."""
+    """A doctor without the scope keys of the application checks the indexes that exist."""
     keys = ("user_id", "course_id")
     store = ConversationStore(database, scope_keys=keys)
     await store.setup()

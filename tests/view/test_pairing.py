@@ -336,7 +336,7 @@ def test_nothing_but_results_is_reordered(log):
 @many
 @given(logs)
 def test_moved_results_passed_something(log):
-    """A result is named as moved only if it now stands before a message that had come ahead of it."""
+    """A result is reported as moved only if it now precedes a message that had come before it."""
     paired = pair(log)
     order = [index for index in paired.indexes if index is not None]
     passed = tuple(log[index].id for place, index in enumerate(order) if index > min(order[place:]))

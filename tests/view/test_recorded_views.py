@@ -50,7 +50,7 @@ class OtherSummarizer(HeadTailSummarizer):
 
 
 class Life:
-    """What happens to one conversation, and the views that its stores load meanwhile."""
+    """The history of one conversation, and the views that its stores load meanwhile."""
 
     def __init__(self, database: Any, dice: random.Random) -> None:
         self.database, self.dice = database, dice
@@ -155,7 +155,7 @@ def real_conversations(dice: random.Random) -> Iterator[list[BaseMessage]]:
 
 
 async def rebuilt(uri: str, name: str, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What another process makes of each case with each of the counters."""
+    """Return the views that another process rebuilds of each case, with each of the counters."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(ROOT / "tests" / "view_rebuilder.py"), str(uri), name, PREFIX, *COUNTERS),
         stdin=asyncio.subprocess.PIPE,

@@ -131,7 +131,7 @@ def test_a_failure_is_known_by_status_or_by_the_result_itself(status, content, e
 
 
 def test_lengths_are_of_the_blocks_json():
-    """For content blocks size and preview are those of their JSON, whatever stands in them."""
+    """For content blocks size and preview are those of their JSON, whatever they contain."""
     blocks = [{"type": "text", "text": "é" * 2_000}]
     stub = json.loads(str(_stored(_result(blocks)).stub))
     assert stub["size"] == len(json.dumps(blocks, ensure_ascii=False))

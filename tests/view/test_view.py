@@ -249,7 +249,7 @@ def test_a_lower_limit_makes_stubs_when_loading(content):
 
 
 def test_a_short_result_is_never_replaced_by_a_longer_stub():
-    """However low the limit, a stub is shorter than what it stands for."""
+    """However low the limit, a stub is shorter than its result."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
     log = _log(
         [HumanMessage("?", id="h"), call, ToolMessage("ok", id="t", tool_call_id="c"), AIMessage("done", id="z")]

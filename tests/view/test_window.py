@@ -154,7 +154,7 @@ def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script, begin, 
 @given(scripts, beginnings, policies)
 @some
 def test_a_view_never_begins_inside_a_turn(script, begin, policy):
-    """Behind the leading system messages stands a human message, or the log's first; turns before it are counted."""
+    """A human message, or the log's first, follows the leading system messages; turns before it are counted."""
     log = log_of(script, begin=begin)
     rows = rows_of(log.entries)
     first = len(leading_system(rows)) + 1
@@ -284,7 +284,7 @@ def test_with_max_turns_no_more_than_those_turns_is_read():
 
 
 def test_without_limits_the_whole_log_is_needed():
-    """A policy without budget and turns tells nothing from the end of a log."""
+    """A policy without budget and turns decides nothing from the end of a log."""
     log = log_of([([], 50, 50)] * 5, batch=2)
     assert log.start(HistoryPolicy(max_tokens=None), since=2) is None
 
