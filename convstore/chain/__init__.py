@@ -1,6 +1,6 @@
 """Chains: a list of messages as sections and pairs, made fit for another provider, and summarised part by part.
 
-Floor 1, pure; stands on `summarization`, whose engine asks the model and whose prompts write the requests.
+Floor 1, pure. The engine of `summarization` asks the model, and its prompts write the requests.
 
 `structure` holds the chain and its operations, `parse` builds one from messages. `plan` selects the parts to summarise,
 `work` is one run with its stages, and `summarizer` starts it.

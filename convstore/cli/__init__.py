@@ -1,4 +1,4 @@
-"""The command line ``convstore``: demo, replay, migrate, import, export, inspect, erase, prune and doctor.
+"""The command line ``convstore``; each command is a module or a folder of its own.
 
 Floor 8. typer and rich are an extra, so nothing here imports them before `main` runs.
 """

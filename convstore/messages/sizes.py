@@ -1,4 +1,4 @@
-"""Measure messages in UTF-8 bytes, the unit of a chain's limits.
+"""Measure messages in UTF-8 bytes, the unit of a chain's limits, and divide items into groups by size.
 
 These parts of a message count:
 

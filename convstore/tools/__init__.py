@@ -1,4 +1,4 @@
-"""Tools for agents: the retrieval tool and the wrapper that numbers a tool's sources.
+"""Tools for agents: they read results back, search conversations, and number the sources of other tools.
 
-Floor 5. They know schemas and lenient input, not the store; `agent` binds them to one.
+Floor 5. They know schemas and lenient input, not the store; `store.agent_tools` binds them to one.
 """
