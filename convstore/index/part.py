@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from convstore.index.texts import Text, windows_of
+from convstore.index.texts import MAX_CHARACTERS, Text, windows_of
 from convstore.index.words import is_single, language_of, terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.sources.places import SourcePlace
@@ -20,6 +20,9 @@ Posting = tuple[int, int]
 
 _MAX_KEPT = 4_000_000
 """Maximum characters of texts that a part keeps in memory; windows of others are read again."""
+
+_MESSAGE = 100
+"""Size of a message without its texts and its id, as a segment stores it."""
 
 
 class IndexedMessage(NamedTuple):
@@ -67,8 +70,9 @@ class IndexBuilder:
     """A part in memory, to which messages are added in order.
 
     Attributes:
-        is_wanted: Selects the terms to keep, with the texts that contain them; None for all terms, without texts.
-        characters: Characters of the texts that were added.
+        is_wanted: Selects the terms to keep, with the texts that contain them; None for all terms, without texts, as
+            a segment has them.
+        characters: Characters of the texts and ids that were added, and a constant for each message.
         texts: Texts by message and position among its texts, up to a total size.
         places: Places of escaped sources by message and source.
     """
@@ -85,6 +89,11 @@ class IndexBuilder:
     source_of: list[int] = field(default_factory=list)
     _room: int = _MAX_KEPT
 
+    def has_room(self, texts: Iterable[Sequence[Text]]) -> bool:
+        """Return True unless these texts, of one append, would make a segment too large; the first ones never do."""
+        size = sum(len(text.text) for some in texts for text in some)
+        return self.is_wanted is not None or not self.messages or self.characters + size <= MAX_CHARACTERS
+
     def add(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> None:
         """Add a message with its texts, all of them read, of the entry that begins with an ordinal."""
         self.messages.append(
@@ -92,6 +101,7 @@ class IndexBuilder:
         )
         language = language_of(" ".join(text.text[:1_000] for text in texts))
         seen = set[str]()
+        self.characters += _MESSAGE + len(stored.id)
         for index, text in enumerate(texts):
             self.characters += len(text.text) + len(text.label)
             if text.place:

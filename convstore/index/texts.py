@@ -22,6 +22,10 @@ from convstore.messages.values import Codec
 from convstore.sources.places import SourcePlace, read_item
 from convstore.sources.stub import RETRIEVAL_TOOL
 
+MAX_CHARACTERS = 2_000_000
+"""Maximum size of the texts of one append that are searched, and of a segment. So its document is smaller than 16 MB,
+whatever the texts: the worst ones take 6.5 bytes for each character."""
+
 _WINDOW = 800
 """Maximum average number of characters in the windows of a text."""
 _SLACK = 150
@@ -70,6 +74,19 @@ def texts_of(
         found += _of_value(part, payload, is_rest=True)
     found += _of_value(message.additional_kwargs, payload, skip=_NOT_TEXT, is_rest=True)
     return found
+
+
+def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
+    """Return the texts of the messages of one append, the longest ones cut so that all of them are small enough."""
+    sizes = sorted(len(text.text) for some in texts for text in some)
+    if sum(sizes) <= MAX_CHARACTERS:
+        return texts
+    room, count = MAX_CHARACTERS, len(sizes)
+    for size in sizes:
+        if size * count > room:
+            break
+        room, count = room - size, count - 1
+    return [[text._replace(text=text.text[: room // count]) for text in some] for some in texts]
 
 
 def windows_of(text: str) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Any
 from convstore.index.part import IndexBuilder, IndexedMessage
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
-from convstore.index.texts import Text, texts_of
+from convstore.index.texts import Text, cut_to_fit, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
@@ -177,20 +177,33 @@ class LogParts:
             yield entries
             start, last = end, entries[-1:]
 
-    async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry]) -> None:
-        """Read the payloads of entries and add their messages to a part, a few at a time."""
+    async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry]) -> int:
+        """Read the payloads of entries and add their messages to a part, a few at a time.
+
+        Return the number of entries that were added; a part for a segment takes only as many as it has room for.
+        """
+        total = 0
         for some in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
             messages = [message for entry in some for message in entry.messages]
             payloads = await self._reader.payloads_of(cached, messages)
             size = sum(map(len, payloads.values())) + sum(len(message.body) for message in messages)
-            await run_in_thread_if_long(partial(self._add, builder, some, payloads), characters=_COST * size)
+            added = await run_in_thread_if_long(partial(self._add, builder, some, payloads), characters=_COST * size)
+            total += added
+            if added < len(some):
+                break
+        return total
 
-    def _add(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> None:
-        for entry in entries:
-            for message in entry.messages:
-                sources = [source for source in entry.sources if source.message_id == message.id]
-                texts = self.texts(message, sources, payloads.get(message.id))
-                builder.add(message, texts, first=entry.first, at=entry.at)
+    def _add(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> int:
+        for index, entry in enumerate(entries):
+            texts = cut_to_fit([self._texts(entry, message, payloads.get(message.id)) for message in entry.messages])
+            if not builder.has_room(texts):
+                return index
+            for message, some in zip(entry.messages, texts, strict=True):
+                builder.add(message, some, first=entry.first, at=entry.at)
+        return len(entries)
+
+    def _texts(self, entry: Entry, message: EntryMessage, payload: str | None) -> list[Text]:
+        return self.texts(message, [source for source in entry.sources if source.message_id == message.id], payload)
 
     async def rows(self, cached: CachedConversation, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
         """Return the messages of the entries that begin with some ordinals, by ordinal. One command, if any."""

@@ -12,10 +12,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
-from convstore.exceptions import ConversationDeletedError, ConvstoreError
+from convstore.exceptions import ConversationDeletedError, StoreClosedError, StoreUnavailableError
 from convstore.index.part import IndexBuilder
 from convstore.index.segment import merged, sections_of
+from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.log import Log
@@ -27,13 +29,15 @@ from convstore.runtime.log_reader import LogReader
 from convstore.search.log_parts import MAX_UNSEALED_CHARACTERS, MAX_UNSEALED_ENTRIES, LogParts
 from convstore.values.scope import Scope
 
-_MAX_CHARACTERS = 4_000_000
-"""Maximum size of the texts in a segment, which bounds time and memory of sealing."""
 _MAX_REMEMBERED = 10_000
 _CLOSE_SECONDS = 1.0
 """Time for which a store that is closed goes on sealing."""
+_RETRY_SECONDS = 600.0
+"""Time after which a conversation is sealed again if that failed."""
 _GROWTH = 4
 """A segment takes in the one before it unless that is this many times larger, so few segments are rewritten often."""
+
+_Value = TypeVar("_Value")
 
 
 class Sealer:
@@ -46,6 +50,7 @@ class Sealer:
         self._clock, self._everything = clock, everything
         self._scheduled: dict[str, Scope] = {}
         self._sealed: OrderedDict[str, Totals] = OrderedDict()
+        self._retry_at: OrderedDict[str, float] = OrderedDict()
         self._work: set[asyncio.Future[list[None]]] = set()
         self._is_closed = False
 
@@ -56,8 +61,8 @@ class Sealer:
             self.schedule(scope, conversation)
 
     def schedule(self, scope: Scope, conversation: str) -> None:
-        """Seal a conversation soon, after those that were noted before it."""
-        if self._is_closed:
+        """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago."""
+        if self._is_closed or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
         self._scheduled[conversation] = scope
         loop = asyncio.get_running_loop()
@@ -84,10 +89,15 @@ class Sealer:
 
     async def _seal_scheduled(self) -> None:
         while self._scheduled and not self._is_closed:
-            _, scope = self._scheduled.popitem()
-            # A damaged log is reported by its readers, an unreachable server by every call.
-            with suppress(ConvstoreError):
+            conversation, scope = self._scheduled.popitem()
+            try:
                 await self.seal(scope)
+            except (StoreUnavailableError, StoreClosedError):
+                pass  # every call reports it
+            except Exception as error:  # noqa: BLE001 - the event loop logs it; the others are sealed
+                _remember(self._retry_at, conversation, self._clock.monotonic() + _RETRY_SECONDS)
+                message = f"convstore cannot seal the conversation {conversation}; searches read its log instead"
+                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     async def seal(self, scope: Scope, *, force: bool = True) -> None:
         """Seal a conversation; without `force`, only if enough of it is in no segment.
@@ -111,21 +121,16 @@ class Sealer:
         )
         until, tokens = (chain[-1].until, chain[-1].tokens) if chain else (0, 0)
         if tail.entries <= until or not (force or _is_due(tail.entries - until, tail.tokens - tokens)):
-            self._remember(cached.conversation, tail)
+            _remember(self._sealed, cached.conversation, tail)
             return False
         builder, last = IndexBuilder(), Totals()
         async for entries in self._logs.entries(cached, start=until + 1, before=tail.entries + 1):
-            await self._logs.add(cached, builder, entries)
-            last = entries[-1].totals
-            if builder.characters >= _MAX_CHARACTERS:
+            added = await self._logs.add(cached, builder, entries)
+            last = entries[added - 1].totals if added else last
+            if added < len(entries):
                 break
         new = StoredSegment(until + 1, last.entries, last.link, last.tokens, builder.characters)
         return await self._put(cached, chain, builder, new)
-
-    def _remember(self, conversation: str, tail: Totals) -> None:
-        self._sealed[conversation] = tail
-        while len(self._sealed) > _MAX_REMEMBERED:
-            self._sealed.popitem(last=False)
 
     async def _put(
         self, cached: CachedConversation, chain: Sequence[StoredSegment], builder: IndexBuilder, new: StoredSegment
@@ -151,6 +156,12 @@ class Sealer:
         return True
 
 
+def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value) -> None:
+    found[conversation] = value
+    while len(found) > _MAX_REMEMBERED:
+        found.popitem(last=False)
+
+
 def _is_due(entries: int, tokens: int) -> bool:
     return entries >= MAX_UNSEALED_ENTRIES or tokens * CHARACTERS_PER_TOKEN >= MAX_UNSEALED_CHARACTERS
 
@@ -159,7 +170,7 @@ def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[Stored
     """Return the last segments of a chain that a new one takes in."""
     size, absorbed = new.characters, list[StoredSegment]()
     for segment in reversed(chain):
-        if segment.characters > _GROWTH * size or segment.characters + size > _MAX_CHARACTERS:
+        if segment.characters > _GROWTH * size or segment.characters + size > MAX_CHARACTERS:
             break
         absorbed.insert(0, segment)
         size += segment.characters

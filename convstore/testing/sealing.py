@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
@@ -69,6 +69,23 @@ class SealContract:
         segments = await _segments(database, chat)
         assert 1 <= len(segments) <= 4
         assert sum(one["characters"] for one in segments) > 10_000
+
+    async def test_very_large_texts_are_searched_up_to_a_size(
+        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """The longest text of an append is cut, shorter ones beside it are found whole; with segments and without."""
+        words = [f"{number}{'x' * 500}" for number in range(5_000)]
+        call = {"name": "read", "args": {}, "id": "call"}
+        result = ToolMessage(" ".join(["begin", *words, "end"]), id=new_id(), tool_call_id="call", name="read")
+        await chat.append([HumanMessage("orcas", id=new_id()), AIMessage("", id=new_id(), tool_calls=[call])])
+        await chat.append([result, AIMessage("narwhals", id=new_id())])
+        await chat.append([HumanMessage("seals", id=new_id()), AIMessage("seals", id=new_id())])
+        await _same_as_a_scan(new_store, chat, ["begin"])
+        await _seal(store, chat)
+        assert [one["until"] for one in await _segments(database, chat)] == [1, 2, 3]
+        await _same_as_a_scan(new_store, chat, [f"orcas narwhals {words[3_000]}"])
+        found = {text: [hit.ordinal for hit in await chat.search(text)] for text in ("begin", "end", "narwhals")}
+        assert found == {"begin": [3], "end": [], "narwhals": [4]}
 
     async def test_appends_owe_a_seal(self, new_store: Callable[..., ConversationStore], database: Any) -> None:
         """When a burst ends, a long conversation is sealed; a short one has no segment; appends write none."""

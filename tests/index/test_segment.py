@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from properties import examples
 from convstore.index.part import IndexBuilder
 from convstore.index.ranking import ranked
 from convstore.index.segment import Segment, merged, sections_of
-from convstore.index.texts import Text
+from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit
 from convstore.index.words import query_groups
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
@@ -109,6 +110,21 @@ def test_a_damaged_section_is_an_error(section):
     damaged = sections[section][:-1] + bytes([sections[section][-1] ^ 1])
     with pytest.raises(ValueError, match="zstd"):
         contents(Segment({**sections, section: damaged}))
+
+
+def test_the_largest_segment_of_any_texts_fits_into_a_document():
+    """Random pairs of rare characters take the most space; the share of each grows a little less than the text."""
+    dice = random.Random(1)
+    text = "".join(chr(dice.randrange(0x20000, 0x40000 - 2)) for _ in range(50_000))
+    part = part_of([("human", False, [Text(text)])])
+    assert MAX_CHARACTERS / len(text) * sum(map(len, sections_of(part).values())) < 16 * 2**20
+
+
+def test_the_longest_texts_of_an_append_are_cut():
+    """To one length, and only as far as needed."""
+    texts = [[Text("a" * 1_500_000), Text("b")], [], [Text("c" * 900_000), Text("d" * 400_000)]]
+    assert [[len(text.text) for text in some] for some in cut_to_fit(texts)] == [[799_999, 1], [], [799_999, 400_000]]
+    assert cut_to_fit(texts[2:]) == texts[2:]
 
 
 def test_a_frame_is_decompressed_up_to_its_maximum():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 
-from convstore import ConversationStore
+from convstore import ConversationStore, StoreError
+from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.background import retrieve_cancellation
+from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
 
 
@@ -27,6 +31,39 @@ def test_the_end_of_the_loop_cancels_a_seal_and_a_refresh_of_heads_quietly(caplo
     asyncio.run(main())
     gc.collect()
     assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_a_seal_that_fails_is_logged_and_waits(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other conversations are sealed; searches and appends begin no further try for ten minutes."""
+    seconds, failed = 0.0, list[str]()
+    put = Segments.put
+
+    async def fail(self: Segments, conversation: str, segment: StoredSegment, **options: Any) -> bool:
+        if segment.characters < 100_000:
+            return await put(self, conversation, segment, **options)
+        failed.append(conversation)
+        raise StoreError("the document is too large")
+
+    monkeypatch.setattr(Segments, "put", fail)
+    clock = Clock(monotonic=lambda: seconds)
+    database = AsyncMongoMockClient()["background"]
+    store = ConversationStore(database, clock=clock)
+    await store.setup()
+    bad, good = (store.conversation(user_id="ada", thread_id=thread) for thread in ("bad", "good"))
+    await bad.append(HumanMessage("whale " * 30_000))
+    await good.append(HumanMessage("whale " * 15_000))
+    sealer = (await store.services()).sealer
+    assert sealer is not None
+    for later, tries in ((0.0, 1), (0.0, 1), (700.0, 2)):
+        seconds += later
+        assert len([await chat.search("whale") for chat in (good, bad)]) == 2
+        await sealer.wait()
+        assert len(failed) == len(caplog.records) == tries
+        assert "cannot seal" in caplog.records[-1].getMessage()
+    assert await database["search"].count_documents({}) == 1
+    await store.close()
 
 
 def test_an_error_of_unawaited_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
