@@ -1,4 +1,4 @@
-"""Make messages without validation: from stored fields, and as copies that callers may change."""
+"""Make messages and other models without validation: from checked fields, and as copies that callers may change."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
 
-_Message = TypeVar("_Message", bound=BaseMessage)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _set = object.__setattr__
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 _CONTAINERS = frozenset({dict, list})
 
 
-def new_message(
-    class_: type[_Message], values: dict[str, Any], extra: dict[str, Any] | None, fields_set: set[str]
-) -> _Message:
-    """Return a message with these fields, which it takes over; pickle restores pydantic models the same way."""
-    message = class_.__new__(class_)
-    _set(message, "__dict__", values)
-    _set(message, "__pydantic_extra__", extra)
-    _set(message, "__pydantic_fields_set__", fields_set)
-    _set(message, "__pydantic_private__", None)
-    return message
+def new_model(
+    class_: type[_Model], values: dict[str, Any], *, extra: dict[str, Any] | None = None, fields_set: set[str]
+) -> _Model:
+    """Return a pydantic model with all these fields, which it takes over; pickle restores models the same way."""
+    model = class_.__new__(class_)
+    _set(model, "__dict__", values)
+    _set(model, "__pydantic_extra__", extra)
+    _set(model, "__pydantic_fields_set__", fields_set)
+    _set(model, "__pydantic_private__", None)
+    return model
 
 
 class Template:
@@ -56,7 +57,7 @@ class Template:
             values[name] = kind()
         for name, value in self._nested:
             values[name] = _copy(value)
-        return new_message(self._class, values, extra, self._fields_set.copy())
+        return new_model(self._class, values, extra=extra, fields_set=self._fields_set.copy())
 
 
 def _copy(value: Any) -> Any:

@@ -32,7 +32,7 @@ from langchain_core.messages import (
 )
 from pydantic.fields import FieldInfo
 
-from convstore.messages.copying import new_message
+from convstore.messages.copying import new_model
 from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
@@ -284,7 +284,7 @@ def decode_message(
             if key not in fields:
                 values[key] = make()
         extra = {key: values.pop(key) for key in fields if key not in defaults} if len(values) > len(defaults) else {}
-        return new_message(_CLASSES[name], values, extra, set(fields))
+        return new_model(_CLASSES[name], values, extra=extra, fields_set=set(fields))
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"not the fields of a message: {error!r}") from error
 

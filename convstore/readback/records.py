@@ -12,6 +12,7 @@ from convstore.log.entry import EntrySource
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.selection import PlacedMessage
 from convstore.log.stored_message import stamp_of
+from convstore.messages.copying import new_model
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
@@ -100,23 +101,19 @@ class Records:
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
         message = self._reader.decode(row.message, payload)
-        record = ToolRecord(
-            tool_message_id=row.message.id,
-            content=message.content,
-            ordinal=row.message.ordinal,
-            created_at=row.entry.at,
-        )
-        if not isinstance(message, ToolMessage):
-            return record
-        return record.model_copy(
-            update={
-                "tool_call_id": message.tool_call_id,
-                "tool": row.message.tool,
-                "status": message.status,
-                "artifact": message.artifact,
-                "sources": [self._source(source, payload) for source in row.sources],
-            }
-        )
+        result = message if isinstance(message, ToolMessage) else None
+        values = {
+            "tool_message_id": row.message.id,
+            "tool_call_id": result.tool_call_id if result else "",
+            "tool": row.message.tool,
+            "status": result.status if result else "success",
+            "content": message.content,
+            "artifact": result.artifact if result else None,
+            "sources": [self._source(source, payload) for source in row.sources],
+            "ordinal": row.message.ordinal,
+            "created_at": row.entry.at,
+        }
+        return new_model(ToolRecord, values, fields_set=set(values))
 
     def _source(self, source: EntrySource, payload: str | None) -> Source:
         """Decode a source from its message's payload, or from its entry if the message is small."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from convstore.log.entry import EntrySource
+from convstore.messages.copying import new_model
 from convstore.messages.provenance import mark
 from convstore.messages.values import Codec
 from convstore.readback.passages import in_line
@@ -24,16 +25,17 @@ def make_source(source: EntrySource, found: FoundSource | None, *, content: str)
         content: Its text, or the requested part of it.
     """
     title, url, metadata = found.label() if found else (source.title, source.url, {})
-    return Source(
-        source_id=source.id,
-        title=title,
-        url=url,
-        content=content,
-        metadata=metadata,
-        tool_message_id=source.message_id,
-        earlier_id=source.earlier,
-        given_id=source.given,
-    )
+    values = {
+        "source_id": source.id,
+        "title": title,
+        "url": url,
+        "content": content,
+        "metadata": metadata,
+        "tool_message_id": source.message_id,
+        "earlier_id": source.earlier,
+        "given_id": source.given,
+    }
+    return new_model(Source, values, fields_set=set(values))
 
 
 def page_source(
