@@ -75,7 +75,7 @@ def _with_text(message: BaseMessage) -> int:
     is_text = type(content) is str
     extra = 0 if is_text and content.isascii() else _extra_for_script(content)
     if is_text and message.type in _ROLES:
-        with suppress(RecursionError, TypeError):
+        with suppress(RecursionError, TypeError, ValueError):
             characters = len(content) + len(_ROLES[message.type]) + len(message.name or "")
             if isinstance(message, ToolMessage):
                 characters += len(message.tool_call_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,15 @@ def test_calls_listed_also_in_blocks_are_counted_once() -> None:
 def test_any_message_has_a_size(message: BaseMessage) -> None:
     """Never an error, never negative, the same each time."""
     assert count(approximate_tokens, message) == count(approximate_tokens, message) >= 0
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_calls_that_python_cannot_print_have_a_size(is_deep: bool) -> None:
+    """A number beyond Python's limit of digits, and a list far deeper than the stack."""
+    value: Any = 0 if is_deep else 10**5_000
+    for _ in range(5_000 if is_deep else 0):
+        value = [value]
+    assert count(approximate_tokens, AIMessage("x", tool_calls=[{"name": "f", "args": {"a": value}, "id": "c"}])) > 10
 
 
 def test_a_counter_that_raises_is_named() -> None:
