@@ -128,11 +128,7 @@ class NewIds:
         return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, key=key)
 
     def make(self, call_id: str, *, tool: str, key: str) -> str:
-        """Return a unique id derived from another id and its key.
-
-        Raises:
-            InvalidInputError: The template has too few ids.
-        """
+        """Return a unique id derived from another id and its key; InvalidInputError if the template has too few ids."""
         for attempt in range(_ATTEMPTS):
             made = self.template.make("\0".join((call_id, key, str(attempt))), tool=tool)
             if made not in self.taken:

@@ -62,11 +62,7 @@ class Annotator:
         }
 
     async def of(self, cached: CachedConversation, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Return the annotations of messages, by ordinal.
-
-        Raises:
-            CorruptDocumentError: A stored value is damaged.
-        """
+        """Return the annotations of messages, by ordinal; CorruptDocumentError if a stored value is damaged."""
         found = await self._annotations.find(cached.conversation, ordinals)
         return {ordinal: self._decode(cached, ordinal, texts) for ordinal, texts in found.items() if texts}
 

@@ -35,11 +35,7 @@ async def pause(tries: int) -> None:
 
 @asynccontextmanager
 async def append_timeout() -> AsyncIterator[None]:
-    """Limit the time of an append.
-
-    Raises:
-        StoreUnavailableError: The append timed out.
-    """
+    """Limit the time of an append; StoreUnavailableError if the append timed out."""
     try:
         async with asyncio.timeout(APPEND_SECONDS):
             yield

@@ -56,11 +56,7 @@ class PastLoader(Loader):
     async def load_past(
         self, cached: CachedConversation, entry: int, summary: SummaryRecord | None, policy: HistoryPolicy
     ) -> PastLoad:
-        """Return the view as it was after an entry.
-
-        Raises:
-            CorruptDocumentError: The entry is missing.
-        """
+        """Return the view as it was after an entry; CorruptDocumentError if the entry is missing."""
         tail = cached.tail or await self._reader.tail(cached)
         limit = entries_needed(NO_START, tail, policy)
         entries = await self._log.entries_before(cached.conversation, before=entry + 1, limit=limit)
