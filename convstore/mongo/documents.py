@@ -251,20 +251,20 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         raise ValueError(f"unknown message type {type_!r}")
     id_, call, sources, seen = stored_texts((id_, get("call", ""), get("sources", ""), get("seen", "")))
     tokens, view_tokens, calls = stored_numbers((tokens, view_tokens, get("calls", 0)))
-    payload, stub, tool, arguments = get("payload"), get("stub"), get("tool"), get("arguments")
+    payload, stub, tool, arguments = get("payload"), get("stub"), get("tool", ""), get("arguments", "")
     return EntryMessage(
         ordinal,
         id_,
         type_,
-        from_stored(body),
+        body if type(body) is str else from_stored(body),
         stored_bytes(digest, length=DIGEST_BYTES),
         tokens,
         view_tokens,
         stored_bytes(content_digest, length=CONTENT_DIGEST_BYTES),
         calls,
-        "" if tool is None else from_stored(tool),
+        tool if type(tool) is str else from_stored(tool),
         call,
-        "" if arguments is None else from_stored(arguments),
+        arguments if type(arguments) is str else from_stored(arguments),
         sources,
         None if stub is None else stored_text(stub),
         None if payload is None else _payload_from(payload),

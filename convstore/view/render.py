@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -154,24 +153,24 @@ def build_view(
     )
 
 
-class _Decoder(NamedTuple):
+class _Decoder:
     """Restores messages as a view shows them; those without payloads, which may be large, are decoded once."""
 
-    policy: HistoryPolicy
-    codec: Codec
-    payloads: Mapping[str, str]
-    known: dict[str, KeptMessage]
+    def __init__(
+        self, policy: HistoryPolicy, codec: Codec, payloads: Mapping[str, str], known: dict[str, KeptMessage]
+    ) -> None:
+        self._policy, self._codec, self._payloads, self._known = policy, codec, payloads, known
+        self._options = [(one, policy.media, policy.shorten_over, policy.stub_min_tokens) for one in (False, True)]
 
     def shown(self, message: EntryMessage, whole: bool) -> Shown:
-        policy, kept = self.policy, self.known.get(message.id)
-        options = (whole, policy.media, policy.shorten_over, policy.stub_min_tokens)
+        kept, options = self._known.get(message.id), self._options[whole]
         if kept is not None and kept.stored is message and kept.options == options:
             return Shown(kept.template.make(), *kept.about)
-        shown = _form(message, whole, policy, self.codec).decode(self.codec, self.payloads)
+        shown = _form(message, whole, self._policy, self._codec).decode(self._codec, self._payloads)
         if message.is_estimate and not shown.is_stub:
             shown = shown._replace(tokens=None)
-        if message.id not in self.payloads:
-            self.known[message.id] = KeptMessage(message, options, Template(shown.message), shown[1:])
+        if message.id not in self._payloads:
+            self._known[message.id] = KeptMessage(message, options, Template(shown.message), shown[1:])
         return shown
 
 
