@@ -19,15 +19,16 @@ from convstore.exceptions import (
 from convstore.log.entry import Entry, Repair, Totals
 from convstore.log.repairs import corrected
 from convstore.log.rewind import Rewinds, is_active, rewind_from, undo_rewind
-from convstore.log.state import ViewStart
+from convstore.log.state import NO_START
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
-from convstore.mongo.heads import Heads
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log, SlotTaken
+from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.open_heads import OpenHeads
 from convstore.values.scope import Scope
 
 _TRIES = 100
@@ -44,16 +45,16 @@ class Rewinder:
     def __init__(
         self,
         reader: LogReader,
-        heads: Heads,
         log: Log,
         reselect: Reselect,
         cache: ConversationCache,
         *,
+        open_heads: OpenHeads,
         codec: Codec,
         clock: Clock,
     ) -> None:
-        self._reader, self._heads, self._log, self._reselect, self._cache = reader, heads, log, reselect, cache
-        self._codec, self._clock = codec, clock
+        self._reader, self._log, self._reselect, self._cache = reader, log, reselect, cache
+        self._open_heads, self._codec, self._clock = open_heads, codec, clock
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message and all after it; see `Conversation.rewind`."""
@@ -162,12 +163,17 @@ class Rewinder:
             last = await self._rewind_entry(cached, tail)
             entry = await make(tail, last)
             if entry is None:
-                await self._refresh_head(cached, tail, last)  # an earlier call may have failed before this step
+                if tail.entries:  # an earlier call may have failed after its insert
+                    self._open_heads.refresh_later(cached, tail)
+                    await self._reselect(cached, Rewinds.of(last))
                 return tail, tail
             entry = replace(entry, repair=last.repair)
             acknowledged = cached.entries
+            insert = self._log.insert(cached.conversation, entry, (), token="")
             try:
-                await self._log.insert(cached.conversation, entry, (), token="")
+                await settle(
+                    self._open_heads.insert(cached, insert, totals=entry.totals, start=NO_START, refreshes=True)
+                )
             except SlotTaken:
                 await pause(tries)
                 continue
@@ -175,16 +181,8 @@ class Rewinder:
                 self._cache.forget(cached)
             self._cache.confirm(cached, entry.totals)
             cached.follow(entry)
-            await self._refresh_head(cached, entry.totals, entry)
+            await self._reselect(cached, Rewinds.of(entry))
             return tail, entry.totals
         raise StoreError(
             f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"
         )
-
-    async def _refresh_head(self, cached: CachedConversation, totals: Totals, last: Entry) -> None:
-        """Refresh the head after a rewind entry, and select the summary that is valid now."""
-        if not totals.entries:
-            return  # an empty log needs no refresh
-        start = ViewStart(totals.rewind_entry)
-        await self._heads.refresh(dict(cached.scope), cached.conversation, totals=totals, start=start)
-        await self._reselect(cached, Rewinds.of(last))

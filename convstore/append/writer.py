@@ -35,6 +35,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log, SlotTaken
 from convstore.mongo.tombstones import Tombstones
+from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock, append_timeout, pause
 from convstore.runtime.log_reader import LogReader
@@ -352,7 +353,7 @@ class Writer:
         insert = self._log.insert(cached.conversation, composed.entry, chunks, token=token)
         start = self._cache.own_start(cached)
         try:
-            exists = await self._open_heads.insert(cached, insert, totals=composed.entry.totals, start=start)
+            exists = await settle(self._open_heads.insert(cached, insert, totals=composed.entry.totals, start=start))
         except SlotTaken:
             sent += chunks
             return False

@@ -123,7 +123,9 @@ class Services:
         self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
         self.pager, self.listing = Pager(reader, codec=codec), Listing(reader, on.log_queries, codec=codec)
         self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
-        self.rewinder = Rewinder(reader, on.heads, on.log, self.summaries.reselect, cache, codec=codec, clock=clock)
+        self.rewinder = Rewinder(
+            reader, on.log, self.summaries.reselect, cache, open_heads=self.open_heads, codec=codec, clock=clock
+        )
         self.compactor = Compactor(
             reader,
             ends,

@@ -1,6 +1,7 @@
-"""Run tasks that a caller awaits for a limited time and that then continue in the background.
+"""Run tasks that a caller awaits for a limited time, or that its cancellation must not cut off.
 
-Tasks are referenced until they end, so that none is garbage collected. `close` cancels those still running.
+Tasks that continue in the background are referenced until they end, so that none is garbage collected.
+`Background.close` cancels those still running.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
-_ENDING_SECONDS = 10.0
+_ENDING_SECONDS, _SETTLE_SECONDS = 10.0, 5.0
 
 
 class Background:
@@ -50,8 +51,34 @@ class Background:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it
+        _retrieve(task)
+
+
+async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Await work to its end even if the caller is cancelled meanwhile, so that a retry does not race with the work.
+
+    Five seconds after the caller the work is cancelled too.
+
+    Raises:
+        BaseException: The error of the work, or the cancellation of the caller.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.add_done_callback(_retrieve)
+        try:
+            await asyncio.wait({task}, timeout=_SETTLE_SECONDS)
+        finally:
+            task.cancel()
+        raise
+    return task.result()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of an unawaited task, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def retrieve_cancellation(work: asyncio.Future[Any]) -> None:

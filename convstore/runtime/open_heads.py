@@ -25,7 +25,7 @@ from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreEr
 from convstore.log.entry import Totals
 from convstore.log.state import NO_START, ViewStart
 from convstore.mongo.heads import HeadChange, Heads, Opening
-from convstore.mongo.log import Log
+from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock, as_of, is_backdated
@@ -57,6 +57,7 @@ class Burst:
         counted: Number of entries that the head counts, as far as this store knows.
         refreshed: The entry that the last refresh counted before its insert; 0 if that append failed.
         unsure: The highest entry that the head may count although its insert failed; 0 for none.
+        unknown: The highest entry that may be in the log although its insert failed; 0 for none.
         in_flight: Number of appends that have started and not ended.
     """
 
@@ -70,12 +71,13 @@ class Burst:
     counted: int = 0
     refreshed: int = 0
     unsure: int = 0
+    unknown: int = 0
     in_flight: int = 0
 
     @property
     def is_stale(self) -> bool:
         """Return True if the head may differ from the log."""
-        return self.unsure > 0 or self.totals.entries > self.counted
+        return max(self.unsure, self.unknown) > 0 or self.totals.entries > self.counted
 
     def acknowledge(self, totals: Totals, start: ViewStart) -> None:
         """Record the totals of an acknowledged append, and the start of the next view."""
@@ -83,6 +85,8 @@ class Burst:
         self.advance(totals)
         if totals.entries >= self.unsure:
             self.unsure = 0  # the head counts this entry, or no missing one
+        if totals.entries >= self.unknown:
+            self.unknown = 0  # counted, or its number is taken
 
     def advance(self, totals: Totals) -> None:
         """Record totals that are known to be in the log, by any writer."""
@@ -108,16 +112,29 @@ class OpenHeads:
         self._pending_work: set[asyncio.Future[tuple[None]]] = set()
 
     async def insert(
-        self, cached: CachedConversation, insert: Awaitable[None], *, totals: Totals, start: ViewStart
+        self,
+        cached: CachedConversation,
+        insert: Awaitable[None],
+        *,
+        totals: Totals,
+        start: ViewStart,
+        refreshes: bool = False,
     ) -> bool:
         """Await the insert of an entry with these totals, and refresh the head along with it if that is due.
+
+        Args:
+            cached: The conversation.
+            insert: Inserts the entry.
+            totals: The totals of the entry.
+            start: The start of the next view.
+            refreshes: Refresh the head even if it is open.
 
         Returns:
             False if the scope has no such conversation any more.
         """
         burst = self._running.get(cached.conversation)
         # Without a burst the head does not show that the conversation is in use, so prune() may end it at any moment.
-        is_due = burst is None or self._must_refresh(burst, totals.entries)
+        is_due = burst is None or refreshes or self._must_refresh(burst, totals.entries)
         burst = self._begin(cached, totals) if burst is None or is_due else burst
         burst.in_flight += 1  # keeps the head open
         exists = True
@@ -126,8 +143,10 @@ class OpenHeads:
                 exists = await self._insert_and_refresh(cached, burst, insert, totals, start)
             else:
                 await insert
-        except BaseException:
+        except BaseException as error:
             burst.refreshed = 0  # the next append refreshes the head again
+            if not isinstance(error, SlotTaken):
+                burst.unknown = max(burst.unknown, totals.entries)
             raise
         finally:
             burst.in_flight -= 1
@@ -143,9 +162,12 @@ class OpenHeads:
     async def _insert_and_refresh(
         self, cached: CachedConversation, burst: Burst, insert: Awaitable[None], totals: Totals, start: ViewStart
     ) -> bool:
-        """Insert and refresh concurrently; retry a failed refresh, as the head must count acknowledged entries."""
+        """Insert and refresh concurrently; retry a failed refresh, as the head must count acknowledged entries.
+
+        The refresh is sent first, so that a process killed between the two leaves the head open.
+        """
         refresh = self._refresh(cached, burst, totals, start)
-        outcome, exists = await asyncio.gather(insert, refresh, return_exceptions=True)
+        exists, outcome = await asyncio.gather(refresh, insert, return_exceptions=True)
         if isinstance(outcome, BaseException):
             raise outcome
         return await self._refresh(cached, burst, totals, start) if isinstance(exists, BaseException) else exists
@@ -313,12 +335,17 @@ class OpenHeads:
             burst.counted = max(burst.counted, change.totals.entries)
 
     async def _change(self, burst: Burst) -> HeadChange:
-        """Return the update of a head; read the log if an append failed after the head had counted it."""
+        """Return the update of a head; read the log if an append failed.
+
+        An insert of unknown outcome that is not in the log may still land. Then the head stays open, as after a crash.
+        """
         totals, through, opening = burst.totals, burst.totals.entries - 1, burst.opening
-        if burst.unsure and not burst.in_flight:
+        if (burst.unsure or burst.unknown) and not burst.in_flight:
             try:
                 totals = await self._log.last_totals(burst.conversation)
                 through = max(totals.entries, burst.unsure)
+                if totals.entries < burst.unknown:
+                    opening = None
             except CorruptDocumentError:
                 opening = None  # `verify` reports the damage; until it is repaired the head stays open
         abandoned = _name(opening.until - timedelta(seconds=OPEN_SECONDS) - _ABANDONED) if opening else ""

@@ -18,6 +18,7 @@ from convstore.testing.appending import AppendContract
 from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
+from convstore.testing.interrupted_writes import InterruptedWriteContract
 from convstore.testing.isolation import IsolationContract
 from convstore.testing.listing import ListContract
 from convstore.testing.loading import LoadContract
@@ -62,6 +63,7 @@ class StoreContract(
     IsolationContract,
     EndContract,
     ListContract,
+    InterruptedWriteContract,
     RetentionContract,
     StatsContract,
     VerifyContract,

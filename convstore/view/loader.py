@@ -118,7 +118,7 @@ class Loader:
 
     def _known_start(self, cached: CachedConversation, head: Head | None, policy: HistoryPolicy) -> ViewStart:
         key = start_key(policy)
-        if (start := cached.starts.get(key)) is None and head is not None:
+        if (start := cached.starts.get(key)) is None and head and head.start.rewind_entry == head.totals.rewind_entry:
             start = head.start
         return start if start and (start.policy, start.counter) == (key, self._counter.name) else NO_START
 

@@ -77,6 +77,7 @@ class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
 IN_SHORT = {
     "test_a_listing_is_right_after_its_writer_was_killed",
     "test_the_timer_brings_heads_up_to_date",
+    "test_a_cancelled_write_ends_before_its_caller",
     "test_what_was_said_is_whole_in_every_view",
     "test_an_idle_store_loads_what_was_restored",
     "test_every_class_of_message_comes_back_equal",

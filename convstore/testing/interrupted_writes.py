@@ -1,0 +1,142 @@
+"""Appends and rewinds that are cancelled, killed, or fail with an unknown outcome, and the listings after them.
+
+Floor 7, part of the contract. Clock and stores are the fixtures of `ListContract`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import StoreUnavailableError
+from convstore.mongo.log import Log
+from convstore.store import ConversationStore
+from convstore.testing.listing import HandMovedTime
+from convstore.testing.samples import new_id
+
+__all__ = ["InterruptedWriteContract"]
+
+_NewStore = Callable[..., ConversationStore]
+
+
+async def _written(chat: Conversation, call: str, answer: str) -> None:
+    """Append a message, or rewind the answer."""
+    if call == "append":
+        await chat.append(HumanMessage("more"))
+    else:
+        await chat.rewind(before=answer)
+
+
+async def _listed(store: ConversationStore, user: str) -> int:
+    """Return the number of messages of the user's conversation in the listing."""
+    [info] = (await store.list_conversations(user_id=user)).conversations
+    return info.message_count
+
+
+class InterruptedWriteContract:
+    """Appends and rewinds whose caller does not learn of their end."""
+
+    @pytest.mark.parametrize("call", ["append", "rewind"])
+    @pytest.mark.parametrize("landing", ["before", "after", "never"])
+    @pytest.mark.parametrize("seconds", [0, 11])
+    async def test_a_write_of_unknown_outcome_is_listed_as_it_turns_out(  # noqa: PLR0917 - fixtures
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        time: HandMovedTime,
+        user: str,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        landing: str,
+        seconds: int,
+    ) -> None:
+        """The connection breaks, in a burst or after it; the entry lands before the head is closed, later or never."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        await chat.append([HumanMessage("q"), AIMessage("a", id=(answer := new_id()))])
+        await time.pass_by(seconds, appender)
+        insert, late = Log.insert, list[Any]()
+
+        async def unheard(*values: Any, **options: Any) -> None:
+            late.append(insert(*values, **options))
+            if landing == "before":
+                await late.pop()
+            raise StoreUnavailableError("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "insert", unheard)
+            with pytest.raises(StoreUnavailableError):
+                await _written(chat, call, answer)
+        await appender.close()
+        for one in late:
+            await one if landing == "after" else one.close()
+        time.seconds += 300
+        counts = {"append": 3, "rewind": 1} if landing != "never" else {}
+        assert await _listed(new_store(clock=time.clock), user) == counts.get(call, 2)
+
+    @pytest.mark.parametrize("call", ["append", "rewind"])
+    async def test_a_writer_killed_after_its_insert_is_listed(  # noqa: PLR0917 - fixtures
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        time: HandMovedTime,
+        user: str,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+    ) -> None:
+        """The head was closed before; the process does not come to send another command."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        await chat.append([HumanMessage("q"), AIMessage("a", id=(answer := new_id()))])
+        await time.pass_by(10, appender)
+        insert, is_inserted, is_over = Log.insert, asyncio.Event(), asyncio.Event()
+
+        async def insert_and_hang(*values: Any, **options: Any) -> None:
+            await insert(*values, **options)
+            is_inserted.set()
+            await is_over.wait()
+
+        monkeypatch.setattr(Log, "insert", insert_and_hang)
+        killed = asyncio.ensure_future(_written(chat, call, answer))
+        await is_inserted.wait()
+        time.seconds += 15
+        expected = {"append": 3, "rewind": 1}[call]
+        assert await _listed(new_store(clock=time.clock), user) == expected
+        is_over.set()
+        await killed
+
+    @pytest.mark.parametrize("call", ["append", "rewind"])
+    async def test_a_cancelled_write_ends_before_its_caller(  # noqa: PLR0917 - fixtures
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        time: HandMovedTime,
+        user: str,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+    ) -> None:
+        """A retry finds what was inserted, and listings count it."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        await chat.append([HumanMessage("q"), AIMessage("a", id=(answer := new_id()))])
+        insert, is_sent = Log.insert, asyncio.Event()
+
+        async def insert_slowly(*values: Any, **options: Any) -> None:
+            is_sent.set()
+            await asyncio.sleep(0.05)
+            await insert(*values, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "insert", insert_slowly)
+            cancelled = asyncio.ensure_future(_written(chat, call, answer))
+            await is_sent.wait()
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        expected = {"append": 3, "rewind": 1}[call]
+        other = new_store(clock=time.clock)
+        assert (await other.conversation(**chat.scope).info()).message_count == expected
+        await appender.close()
+        assert await _listed(other, user) == expected
