@@ -37,7 +37,7 @@ def turn(number: int) -> list[dict[str, Any]]:
     """Return a question, a call, its result with two sources, and the answer."""
     call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": '{"q": "tide"}'}}
     sources = [
-        {"title": f"T{number}.{place}", "text": f"{number}.{place} {LONG * 30}", "score": 0.5} for place in (1, 2)
+        {"title": f"T{number}.{index}", "text": f"{number}.{index} {LONG * 30}", "score": 0.5} for index in (1, 2)
     ]
     shown = "\n".join(source["text"] for source in sources)
     return [

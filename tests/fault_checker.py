@@ -94,15 +94,15 @@ class Stored:
         return [0, *(entry.last for entry in self.entries)]
 
     def live_at(self, number: int) -> list[str]:
-        """Ids that views show behind an entry."""
+        """Ids that views show after an entry."""
         entry = self.entries[number - 1]
-        gone = gone_in(next((one.rewound for one in self.entries if one.number == entry.totals.rewind_entry), ()))
+        gone = rewound_in(next((one.rewound for one in self.entries if one.number == entry.totals.rewind_entry), ()))
         return [id_ for ordinal, id_ in enumerate(self.ids[: entry.last], 1) if ordinal not in gone]
 
 
-def gone_in(gaps: Iterable[Any]) -> set[int]:
-    """Ordinals in some gaps."""
-    return {ordinal for gap in gaps for ordinal in range(gap.first, gap.last + 1)}
+def rewound_in(ranges: Iterable[Any]) -> set[int]:
+    """Return the ordinals in rewound ranges."""
+    return {ordinal for one in ranges for ordinal in range(one.first, one.last + 1)}
 
 
 def read_notes(journals: Iterable[Path]) -> list[Mapping[str, Any]]:
@@ -264,7 +264,9 @@ def _check_reported(stored: Stored, notes: Notes, findings: Findings) -> None:
                 findings.wrong("lost", f"{note['client']} got an acknowledgement of {missing}")
             elif note["ordinals"] and [ids[ordinal - 1] for ordinal in note["ordinals"]] != wanted:
                 findings.wrong("moved", f"{note['turn']} is not at {note['ordinals']}")
-    gone = gone_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
+    gone = (
+        rewound_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
+    )
     for note in notes:
         if note["what"] == "rewound" and note["id"] in there and ids.index(note["id"]) + 1 not in gone:
             findings.wrong("unrewound", f"{note['id']} was rewound and is shown")
@@ -288,7 +290,9 @@ def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
 def _check_hits(stored: Stored, notes: Notes, findings: Findings) -> None:
     """Hits are messages of the log, each once; the turn that was asked for is among them unless it was rewound."""
     ids = stored.ids
-    gone = gone_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
+    gone = (
+        rewound_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
+    )
     for note in (one for one in notes if one["what"] == "saw hits"):
         ordinals = [ordinal for ordinal, _ in note["hits"]]
         if len(set(ordinals)) < len(ordinals):
@@ -337,7 +341,7 @@ def _log_marks(stored: Stored) -> set[tuple[str, str]]:
 
 
 def _view_marks(stored: Stored) -> set[tuple[str, str]]:
-    """Marks of all views without a summary, and of those behind the message that a summary names as its last."""
+    """Marks of all views without a summary, and of those after the message that a summary names as its last."""
     found = _log_marks(stored)
     if any(entry.totals.rewind_entry for entry in stored.entries):
         found = {("", str(Marks()))} | {("", str(Marks(stored.live_at(entry.number)))) for entry in stored.entries}
@@ -353,7 +357,7 @@ class _Pages:
 
     def __init__(self, stored: Stored) -> None:
         self._ids, self._ends = stored.ids, set(stored.ends)
-        self._gone = [set[int](), *(gone_in(entry.rewound) for entry in stored.entries if entry.rewound)]
+        self._gone = [set[int](), *(rewound_in(entry.rewound) for entry in stored.entries if entry.rewound)]
 
     def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
         """Return True if these ordinals, with ids of this mark, are such a page."""
@@ -410,11 +414,11 @@ async def _check_payloads(stored: Stored, findings: Findings) -> None:
 
 def _used_chunks(stored: Stored) -> set[str]:
     return {
-        chunk_id(stored.conversation, message.payload.token, message.payload.chunk + place)
+        chunk_id(stored.conversation, message.payload.token, message.payload.chunk + index)
         for entry in stored.entries
         for message in entry.messages
         if message.payload
-        for place in range(len(message.payload.ends))
+        for index in range(len(message.payload.ends))
     }
 
 

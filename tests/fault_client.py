@@ -54,13 +54,13 @@ def make_turn(name: str) -> list[BaseMessage]:
     """The turn of a name, always the same: a question, perhaps calls with results of some size, an answer."""
     dice = random.Random(name)
     turn: list[BaseMessage] = [HumanMessage(f"What is {name}?", id=f"{name}|0")]
-    for place in range(dice.choice((0, 1, 1, 2))):
-        call = f"call {place}"  # the same in all turns, as some models count
+    for index in range(dice.choice((0, 1, 1, 2))):
+        call = f"call {index}"  # the same in all turns, as some models count
         size = 6_000 if dice.random() < 0.1 else 160
         texts = [" ".join(dice.choices(("reef", "tide", "gull", "kelp", name), k=size)) for _ in range(2)]
-        turn.append(AIMessage("", id=f"{name}|c{place}", tool_calls=[{"name": "look", "args": {}, "id": call}]))
+        turn.append(AIMessage("", id=f"{name}|c{index}", tool_calls=[{"name": "look", "args": {}, "id": call}]))
         artifact = [(text, {"title": f"{name} {number}"}) for number, text in enumerate(texts)]
-        turn.append(ToolMessage("\n".join(texts), id=f"{name}|r{place}", tool_call_id=call, artifact=artifact))
+        turn.append(ToolMessage("\n".join(texts), id=f"{name}|r{index}", tool_call_id=call, artifact=artifact))
     return [*turn, AIMessage(f"It is {name}.", id=f"{name}|a")]
 
 

@@ -108,9 +108,9 @@ class Field:
             self._database = remote[self._name]
             await ConversationStore(self._database).setup()
             for patience, number in (("patient", PATIENT), ("impatient", IMPATIENT)):
-                for place in range(number):
-                    name = f"{patience}{place}"
-                    uri = self.cluster.uri if place else f"{self.cluster.uri}&appName={MINORITY}"
+                for index in range(number):
+                    name = f"{patience}{index}"
+                    uri = self.cluster.uri if index else f"{self.cluster.uri}&appName={MINORITY}"
                     arguments = (uri, self._name, str(self._journals / f"{name}.jsonl"), patience)
                     self.clients.append(Process(name, arguments))
             for client in self.clients:

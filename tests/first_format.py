@@ -49,8 +49,8 @@ def call(number: int, tool: str, **args: Any) -> AIMessage:
 def found(number: int) -> list[tuple[str, dict[str, Any]]]:
     """Return the results of a search: pairs of text and metadata."""
     return [
-        (f"Bees dance, part {place}. " + "A round, a run, a turn. " * 20, {"title": f"Dance {number}.{place}"})
-        for place in (1, 2, 3)
+        (f"Bees dance, part {index}. " + "A round, a run, a turn. " * 20, {"title": f"Dance {number}.{index}"})
+        for index in (1, 2, 3)
     ]
 
 

@@ -237,7 +237,7 @@ class PureLog:
         return entry
 
     def until(self, entry: int) -> PureLog:
-        """The log as it was behind an entry."""
+        """The log as it was after an entry."""
         return replace(self, entries=self.entries[:entry])
 
     def window(
@@ -251,7 +251,7 @@ class PureLog:
         return before, window
 
     def start(self, policy: HistoryPolicy, **how: Any) -> int | None:
-        """Ordinal of the first message of the view behind the leading system messages; None if more must be read."""
+        """Ordinal of the first message of the view after the leading system messages; None if more must be read."""
         before, window = self.window(policy, **how)
         return None if window is None else before + window.start + 1
 
@@ -292,13 +292,13 @@ def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: in
     """The messages of a finished turn as agents make them; their ids are unique in any log."""
     made: list[BaseMessage] = [HumanMessage(_words(asked, f"question {number}"), id=f"h{number}")]
     for step, one in enumerate(rounds):
-        ids = [f"c{number}-{step}-{place}" for place in range(len(one.sizes))]
+        ids = [f"c{number}-{step}-{index}" for index in range(len(one.sizes))]
         calls = [{"name": "search", "args": {"q": id_}, "id": id_} for id_ in ids]
         made.append(AIMessage("", id=f"a{number}-{step}", tool_calls=calls))
-        for place, (id_, size) in enumerate(zip(ids, one.sizes, strict=True)):
+        for index, (id_, size) in enumerate(zip(ids, one.sizes, strict=True)):
             text = _words(size, id_)
             artifact = [(text[: size // 2], {"title": f"T{id_}"}), (text[size // 2 :], {})] if one.sources else None
-            result_id = f"r{number}-{step}-{place}"
+            result_id = f"r{number}-{step}-{index}"
             made.append(ToolMessage(text, id=result_id, name="search", tool_call_id=id_, artifact=artifact))
     return [*made, AIMessage(_words(said, f"answer {number}"), id=f"z{number}")]
 
@@ -334,9 +334,9 @@ def log_of(
         made += turn(number, rounds, asked=asked, said=said)
     log = PureLog()
     lengths = itertools.cycle([batch] if isinstance(batch, int) else batch)
-    place = 0
-    while place < len(made):
+    index = 0
+    while index < len(made):
         length = next(lengths)
-        log.append(made[place : place + length])
-        place += length
+        log.append(made[index : index + length])
+        index += length
     return log

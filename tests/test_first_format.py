@@ -117,7 +117,7 @@ async def test_every_message_comes_back_equal(chat: Conversation) -> None:
 
 
 async def test_sources_keep_their_numbers(chat: Conversation) -> None:
-    """Those found, and behind the reserved ones those found later."""
+    """Those found, and after the reserved ones those found later."""
     page = await chat.get_sources("1-12", page_tokens=16_000)
     assert [(source.source_id, source.title) for source in page.sources] == [
         (1, "Dance 1.1"),

@@ -44,9 +44,9 @@ def _payload(message: EntryMessage, composed: Composed) -> str:
         return ""
     ref = message.payload
     chunks = {chunk.number: chunk.data for chunk in composed.chunks}
-    pieces = [decompress(chunks[ref.chunk + place]) for place in range(len(ref.ends))]
-    assert [sum(map(len, pieces[: place + 1])) for place in range(len(pieces))] == list(ref.ends)
-    assert ref.size == sum(len(chunks[ref.chunk + place]) for place in range(len(ref.ends)))
+    pieces = [decompress(chunks[ref.chunk + index]) for index in range(len(ref.ends))]
+    assert [sum(map(len, pieces[: index + 1])) for index in range(len(pieces))] == list(ref.ends)
+    assert ref.size == sum(len(chunks[ref.chunk + index]) for index in range(len(ref.ends)))
     assert ref.digest == digest_of("".join(pieces)[: ref.own])
     return "".join(pieces)
 
@@ -73,8 +73,8 @@ _some_messages = st.lists(
 @examples(60)
 def test_what_is_composed_is_what_was_appended(appended):
     """From body and chunks alone each message comes back equal; ordinals are dense; the digest is the content's."""
-    for place, message in enumerate(appended):
-        message.id = f"m{place}"
+    for index, message in enumerate(appended):
+        message.id = f"m{index}"
     composed = _compose(_prepare(*appended), Totals(entries=3, messages=7))
     assert [message.ordinal for message in composed.entry.messages] == list(range(8, 8 + len(appended)))
     assert (composed.entry.number, composed.entry.first, composed.entry.last) == (4, 8, 7 + len(appended))
@@ -95,8 +95,8 @@ def test_view_tokens_are_what_the_view_shows(appended):
         return sum(len(CODEC.encode(message.__dict__)) for message in shown)
 
     counter = NamedCounter("characters", characters)
-    for place, message in enumerate(appended):
-        message.id = f"m{place}"
+    for index, message in enumerate(appended):
+        message.id = f"m{index}"
     composed = _compose(_prepare(*appended, counter=counter))
     for message, original in zip(composed.entry.messages, appended, strict=True):
         if message.stub is None and message.payload and message.payload.shown:
@@ -162,11 +162,11 @@ def test_open_calls_do_not_pile_up():
     """Calls that nobody ever answers are forgotten but for the last ones, so that entries stay small."""
     log = PureLog()
     for number in range(300):
-        calls = [{"name": "t", "args": {}, "id": f"c{number}-{place}"} for place in range(5)]
+        calls = [{"name": "t", "args": {}, "id": f"c{number}-{index}"} for index in range(5)]
         log.append([HumanMessage("?", id=f"h{number}"), AIMessage("", id=f"a{number}", tool_calls=calls)])
     assert len(log.totals.calls) == 25
     assert log.totals.calls[-1][0].startswith("c299-")
-    many = [{"name": "t", "args": {}, "id": f"m{place}"} for place in range(300)]
+    many = [{"name": "t", "args": {}, "id": f"m{index}"} for index in range(300)]
     log.append([AIMessage("", id="many", tool_calls=many)])
     assert len(log.totals.calls) == 200
 
@@ -174,7 +174,7 @@ def test_open_calls_do_not_pile_up():
 @given(turns)
 @examples(30)
 def test_composing_again_changes_numbers_only(script):
-    """After a collision the same batch behind other totals differs in ordinals and source ids, in nothing else."""
+    """After a collision the same batch after other totals differs in ordinals and source ids, in nothing else."""
     batch = _prepare(*turn(1, script[0]))
     first, again = _compose(batch), _compose(batch)
     assert first == again

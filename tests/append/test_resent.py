@@ -27,11 +27,11 @@ LETTERS = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}
 
 
 def line(script: str) -> list[Comparable]:
-    """A log or a batch: a letter for each message, a digit behind it for its text; "c" is an AI message with a call."""
+    """A log or a batch: a letter for each message, a digit after it for its text; "c" is an AI message with a call."""
     words = [script[at : at + 2] for at in range(0, len(script), 2)]
     return [
-        Comparable(LETTERS[word[0]], word[0] == "c", word.encode(), f"{place}", place)
-        for place, word in enumerate(words, 1)
+        Comparable(LETTERS[word[0]], word[0] == "c", word.encode(), f"{index}", index)
+        for index, word in enumerate(words, 1)
     ]
 
 
@@ -149,7 +149,7 @@ def test_the_rule_by_example(batch: str, log: str, expected: int | None):
     ],
 )
 def test_where_histories_part(batch: str, log: str, after: str | None, before: str):
-    """After the last message on which both agree; the live message behind it is what `rewind` needs."""
+    """After the last message on which both agree; the active message after it is what `rewind` needs."""
     found = parting(line(batch), line(log))
     assert (found.after and found.after.id, found.before and found.before.id) == (after, before)
 

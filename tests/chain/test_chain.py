@@ -137,11 +137,11 @@ OTHER_KINDS = [
 
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("kept", OTHER_KINDS, ids=lambda message: message.type)
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 5, 6, 7])
-def test_system_messages_and_other_kinds_are_kept_in_place(place, kept, repair):
+@pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 6, 7])
+def test_system_messages_and_other_kinds_are_kept_in_place(index, kept, repair):
     """Wherever they stand, the very objects in their order, and no section or pair is parted by them."""
     around = chain_of("s", "h", "a", "a x", "t x", "h", "a")
-    messages = [*around[:place], kept, *around[place:]]
+    messages = [*around[:index], kept, *around[index:]]
     chain = parse_chain(messages, repair=repair)
     assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
     assert chain.repairs == ()
@@ -165,7 +165,7 @@ def test_a_message_between_two_questions_begins_a_section():
 
 
 def test_a_result_is_put_before_what_stands_between_it_and_its_call():
-    """Providers refuse a list where it does not follow its call; the message in between stays behind it."""
+    """Providers refuse a list where it does not follow its call; the message in between stays after it."""
     messages = chain_of("h", "a x y", "t x", "s", "t y")
     with pytest.raises(MalformedChainError, match=r"the result for 'y' comes after a system message.*repair=True"):
         parse_chain(messages)
@@ -340,7 +340,7 @@ def test_sizes_are_bytes_and_sums():
                 tool_calls=[{"name": "f", "args": {"a": 1}, "id": "x"}],
             ),
             1 + 8 + 1 + 8,
-            id="a call in two places counts once",
+            id="a call in two indexes counts once",
         ),
         pytest.param(
             AIMessage([{"type": "function_call", "call_id": "x", "name": "f", "arguments": '{"a":1}'}]),

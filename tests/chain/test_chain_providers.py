@@ -27,7 +27,7 @@ def call_ids(chain):
 
 
 def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> Pair:
-    """One AI message with its results behind a question."""
+    """One AI message with its results after a question."""
     [pair] = parse_chain([HumanMessage("Hi!"), ai, *results]).normalize_tool_call_ids(template).pairs()
     return pair
 

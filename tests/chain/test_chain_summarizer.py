@@ -447,7 +447,7 @@ def test_a_fold_whose_summary_is_too_long_is_folded_further():
 
 
 def test_other_messages_stay_whatever_is_summarised():
-    """System messages in the middle and other kinds: in place of nothing, behind the summary, and never shown."""
+    """System messages in the middle and other kinds: in place of nothing, after the summary, and never shown."""
     messages = talk("s", *["h", "s", "a x", "t x", "s", "a", "s"] * 6, "h", "a", "s")
     for name in ("summarize", "summarize_sections", "fold_qa_pairs", "rotate_last_section"):
         handler = Scripted()
@@ -577,7 +577,7 @@ def material(prompts: Sequence[str]) -> str:
 
 def test_no_prompt_is_larger_than_its_bound():
     """Four hundred pairs: each message is shown whole, in parts that are joined, and the model refuses nothing."""
-    facts = [f"fact-{number}-{place}" for number in range(400) for place in range(3)]
+    facts = [f"fact-{number}-{index}" for number in range(400) for index in range(3)]
     results = [f"{'alpha ' * 160}".join(facts[3 * number : 3 * number + 3]) for number in range(400)]
     messages: list[BaseMessage] = [HumanMessage("Read it all.")]
     for number, text in enumerate(results):

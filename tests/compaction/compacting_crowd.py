@@ -54,10 +54,10 @@ class Writer:
 def make_turn(name: str) -> list[BaseMessage]:
     """A turn, sometimes one that is never finished."""
     batch: list[BaseMessage] = [HumanMessage("why " * 20, id=f"{name}/q")]
-    for place in range(random.randint(0, 3)):
-        call = {"name": "run", "args": {}, "id": f"c{place}"}
-        batch.append(AIMessage("", id=f"{name}/c{place}", tool_calls=[call]))
-        batch.append(ToolMessage("found " * 30, id=f"{name}/r{place}", tool_call_id=f"c{place}"))
+    for index in range(random.randint(0, 3)):
+        call = {"name": "run", "args": {}, "id": f"c{index}"}
+        batch.append(AIMessage("", id=f"{name}/c{index}", tool_calls=[call]))
+        batch.append(ToolMessage("found " * 30, id=f"{name}/r{index}", tool_call_id=f"c{index}"))
     return batch if len(batch) > 1 and random.random() < 0.3 else [*batch, AIMessage("said", id=f"{name}/a")]
 
 
@@ -72,7 +72,7 @@ async def compact(chat: Conversation, *, cancel: bool) -> str:
 
 
 async def view(chat: Conversation) -> tuple[str, bool, list[str]]:
-    """The summary, whether turns behind it are left out for the budget, and the ids of what is shown."""
+    """The summary, whether turns after it are left out for the budget, and the ids of what is shown."""
     history = await chat.load_history()
     assert check_pairing(history.messages) == []
     shown = history.messages[1:] if history.summary else history.messages

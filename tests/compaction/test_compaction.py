@@ -133,13 +133,13 @@ class Patched:
 class Made:
     """A summary as the model knows it."""
 
-    def __init__(self, version: int, text: str, parent: Made | None, live: dict[int, BaseMessage], last: int) -> None:
+    def __init__(self, version: int, text: str, parent: Made | None, active: dict[int, BaseMessage], last: int) -> None:
         self.version, self.text, self.parent, self.last = version, text, parent, last
-        self.live = {ordinal: message for ordinal, message in live.items() if ordinal <= last}
+        self.active = {ordinal: message for ordinal, message in active.items() if ordinal <= last}
 
-    def fits(self, live: dict[int, BaseMessage]) -> bool:
+    def fits(self, active: dict[int, BaseMessage]) -> bool:
         """Return True if the messages that were active up to its end are active now."""
-        return {ordinal for ordinal in live if ordinal <= self.last} == set(self.live)
+        return {ordinal for ordinal in active if ordinal <= self.last} == set(self.active)
 
 
 def chain_of(made: Made | None) -> list[Made]:
@@ -152,7 +152,7 @@ class Model:
 
     def __init__(self) -> None:
         self.log: list[BaseMessage] = []
-        self.live: dict[int, BaseMessage] = {}
+        self.active: dict[int, BaseMessage] = {}
         self.undo: list[dict[int, BaseMessage]] = []
         self.summaries: list[Made] = []
         self.current: Made | None = None
@@ -162,27 +162,27 @@ class Model:
         """Behind the log."""
         for message in batch:
             self.log.append(message)
-            self.live[len(self.log)] = message
+            self.active[len(self.log)] = message
 
     def rewind(self, back: int) -> str:
         """Rewind some of the last messages, or all of them; gives the id of the first one."""
-        self.undo.append(dict(self.live))
-        gone = list(self.live)[-back:]
-        first = self.live[gone[0]]
-        self.live = {ordinal: message for ordinal, message in self.live.items() if ordinal < gone[0]}
+        self.undo.append(dict(self.active))
+        gone = list(self.active)[-back:]
+        first = self.active[gone[0]]
+        self.active = {ordinal: message for ordinal, message in self.active.items() if ordinal < gone[0]}
         self.reselect()
         return str(first.id)
 
     def take_back(self) -> None:
         """The last rewind is taken back, and those before it are what they were then."""
         if self.undo:
-            self.live = self.undo.pop()
+            self.active = self.undo.pop()
             self.reselect()
 
     def reselect(self) -> None:
         """The longest summary that fits, of those that the current one extends and those that a rewind set aside."""
         aside, own = chain_of(self.aside), chain_of(self.current)
-        fitting = [made for made in (*aside, *own) if made.fits(self.live)]
+        fitting = [made for made in (*aside, *own) if made.fits(self.active)]
         best = max(fitting, key=lambda made: (made.last, made.version), default=None)
         if best is not self.current:
             is_extended = self.current is None or self.current in aside
@@ -191,14 +191,14 @@ class Model:
             self.current = best
 
     def leading(self) -> list[BaseMessage]:
-        """The system messages that the live messages begin with."""
-        return list(itertools.takewhile(lambda message: message.type == "system", self.live.values()))
+        """The system messages that the active messages begin with."""
+        return list(itertools.takewhile(lambda message: message.type == "system", self.active.values()))
 
-    def behind(self) -> list[BaseMessage]:
-        """The live messages that are not summarised, without leading system messages."""
+    def unsummarized(self) -> list[BaseMessage]:
+        """The active messages that are not summarised, without leading system messages."""
         if self.current:
-            return [message for ordinal, message in self.live.items() if ordinal > self.current.last]
-        return list(self.live.values())[len(self.leading()) :]
+            return [message for ordinal, message in self.active.items() if ordinal > self.current.last]
+        return list(self.active.values())[len(self.leading()) :]
 
 
 class Play:
@@ -221,7 +221,7 @@ class Play:
             batch = [message for kind in value for message in made(kind)]
             await self.chat.append(batch)
             model.append(batch)
-        elif step == "rewind" and model.live:
+        elif step == "rewind" and model.active:
             assert await self.chat.rewind(before=model.rewind(value)) > 0
         elif step == "undo":
             model.take_back()
@@ -243,7 +243,7 @@ class Play:
 
     async def during(self, steps: Sequence[tuple[str, Any]]) -> None:
         """Other things happen while the summarizer writes: what is made then is not used if it does not fit."""
-        model, current, live = self.model, self.model.current, dict(self.model.live)
+        model, current, active = self.model, self.model.current, dict(self.model.active)
         happened = False
 
         async def happen() -> None:
@@ -257,7 +257,7 @@ class Play:
         self.writer.meanwhile = None
         made = await self.chat.summaries()
         if len(made) > len(model.summaries):
-            model.summaries.append(Made(made[-1].version, made[-1].text, current, live, made[-1].last))
+            model.summaries.append(Made(made[-1].version, made[-1].text, current, active, made[-1].last))
             model.current = model.summaries[-1]
             model.reselect()
         if done.status == "done":
@@ -268,7 +268,7 @@ class Play:
 
     async def race(self, head_first: bool, is_cold: bool, steps: Sequence[tuple[str, Any]]) -> None:
         """Other things happen between the two reads of a load: its view is one of some moment all the same."""
-        model, states = self.model, [dict(self.model.live)]
+        model, states = self.model, [dict(self.model.active)]
         one = self.handle() if is_cold else self.other
         if not is_cold:
             await one.load_history()
@@ -280,7 +280,7 @@ class Play:
                 happened.set()
                 for step, value in steps:
                     await self.do(step, value)
-                    states.append(dict(model.live))
+                    states.append(dict(model.active))
 
         async def find(scope: Any) -> Any:
             found = await ends.find(scope)
@@ -299,11 +299,11 @@ class Play:
             history = await one.load_history(policy)
         finally:
             loader._ends = ends
-        now, current = model.live, model.current
+        now, current = model.active, model.current
         problems = []
-        for live, summary in itertools.product(states, [None, *model.summaries]):
-            model.live, model.current = live, summary
-            if model.current is None or model.current.fits(model.live):
+        for active, summary in itertools.product(states, [None, *model.summaries]):
+            model.active, model.current = active, summary
+            if model.current is None or model.current.fits(model.active):
                 try:
                     self.check(history, policy)
                     break
@@ -311,13 +311,13 @@ class Play:
                     problems.append(error)
         else:
             raise problems[-1]
-        model.live, model.current = now, current
+        model.active, model.current = now, current
 
     async def compact(self, *, force: bool) -> None:
         """Summarise, and check what was summarised; sometimes take it back and do it again."""
         model, before = self.model, await self.views()
         for again in (True, False) if force else (False,):
-            expected, behind = model.current, [str(message.id) for message in model.behind()]
+            expected, unsummarized = model.current, [str(message.id) for message in model.unsummarized()]
             done = await self.chat.compact(force=True if again else force)
             if done.status == "failed":
                 assert "was rejected" in done.problem
@@ -325,11 +325,11 @@ class Play:
                 return
             summary = done.summary
             assert (self.writer.earlier or "") == (expected.text if expected else "")
-            assert self.writer.shown == behind[: len(self.writer.shown)] != []
-            new = Made(summary.version, summary.text, expected, model.live, summary.last)
+            assert self.writer.shown == unsummarized[: len(self.writer.shown)] != []
+            new = Made(summary.version, summary.text, expected, model.active, summary.last)
             leading = len(model.leading())
-            assert summary.first == list(model.live)[leading]
-            assert str(model.live[summary.last].id) == self.writer.shown[-1]
+            assert summary.first == list(model.active)[leading]
+            assert str(model.active[summary.last].id) == self.writer.shown[-1]
             assert summary.version == len(model.summaries) + 1
             model.summaries.append(new)
             if again:
@@ -338,10 +338,10 @@ class Play:
                 assert await self.views() == before
             else:
                 model.current = new
-            assert same_messages(await self.chat.expand_summary(new.version), list(new.live.values())[leading:])
+            assert same_messages(await self.chat.expand_summary(new.version), list(new.active.values())[leading:])
 
     def check(self, history: History, policy: HistoryPolicy) -> None:
-        """A valid view: system messages, the summary, the note, and a suffix of whole turns behind the summary."""
+        """A valid view: system messages, the summary, the note, and a suffix of whole turns after the summary."""
         model, messages = self.model, history.messages
         assert check_pairing(messages) == []
         leading = [message.id for message in model.leading()]
@@ -357,11 +357,11 @@ class Play:
             for message, mark in zip(messages[len(leading) + len(expected) :], marks[len(expected) :], strict=True)
             if mark not in ("missing_result", "late_result")
         ]
-        behind = model.behind()
-        places = [place for place, message in enumerate(behind) if message.type == "human"]
-        starts = places if history.report.left_out_turns else [0]
-        suffixes = [[str(one.id) for one in behind[start:] if not hidden(one, policy)] for start in starts]
-        self.check_cut(history, policy, [*messages[: len(leading) + (model.current is not None)], *behind])
+        unsummarized = model.unsummarized()
+        indexes = [index for index, message in enumerate(unsummarized) if message.type == "human"]
+        starts = indexes if history.report.left_out_turns else [0]
+        suffixes = [[str(one.id) for one in unsummarized[start:] if not hidden(one, policy)] for start in starts]
+        self.check_cut(history, policy, [*messages[: len(leading) + (model.current is not None)], *unsummarized])
         report = history.report
         unlike = [*report.orphans, *report.late_results]
         if not unlike and not report.moved:
@@ -377,9 +377,9 @@ class Play:
         left_out, shown = history.report.left_out_turns, {message.id for message in history.messages}
         if policy.view == "full" and left_out:
             begin = next(
-                place for place, one in enumerate(self.model.behind()) if one.type == "human" and one.id in shown
+                index for index, one in enumerate(self.model.unsummarized()) if one.type == "human" and one.id in shown
             )
-            before = sum(message.type == "human" for message in self.model.behind()[:begin])
+            before = sum(message.type == "human" for message in self.model.unsummarized()[:begin])
             assert left_out == max(1, before)
         if policy.max_tokens and not policy.max_turns:
             maximum = policy.max_tokens - max(policy.max_tokens // 8, min(600, policy.max_tokens // 2))
@@ -414,7 +414,7 @@ class Play:
         current = self.model.current
         assert [one.version for one in made if one.is_current] == ([current.version] if current else [])
         for one, summary in zip(self.model.summaries, made, strict=True):
-            inside = [message for ordinal, message in one.live.items() if ordinal >= summary.first]
+            inside = [message for ordinal, message in one.active.items() if ordinal >= summary.first]
             assert same_messages(await late.expand_summary(one.version), inside)
             results = [message.id for message in inside if message.type == "tool"]
             assert summary.tool_message_ids == results
@@ -454,15 +454,15 @@ def rows_from(script: str, *, size: int = 10) -> list[Row]:
     """
     rows: list[Row] = []
     turn, calls, answered = 0, 0, 0
-    for place, kind in enumerate(script.split(), 1):
+    for index, kind in enumerate(script.split(), 1):
         turn += kind == "h"
         number = int(kind[1:] or 1) if kind[0] == "c" else 0
         calls += number
         answered += kind == "t"
         type_ = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}[kind[0]]
         call = f"call{answered}" if type_ == "tool" else ""
-        message = EntryMessage(place, str(place), type_, "", b"", size, size, calls=number, call=call)
-        rows.append(Row(message, place, place, (place - 1) * size, turn, 0))
+        message = EntryMessage(index, str(index), type_, "", b"", size, size, calls=number, call=call)
+        rows.append(Row(message, index, index, (index - 1) * size, turn, 0))
     return rows
 
 
@@ -490,7 +490,7 @@ TURNS = "h a " * 10
         ("h c t c t c t", 60, 1, 5),
         ("h c t c t c t c", 60, 1, 5),  # as much as leaves half of the trigger
         ("h c2 t t c t c t", 60, 1, 6),
-        ("h c2 t c t c t c t", 60, 1, 0),  # a call without its result stays, with all behind it
+        ("h c2 t c t c t c t", 60, 1, 0),  # a call without its result stays, with all after it
         ("h c2 t t! c t c t c t", 60, 1, 0),  # a second result answers no other call
         ("h c t t! c t c t c t", 60, 1, 8),
         ("h h h h h h h h", 60, 1, 6),
@@ -552,12 +552,12 @@ def test_a_cut_is_never_between_a_call_and_its_results(seed: int, trigger: int, 
 @pytest.mark.parametrize("keep", [0, 2, 4])
 def test_many_turns_pass_between_two_compactions(keep: int) -> None:
     """A compaction leaves at most half of the trigger, so the other half is appended before the next one."""
-    rule, behind, cuts = rule_of(400, keep=keep), 0, []
+    rule, folded, cuts = rule_of(400, keep=keep), 0, []
     for turn in range(1, 201):
-        rows = rows_from("h a " * (turn - behind))
+        rows = rows_from("h a " * (turn - folded))
         if cut := plan_compaction(rows, rule):
             cuts.append(turn)
-            behind += cut // 2
+            folded += cut // 2
     assert min(later - earlier for earlier, later in itertools.pairwise(cuts)) >= 10
 
 
@@ -590,17 +590,17 @@ class Scripted:
 async def test_every_message_is_shown_once_in_steps_that_fit(letters: str) -> None:
     """In order, the long ones in pieces; each step has the record of those before."""
     model = Scripted()
-    texts = [f"{place}:" + letters * (place**3 % 700) for place in range(1, 60)]
+    texts = [f"{index}:" + letters * (index**3 % 700) for index in range(1, 60)]
     summarizer = RunningSummarizer(model, max_tokens=400, max_tokens_before_summary=500, max_summary_tokens=50)
     assert await summarizer.summarize([HumanMessage(text) for text in texts], summary="so far") == (
         f"record {len(model.shown)}"
     )
     assert model.said == "".join(texts)
     assert len(model.shown) > 3
-    for place, (system, step) in enumerate(model.shown):
+    for index, (system, step) in enumerate(model.shown):
         assert system.type == "system"
         assert step.text.startswith(
-            f"<record>\n{f'record {place}' if place else 'so far'}\n</record>\n\n<message from="
+            f"<record>\n{f'record {index}' if index else 'so far'}\n</record>\n\n<message from="
         )
         # Escapes such as &lt; are cut into pieces, and take no more than their characters.
         assert approximate_tokens([step]) < 480
@@ -857,7 +857,7 @@ async def test_a_summarizer_that_hangs_does_not_hang_a_load() -> None:
 
 
 async def test_a_load_need_not_wait_at_all() -> None:
-    """With 0 seconds each summary is made behind a load."""
+    """With 0 seconds each summary is made after a load."""
     writer = Held()
     writer.go_on.set()
     chat = await six_turns(writer, policy=BEFORE_LOAD, compaction_seconds=0)

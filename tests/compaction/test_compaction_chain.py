@@ -378,7 +378,7 @@ async def test_no_model_is_asked_to_call_again(
 
 
 async def test_the_picture_of_a_question_stays_with_the_log(chat: Conversation) -> None:
-    """A turn in progress is not parted behind a question with large parts: it is shown whole, and not kept twice."""
+    """A turn in progress is not parted after a question with large parts: it is shown whole, and not kept twice."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 40_000}}
     await chat.append(HumanMessage([{"type": "text", "text": "What is this?"}, picture], id="q"))
     await chat.append(run_of(*range(1, 9)))
@@ -438,17 +438,17 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
     chat, other = handle(), handle()
     await chat.store.setup()
     for step, value in steps:
-        live = [message async for turn in chat.turns() for message in turn.messages]
+        active = [message async for turn in chat.turns() for message in turn.messages]
         if step == "append":
             await chat.append([message for kind in value for message in made(kind)])
-        elif step == "rewind" and live:
-            await chat.rewind(before=str(live[max(0, len(live) - value)].id))
+        elif step == "rewind" and active:
+            await chat.rewind(before=str(active[max(0, len(active) - value)].id))
         elif step == "undo":
             await chat.undo_rewind()
         elif step == "back":
             await chat.undo_compaction()
         elif step == "compact":
-            await compact(chat, handler, live)
+            await compact(chat, handler, active)
         views = [await one.load_history() for one in (chat, other, handle())]
         assert [comparable(view) for view in views[1:]] == [comparable(views[0])] * 2
         assert check_pairing(views[0].messages) == []
@@ -456,7 +456,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
         assert not [message for message in talk.messages if message.type == "tool"]
 
 
-async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMessage]) -> None:
+async def compact(chat: Conversation, handler: Scripted, active: Sequence[BaseMessage]) -> None:
     """Summarise; new messages of the range were shown or are still in views, and all of them come back."""
     earlier = next((one for one in await chat.summaries() if one.is_current), None)
     handler.prompts.clear()
@@ -466,13 +466,13 @@ async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMess
     if done.summary is None:
         return
     summary, leading = done.summary, 0
-    while leading < len(live) and isinstance(live[leading], SystemMessage):
+    while leading < len(active) and isinstance(active[leading], SystemMessage):
         leading += 1
     inside = await chat.expand_summary(summary.version)
-    assert same_messages(inside, live[leading : leading + len(inside)])
+    assert same_messages(inside, active[leading : leading + len(inside)])
     before = await chat.expand_summary(earlier.version) if earlier else []
     shown = "\n".join(handler.prompts)
-    standing = {message.id for message in summary.messages} | {m.id for m in (earlier.messages if earlier else [])}
+    in_views = {message.id for message in summary.messages} | {m.id for m in (earlier.messages if earlier else [])}
     joined = "\n".join(message.text for message in summary.messages)
     for message in inside[len(before) :]:
         key = (
@@ -481,7 +481,7 @@ async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMess
             else ""
         )
         text = key or " ".join(message.text.split()[:2])
-        assert message.id in standing or text in shown or text in joined, message
+        assert message.id in in_views or text in shown or text in joined, message
 
 
 @pytest.mark.parametrize("rule", ["now", 5])

@@ -90,11 +90,11 @@ async def test_a_crowd_summarises_every_message_once(
     made = {str(call["_id"]): call for call in await calls.find({}).to_list(None)}
     await check_summaries(chat, log, made, before)
     check_calls(made, len(await chat.summaries()), [*(one["ended"] for one in reports), last])
-    places = {id_: place for place, id_ in enumerate(log)}
-    assert len(places) == len(log), "a message is in the log twice"
+    indexes = {id_: index for index, id_ in enumerate(log)}
+    assert len(indexes) == len(log), "a message is in the log twice"
     for summary, cut, shown in itertools.chain.from_iterable(one["views"] for one in reports):
-        begin = places[made[call_of(summary)]["shown"][-1]] + 1 if summary else 0
-        first = places[shown[0]] if cut else begin
+        begin = indexes[made[call_of(summary)]["shown"][-1]] + 1 if summary else 0
+        first = indexes[shown[0]] if cut else begin
         assert first >= begin
         assert shown == log[first : first + len(shown)], "a view does not go on where its summary ends"
 
@@ -129,7 +129,7 @@ def check_calls(made: dict[str, Any], committed: int, ended: list[dict[str, int]
     assert killed >= 1  # more if it got no time, lost its lease and began again before it was killed
     # A cancellation may come before the call was counted.
     assert sum(total.values()) - total["cancelled"] <= len(made) - killed <= sum(total.values())
-    # A cancellation may come right behind the commit, and a process that gets no time may lose its lease.
+    # A cancellation may come right after the commit, and a process that gets no time may lose its lease.
     assert total["done"] <= committed <= total["done"] + total["cancelled"]
     assert total["busy"] <= 2
     assert total["failed"] < committed

@@ -72,7 +72,7 @@ _NUMBERS = itertools.count(1)
 
 kinds = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
 sides = st.integers(0, 1)
-places = st.integers(0, 50)
+indexes = st.integers(0, 50)
 
 
 class Backend:
@@ -129,10 +129,10 @@ class Talk(Model):
                 self.shown.setdefault(text, number)
 
     def rewind_to(self, ordinal: int) -> int:
-        """A message and all behind it leave; gives how many."""
-        if ordinal not in self.live:
+        """A message and all after it leave; gives how many."""
+        if ordinal not in self.active:
             return 0
-        left = sum(other >= ordinal for other in self.live)
+        left = sum(other >= ordinal for other in self.active)
         self.rewind(left)
         self.back.append(left)
         return left
@@ -146,11 +146,11 @@ class Talk(Model):
 
     def turn_in_progress(self) -> set[str]:
         """Ids of the messages of the last turn, if it is not finished."""
-        live = list(self.live.values())
-        if not live or (live[-1].type == "ai" and not getattr(live[-1], "tool_calls", [])):
+        active = list(self.active.values())
+        if not active or (active[-1].type == "ai" and not getattr(active[-1], "tool_calls", [])):
             return set()
-        asked = [place for place, message in enumerate(live) if message.type == "human"]
-        return {str(message.id) for message in live[asked[-1] if asked else 0 :]}
+        asked = [index for index, message in enumerate(active) if message.type == "human"]
+        return {str(message.id) for message in active[asked[-1] if asked else 0 :]}
 
 
 class Writer:
@@ -225,7 +225,7 @@ class Machine(RuleBasedStateMachine):
         )
         called = AIMessage("", id=f"c{n}", tool_calls=[call])
         result = ToolMessage(f"line {n}\n" * 150, id=f"t{n}", name="run", tool_call_id=f"call{n % 5}")
-        found = [(f"Passage {(n + place) % 7} " * 40, {"title": f"T{place}"}) for place in range(n % 3 + 1)]
+        found = [(f"Passage {(n + index) % 7} " * 40, {"title": f"T{index}"}) for index in range(n % 3 + 1)]
         if talk.unused and n % 2:
             found[0] = (found[0][0], {"title": "T", "source_id": talk.unused.pop()})
         rag = ToolMessage(f"found {n}", id=f"t{n}", name="search", tool_call_id=f"call{n % 5}", artifact=found)
@@ -250,7 +250,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(side=sides, scope=sides, some=kinds)
     def append(self, side: int, scope: int, some: list[str]) -> None:
-        """New messages stand behind the log."""
+        """New messages stand after the log."""
         talk, batch = self.talks[scope], self.batch(scope, some)
         receipt = self.run(self.chat(side, scope).append(batch))
         self.check_receipt(receipt, talk, batch)
@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(scope=sides, one=kinds, other=kinds, policy=st.sampled_from(POLICIES))
     def append_together(self, scope: int, one: list[str], other: list[str], policy: HistoryPolicy) -> None:
-        """Two processes at once, and a load meanwhile: each batch whole, one behind the other."""
+        """Two processes at once, and a load meanwhile: each batch whole, one after the other."""
         talk, batches = self.talks[scope], [self.batch(scope, one), self.batch(scope, other)]
         before = talk.ids
 
@@ -306,7 +306,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         side=sides,
         scope=sides,
-        start=places,
+        start=indexes,
         length=st.integers(1, 6),
         some=st.lists(st.sampled_from(KINDS), max_size=1),
     )
@@ -318,7 +318,7 @@ class Machine(RuleBasedStateMachine):
         start %= len(talk.log)
         old, new = talk.log[start : start + length], self.batch(scope, some)
         work = self.chat(side, scope).append([*old, *new])
-        if any(ordinal not in talk.live for ordinal in range(start + 1, start + 1 + len(old))):
+        if any(ordinal not in talk.active for ordinal in range(start + 1, start + 1 + len(old))):
             self.refused(MessageRewoundError, work)
         else:
             receipt = self.run(work)
@@ -328,21 +328,21 @@ class Machine(RuleBasedStateMachine):
             talk.append(new)
         self.look(1 - side, scope)
 
-    @rule(side=sides, scope=sides, place=places)
-    def conflict(self, side: int, scope: int, place: int) -> None:
+    @rule(side=sides, scope=sides, index=indexes)
+    def conflict(self, side: int, scope: int, index: int) -> None:
         """The same id with other content: nothing of the batch is written."""
         talk = self.talks[scope]
         if talk.log:
-            other = HumanMessage("something else", id=talk.log[place % len(talk.log)].id)
+            other = HumanMessage("something else", id=talk.log[index % len(talk.log)].id)
             self.refused(ContentConflictError, self.chat(side, scope).append([*self.batch(scope, ["turn"]), other]))
             self.look(1 - side, scope)
 
-    @rule(side=sides, scope=sides, place=places)
-    def clash(self, side: int, scope: int, place: int) -> None:
+    @rule(side=sides, scope=sides, index=indexes)
+    def clash(self, side: int, scope: int, index: int) -> None:
         """A number that a source has is nobody else's: nothing of the batch is written."""
         talk = self.talks[scope]
         if talk.sources:
-            number = sorted(talk.sources)[place % len(talk.sources)]
+            number = sorted(talk.sources)[index % len(talk.sources)]
             found = [("A passage of its own. " * 20, {"source_id": number})]
             batch = [ToolMessage("x", id=f"t{next(_NUMBERS)}", tool_call_id="x", artifact=found)]
             self.refused(SourceIdClashError, self.chat(side, scope).append(batch))
@@ -361,14 +361,14 @@ class Machine(RuleBasedStateMachine):
     # -----------------------------------------------------------------------------------------------------------------
     # What changes views
 
-    @rule(side=sides, scope=sides, place=places)
-    def rewind(self, side: int, scope: int, place: int) -> None:
-        """A message and all behind it leave, unless they left already."""
+    @rule(side=sides, scope=sides, index=indexes)
+    def rewind(self, side: int, scope: int, index: int) -> None:
+        """A message and all after it leave, unless they left already."""
         talk = self.talks[scope]
         if not talk.log:
             self.refused(UnknownMessageError, self.chat(side, scope).rewind(before="h0"))
             return
-        ordinal = len(talk.log) - place % len(talk.log)
+        ordinal = len(talk.log) - index % len(talk.log)
         assert self.run(self.chat(side, scope).rewind(before=talk.ids[ordinal - 1])) == talk.rewind_to(ordinal)
         self.look(1 - side, scope)
 
@@ -382,7 +382,7 @@ class Machine(RuleBasedStateMachine):
     def compact(self, side: int, scope: int, force: bool) -> None:
         """A summary covers the messages that were active up to its end, whichever summarizer made it."""
         talk, chat = self.talks[scope], self.chat(side, scope)
-        behind, leading = talk.behind(), len(talk.leading())
+        unsummarized, leading = talk.unsummarized(), len(talk.leading())
         done = self.run(chat.compact(force=force))
         assert done.status in ("done", "not_needed", "failed", "waiting")
         if done.status == "failed":
@@ -391,12 +391,12 @@ class Machine(RuleBasedStateMachine):
             self.look(1 - side, scope)
             return
         summary = done.summary
-        new = Made(summary.version, summary.text, talk.current, talk.live, summary.last)
+        new = Made(summary.version, summary.text, talk.current, talk.active, summary.last)
         assert summary.version == len(talk.summaries) + 1
-        assert summary.last in talk.live
-        assert talk.live[summary.last].id in [message.id for message in behind]
+        assert summary.last in talk.active
+        assert talk.active[summary.last].id in [message.id for message in unsummarized]
         if talk.current is None:
-            assert summary.first == list(talk.live)[leading]
+            assert summary.first == list(talk.active)[leading]
         talk.summaries.append(new)
         talk.current = new
         self.look(1 - side, scope)
@@ -425,11 +425,11 @@ class Machine(RuleBasedStateMachine):
     # -----------------------------------------------------------------------------------------------------------------
     # What is said of messages and conversations
 
-    @rule(side=sides, scope=sides, place=places, value=st.sampled_from([None, 1, "good", {"$set": "x"}, "\ud800"]))
-    def annotate(self, side: int, scope: int, place: int, value: Any) -> None:
+    @rule(side=sides, scope=sides, index=indexes, value=st.sampled_from([None, 1, "good", {"$set": "x"}, "\ud800"]))
+    def annotate(self, side: int, scope: int, index: int, value: Any) -> None:
         """Kept beside the message, rewound or not."""
         talk = self.talks[scope]
-        message_id = talk.ids[place % len(talk.ids)] if talk.log else "h0"
+        message_id = talk.ids[index % len(talk.ids)] if talk.log else "h0"
         work = self.chat(side, scope).annotate(message_id, rating=value, by="ada")
         if not talk.log:
             self.refused(UnknownMessageError, work)
@@ -485,25 +485,25 @@ class Machine(RuleBasedStateMachine):
         self.seconds += LEARNT
         self.look(side, scope)
 
-    @rule(side=sides, scope=sides, place=places)
-    def search(self, side: int, scope: int, place: int) -> None:
+    @rule(side=sides, scope=sides, index=indexes)
+    def search(self, side: int, scope: int, index: int) -> None:
         """Live messages only, each under its id; a word of one of them finds it."""
         talk = self.talks[scope]
-        live = sorted(talk.live)
-        ordinal = live[place % len(live)] if live else 0
-        words = re.findall(r"\b[a-z]{4,20}\b", str(talk.live[ordinal].content)[:2_000]) if live else ["whale"]
+        active = sorted(talk.active)
+        ordinal = active[index % len(active)] if active else 0
+        words = re.findall(r"\b[a-z]{4,20}\b", str(talk.active[ordinal].content)[:2_000]) if active else ["whale"]
         hits = self.run(self.chat(side, scope).search(" ".join(words[:3]), limit=200))
-        assert {hit.ordinal for hit in hits} <= set(talk.live)
+        assert {hit.ordinal for hit in hits} <= set(talk.active)
         assert all(hit.message_id == talk.ids[hit.ordinal - 1] for hit in hits)
-        assert not words or not live or ordinal in [hit.ordinal for hit in hits]
+        assert not words or not active or ordinal in [hit.ordinal for hit in hits]
         scanning = self.chat(side, scope, self.store(search_index=False))
         assert hits == self.run(scanning.search(" ".join(words[:3]), limit=200))
 
-    @rule(side=sides, scope=sides, some=st.lists(places, max_size=5))
+    @rule(side=sides, scope=sides, some=st.lists(indexes, max_size=5))
     def read(self, side: int, scope: int, some: list[int]) -> None:
         """Messages by id, in the order asked for, whether rewound or not; foreign and unknown ones left out."""
         talk, other = self.talks[scope], self.talks[1 - scope]
-        wanted = list(dict.fromkeys(talk.ids[place % len(talk.ids)] for place in some)) if talk.log else []
+        wanted = list(dict.fromkeys(talk.ids[index % len(talk.ids)] for index in some)) if talk.log else []
         asked = ["h0", *other.ids[:2], *wanted]
         records = self.run(self.chat(side, scope).get_tool_messages(asked))
         assert [record.tool_message_id for record in records] == wanted
@@ -537,7 +537,7 @@ class Machine(RuleBasedStateMachine):
     @rule(side=sides, scope=sides)
     def find_shown(self, side: int, scope: int) -> None:
         """Under which number a text was first shown; a warm process may not know what others showed in 10 s."""
-        texts = [f"Passage {place} " * 40 for place in range(7)]
+        texts = [f"Passage {index} " * 40 for index in range(7)]
         shown = [self.talks[scope].shown.get(text) for text in texts]
         found = self.run(self.chat(side, scope).find_shown_sources(texts))
         assert all(one in (None, number) for one, number in zip(found, shown, strict=True))
@@ -547,12 +547,12 @@ class Machine(RuleBasedStateMachine):
         """The other process knows what happened: counts and the end of the log."""
         talk = self.talks[scope]
         info = self.run(self.chat(side, scope).info())
-        assert (info.message_count, info.title, info.metadata) == (len(talk.live), talk.title, talk.metadata)
+        assert (info.message_count, info.title, info.metadata) == (len(talk.active), talk.title, talk.metadata)
         assert (info.created_at is not None) == talk.exists
-        assert info.tokens == sum(approximate_tokens([message]) for message in talk.live.values())
+        assert info.tokens == sum(approximate_tokens([message]) for message in talk.active.values())
         last = self.run(self.chat(side, scope).list_messages(limit=2, full=True))
-        assert [one.ordinal for one in last] == list(talk.live)[-2:]
-        assert same_messages([one.message for one in last], list(talk.live.values())[-2:])
+        assert [one.ordinal for one in last] == list(talk.active)[-2:]
+        assert same_messages([one.message for one in last], list(talk.active.values())[-2:])
 
     @rule(scope=sides)
     def check_all(self, scope: int) -> None:
@@ -567,22 +567,22 @@ class Machine(RuleBasedStateMachine):
             self.run(self.check_log(chat, talk))
         listed = self.run(late.list_conversations(user_id=self.user)).conversations
         assert sorted(one.scope["thread_id"] for one in listed) == [
-            f"thread {place}" for place, one in enumerate(self.talks) if one.exists
+            f"thread {index}" for index, one in enumerate(self.talks) if one.exists
         ]
 
     async def check_log(self, chat: Conversation, talk: Talk) -> None:
         """The log, its pages, its turns and its summaries."""
-        live = list(talk.live.values())
+        active = list(talk.active.values())
         assert same_messages([message async for message in chat.messages()], talk.log)
         pages = [await chat.list_messages(after=0, limit=7, full=True)]
         while pages[-1]:
             pages.append(await chat.list_messages(after=pages[-1][-1].ordinal, limit=7, full=True))
-        assert same_messages([one.message for page in pages for one in page], live)
+        assert same_messages([one.message for page in pages for one in page], active)
         assert {str(one.message.id): one.annotations for page in pages for one in page if one.annotations} == {
-            id_: said for id_, said in talk.said.items() if said and id_ in {message.id for message in live}
+            id_: said for id_, said in talk.said.items() if said and id_ in {message.id for message in active}
         }
         turns = [turn async for turn in chat.turns()]
-        assert same_messages([message for turn in turns for message in turn.messages], live)
+        assert same_messages([message for turn in turns for message in turn.messages], active)
         for turn in turns:
             humans = [message.type for message in turn.messages].count("human")
             assert humans == (turn.number > 0)
@@ -592,7 +592,7 @@ class Machine(RuleBasedStateMachine):
         made = await chat.summaries()
         assert [one.version for one in made if one.is_current] == ([talk.current.version] if talk.current else [])
         for one, summary in zip(talk.summaries, made, strict=True):
-            inside = [message for ordinal, message in one.live.items() if ordinal >= summary.first]
+            inside = [message for ordinal, message in one.active.items() if ordinal >= summary.first]
             assert same_messages(await chat.expand_summary(summary.version), inside)
         with pytest.raises(InvalidInputError):
             await chat.expand_summary(len(made) + 1)
@@ -611,9 +611,9 @@ class Machine(RuleBasedStateMachine):
         ids = [str(message.id) for message in messages]
         assert ids[: len(leading)] == leading
         if policy.max_tokens is None and policy.view == "full":
-            standing = self.standing(scope)
-            listed = [*talk.leading(), *standing, *talk.behind()]
-            if standing:
+            summary_messages = self.summary_messages(scope)
+            listed = [*talk.leading(), *summary_messages, *talk.unsummarized()]
+            if summary_messages:
                 listed = without_orphans(listed)
             whole = pair(listed)
             late = [str(message.id) for message in listed if kind_of(message) == "late_result"]
@@ -621,28 +621,28 @@ class Machine(RuleBasedStateMachine):
             assert report.late_results == tuple(late)
             assert (report.orphans, report.missing_results) == (tuple(whole.orphans), tuple(whole.missing))
             assert report.left_out_turns == 0
-        behind = {str(message.id): message for message in talk.behind() if not hidden(message, policy)}
+        unsummarized = {str(message.id): message for message in talk.unsummarized() if not hidden(message, policy)}
         if policy.max_tokens is None:
-            assert set(behind) <= {*ids, *report.orphans, *report.late_results}
+            assert set(unsummarized) <= {*ids, *report.orphans, *report.late_results}
         if report.left_out_turns:
-            assert not set(behind) <= {*ids, *report.orphans, *report.late_results}
-        self.check_messages(history, policy, behind, talk.turn_in_progress())
+            assert not set(unsummarized) <= {*ids, *report.orphans, *report.late_results}
+        self.check_messages(history, policy, unsummarized, talk.turn_in_progress())
 
-    def standing(self, scope: int) -> list[BaseMessage]:
+    def summary_messages(self, scope: int) -> list[BaseMessage]:
         """Return the messages that replace summarised ones in a view, by a store that never saw the conversation."""
         summaries = self.run(self.chat(0, scope, self.store()).summaries())
         return [message for one in summaries if one.is_current for message in one.messages]
 
     def check_messages(
-        self, history: History, policy: HistoryPolicy, behind: dict[str, BaseMessage], now: set[str]
+        self, history: History, policy: HistoryPolicy, unsummarized: dict[str, BaseMessage], now: set[str]
     ) -> None:
         """Each message as it was appended, or as its stub or with a placeholder, and then the report says so."""
         report = history.report
         for message in history.messages:
             id_ = str(message.id)
-            if id_ not in behind:
+            if id_ not in unsummarized:
                 continue
-            was = behind[id_]
+            was = unsummarized[id_]
             changed = id_ in {*report.stubbed, *report.placeholders, *report.shortened}
             assert changed == (message.content != was.content)
             assert not changed or id_ not in now

@@ -426,7 +426,7 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pyt
     last_totals = log.last_totals
 
     async def late(conversation: str, **how: Any) -> Any:
-        for _ in range(100):  # behind whatever is asked for beside it
+        for _ in range(100):  # after whatever is asked for beside it
             await asyncio.sleep(0)
         return await last_totals(conversation, **how)
 

@@ -143,7 +143,7 @@ async def worlds(server_uri: str, database_name: str) -> AsyncIterator[list[Worl
     listeners = [Commands(), Commands()]
     clients = [AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[one]) for one in listeners]
     names = [f"{database_name}_with", f"{database_name}_without"]
-    made = [World(*each, has_ada=not place) for place, each in enumerate(zip(clients, names, listeners, strict=True))]
+    made = [World(*each, has_ada=not index) for index, each in enumerate(zip(clients, names, listeners, strict=True))]
     for world in made:
         await world.store.setup()
     yield made
@@ -341,8 +341,8 @@ async def test_an_agents_model_learns_nothing_of_others(worlds: list[World]) -> 
             calls(world.unbound.name, cursor="m3@0", user_id="ada", config={"configurable": {"user_id": "ada"}}),
             calls(world.unbound.name),
         ]
-        for place, read in enumerate(reads):
-            read.id = f"read-{place}"
+        for index, read in enumerate(reads):
+            read.id = f"read-{index}"
         model = ScriptedModel(replies=[*reads, AIMessage("I found nothing.", id="end")])
         agent = create_agent(model, [], middleware=[ConversationMiddleware(world.store)])
         config: Any = {"configurable": world.eve(thread).scope}

@@ -278,7 +278,7 @@ async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationSt
 
 
 async def test_summarised_messages_of_a_long_turn_are_not_shown_with_the_summary(database: Any, scope: dict[str, str]):
-    """A turn broke off and was summarised in part by another worker; taken up again it goes on behind the summary."""
+    """A turn broke off and was summarised in part by another worker; taken up again it goes on after the summary."""
     rule = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=100, keep_last_turns=0)
     store = ConversationStore(database, summarizer=HeadTailSummarizer(rule, characters=40))
     steps = [calls("search", query=f"{step} " + "long " * 100) for step in range(6)]
@@ -397,7 +397,7 @@ async def test_agents_in_a_row_in_one_graph_each_have_their_say(store: Conversat
 async def test_messages_that_come_with_the_first_question_are_logged_with_it(
     store: ConversationStore, scope: dict[str, str]
 ):
-    """Examples before the question, and the beginning of an answer behind it: logged and shown, not taken for one."""
+    """Examples before the question, and the beginning of an answer after it: logged and shown, not taken for one."""
     agent, model, _ = make_agent(store, [AIMessage("Fine.")])
     given = [HumanMessage("2+2?", id="e1"), AIMessage("4", id="e2"), HumanMessage("3+3?", id="e3"), AIMessage("It is")]
     await agent.ainvoke({"messages": given}, {"configurable": scope})

@@ -38,7 +38,7 @@ def search(query: str = "") -> str:
 
 
 def make_agent(store: ConversationStore, replies: list[Any], *beside: Any, **options: Any) -> tuple[Any, ScriptedModel]:
-    """An agent with the store first and other middleware behind it."""
+    """An agent with the store first and other middleware after it."""
     model = ScriptedModel(replies=replies)
     saver = options.pop("checkpointer", None)
     tools = options.pop("tools", [search])
@@ -114,7 +114,7 @@ async def test_a_human_decides_on_another_worker(
     agent, _ = make_agent(store, [calls("search", query="a")], review("search", mode=mode), checkpointer=saver)
     waiting = await ask(agent, scope)
     assert "__interrupt__" in waiting
-    # The state of things while a human is asked: behind the model's hooks, but for each call in the midst of the tools.
+    # The state of things while a human is asked: after the model's hooks, but for each call in the midst of the tools.
     waits = [("human", "Before?"), ("ai", "Earlier."), ("human", "How?")] + ([("ai", "")] if mode == "per_call" else [])
     assert kinds(await log_of(store.conversation(**scope))) == waits
     answer, seen = DECISIONS[decision]

@@ -75,7 +75,7 @@ async def test_such_a_turn_goes_on_where_it_broke_off(store: ConversationStore, 
 
 
 async def test_a_structured_answer_without_an_id_is_given_again(store: ConversationStore, scope: dict[str, str]):
-    """The message that LangChain puts behind it has the call's new id."""
+    """The message that LangChain puts after it has the call's new id."""
     options = {"response_format": ToolStrategy(Report)}
     first = await ask(make_agent(store, calling("", name="Report", title="Bees"), **options)[0], scope)
     again = await ask(make_agent(store, **options)[0], scope)
@@ -96,7 +96,7 @@ async def test_a_call_without_an_id_that_can_not_be_read_is_answered(store: Conv
 
 
 def test_ids_that_tell_calls_apart_stay():
-    """The same objects come back, and a result behind another AI message is not touched."""
+    """The same objects come back, and a result after another AI message is not touched."""
     messages = [
         calling("a", "b"),
         ToolMessage("1", tool_call_id="b"),

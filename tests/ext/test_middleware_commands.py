@@ -61,7 +61,7 @@ def saver(request: pytest.FixtureRequest) -> InMemorySaver | None:
 async def test_the_model_sees_the_image_when_a_turn_goes_on(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
 ):
-    """The run broke off behind the tool: another worker shows the image, the tool does not run again."""
+    """The run broke off after the tool: another worker shows the image, the tool does not run again."""
     agent, _, _ = make_agent(store, [calls("screenshot"), BrokenOffError()], checkpointer=saver)
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
@@ -87,7 +87,7 @@ async def test_an_answer_about_an_image_is_given_again(
 
 
 async def test_a_resumed_run_still_answers_the_question(store: ConversationStore, scope: dict[str, str]):
-    """Taken up from its checkpoint behind the image, the answer is that of the question and is found under its id."""
+    """Taken up from its checkpoint after the image, the answer is that of the question and is found under its id."""
     saver = InMemorySaver()
     replies = [calls("screenshot"), BrokenOffError(), AIMessage("A seal.")]
     agent, model, _ = make_agent(store, replies, checkpointer=saver)
@@ -120,12 +120,12 @@ async def test_an_image_next_to_another_result_keeps_its_position(
     result = await ask(agent, scope)
     found = ("tool", "found ")
     assert kinds(result["messages"]) == [*TURN[:4], found, TURN[4]]
-    assert kinds(model.shown[-1]) == [*TURN[:3], found, TURN[3]]  # results directly behind their calls
+    assert kinds(model.shown[-1]) == [*TURN[:3], found, TURN[3]]  # results directly after their calls
     assert ran == []
 
 
 async def test_an_ai_message_of_a_tool_is_no_answer(store: ConversationStore, database: Any, scope: dict[str, str]):
-    """A turn that broke off behind it goes on: the model is asked, no result is lost, under ids of the tool's too."""
+    """A turn that broke off after it goes on: the model is asked, no result is lost, under ids of the tool's too."""
     note = AIMessage("A note of the tool.", id="note")
     with pytest.raises(BrokenOffError):
         await ask(make_agent(store, [calls("screenshot", "search"), BrokenOffError()], note)[0], scope)

@@ -160,8 +160,8 @@ async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationSto
     chat = store.conversation(**scope)
     await chat.rewind(before=str(caught.value.before))
     await ask(make_agent(store, [AIMessage("Well.")])[0], scope, "How?", "So.", "Why?")
-    live = [one.message.text for one in await chat.list_messages()]
-    assert live == ["How?", "So.", "Why?", "Well."]
+    active = [one.message.text for one in await chat.list_messages()]
+    assert active == ["How?", "So.", "Why?", "Well."]
 
 
 async def test_a_sync_agent_skips_too() -> None:

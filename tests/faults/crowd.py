@@ -25,11 +25,11 @@ TASKS = 4
 def make_batch(name: str, number: int, size: int) -> list[BaseMessage]:
     """A batch whose ids name its writer, some with a result that has a payload."""
     batch: list[BaseMessage] = [HumanMessage(f"{name} {number}", id=f"{name}/{number}/0")]
-    for place in range(1, size):
-        if place % 2:
-            batch.append(AIMessage("said", id=f"{name}/{number}/{place}"))
+    for index in range(1, size):
+        if index % 2:
+            batch.append(AIMessage("said", id=f"{name}/{number}/{index}"))
         else:
-            batch.append(ToolMessage("r" * 3_000, tool_call_id=f"c{number}", id=f"{name}/{number}/{place}"))
+            batch.append(ToolMessage("r" * 3_000, tool_call_id=f"c{number}", id=f"{name}/{number}/{index}"))
     return batch
 
 

@@ -107,12 +107,12 @@ async def test_the_checker_finds_nothing_wrong_where_nothing_is(forged: Forged) 
 
 async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
     """A page and a view may lack what was rewound, and nothing else."""
-    live = forged.ids[:-1]
+    active = forged.ids[:-1]
     await forged.chat.rewind(before=forged.ids[-1])
     forged.note("rewound", id=forged.ids[-1], count=1)
     await forged.append("after")
-    left = [*live, *(str(message.id) for message in make_turn("after"))]
-    forged.saw("page", left, ordinals=[[1, len(live)], [len(live) + 2, len(forged.ids)]])
+    left = [*active, *(str(message.id) for message in make_turn("after"))]
+    forged.saw("page", left, ordinals=[[1, len(active)], [len(active) + 2, len(forged.ids)]])
     forged.saw("view", left, summary=None, wrong=0)
     assert (await forged.check()).problems == {}
     forged.saw("view", forged.ids, summary=None, wrong=0)
@@ -187,7 +187,7 @@ async def test_the_checker_finds_orphans_and_lost_chunks(forged: Forged) -> None
 
 @pytest.fixture
 async def ended(own_database: Any) -> Forged:
-    """A conversation that was deleted, and one that began behind it."""
+    """A conversation that was deleted, and one that began after it."""
     round_ = Forged(own_database, "deleted")
     await round_.store.setup()
     await round_.append("before")

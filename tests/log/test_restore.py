@@ -169,7 +169,7 @@ async def repaired(chat: Conversation) -> None:
 async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledged(
     client: Client, database: Any, seconds: list[float], idle: int, answers: int
 ) -> None:
-    """One writes in the hole, the other behind it: once repaired, all readers see both, and can go on."""
+    """One writes in the hole, the other after it: once repaired, all readers see both, and can go on."""
     clock = Clock(monotonic=lambda: seconds[0])
     stores = [ConversationStore(client[database.name], clock=clock) for _ in range(2)]
     await stores[0].setup()

@@ -65,21 +65,21 @@ class Model:
     """A model of a conversation: the active messages, and the steps that led to them."""
 
     def __init__(self) -> None:
-        self.live: list[BaseMessage] = []
+        self.active: list[BaseMessage] = []
         self.undo: list[list[BaseMessage]] = []
 
     def rewind(self, back: int) -> str | None:
         """Rewind some of the last messages, or all of them; gives the id of the first one."""
-        if not self.live:
+        if not self.active:
             return None
-        self.undo.append(list(self.live))
-        gone, self.live = self.live[-back:], self.live[:-back]
+        self.undo.append(list(self.active))
+        gone, self.active = self.active[-back:], self.active[:-back]
         return gone[0].id
 
     def take_back(self) -> None:
         """The last rewind is taken back, and those before it are what they were then."""
         if self.undo:
-            self.live = self.undo.pop()
+            self.active = self.undo.pop()
 
 
 def comparable(history: History) -> list[Any]:
@@ -104,7 +104,7 @@ async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(scri
         if kind == "append":
             batch = [message for one in value for message in made(one)]
             await chat.append(batch)
-            model.live += batch
+            model.active += batch
             log += batch
         elif kind == "rewind" and (message_id := model.rewind(value)):
             assert await chat.rewind(before=message_id) > 0
@@ -118,26 +118,26 @@ async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(scri
         elif kind == "switch":
             chat, other = other, chat
     fresh = ConversationStore(database).conversation(user_id="b", thread_id=thread)
-    if model.live:
-        await fresh.append(model.live)
+    if model.active:
+        await fresh.append(model.active)
     cold = ConversationStore(database).conversation(user_id="a", thread_id=thread)
     for policy in POLICIES:
         expected = comparable(await fresh.load_history(policy))
         for one in (chat, other, cold):
             assert comparable(await one.load_history(policy)) == expected
-    assert same_messages([one.message for one in await cold.list_messages(limit=1_000, full=True)], model.live)
-    assert same_messages([message async for turn in cold.turns() for message in turn.messages], model.live)
+    assert same_messages([one.message for one in await cold.list_messages(limit=1_000, full=True)], model.active)
+    assert same_messages([message async for turn in cold.turns() for message in turn.messages], model.active)
     assert same_messages([message async for message in cold.messages()], log)
     assert ((await cold.info()).message_count, (await cold.info()).tokens) == (
-        len(model.live),
+        len(model.active),
         (await fresh.info()).tokens,
     )
 
 
-@pytest.mark.parametrize(("ordinal", "live"), [(2, True), (3, False), (4, False), (5, True)])
-def test_what_is_in_a_gap_is_not_live(ordinal: int, live: bool) -> None:
-    """Both ends of a gap are in it."""
-    assert is_active([RewoundRange(3, 4, 2, 3)], ordinal) == live
+@pytest.mark.parametrize(("ordinal", "expected"), [(2, True), (3, False), (4, False), (5, True)])
+def test_what_is_in_a_gap_is_not_live(ordinal: int, expected: bool) -> None:
+    """Both ends belong to the range."""
+    assert is_active([RewoundRange(3, 4, 2, 3)], ordinal) == expected
 
 
 def test_reading_passes_over_entries_without_live_messages() -> None:

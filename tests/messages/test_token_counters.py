@@ -134,7 +134,7 @@ async def test_views_are_stable_for_a_store_that_only_loads(stores, scope):
 
 
 async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store(stores, scope):
-    """Sizes up to the summary are by the old counter, those behind it by the new one: warm and cold still agree."""
+    """Sizes up to the summary are by the old counter, those after it by the new one: warm and cold still agree."""
 
     async def short(messages: Sequence[BaseMessage], summary: str | None) -> str:
         return "short"
@@ -154,19 +154,19 @@ async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store
 
 
 async def test_rewinds_keep_the_sums_of_two_counters_right(stores, scope):
-    """A rewind into what another counter wrote, then an append: totals are those of what is live."""
+    """A rewind into what another counter wrote, then an append: totals are those of what is active."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
     await write(default, range(4))
     await write(other, range(4, 8))
     for point, chat, counter in [("h6", default, approximate_tokens), ("h2", other, characters)]:
         await chat.rewind(before=point)
         await write(chat, range(int(point[1:]) * 100, int(point[1:]) * 100 + 2))
-        live = [message async for turn in chat.turns() for message in turn.messages]
-        assert (await chat.info()).tokens == counter(live)
+        active = [message async for turn in chat.turns() for message in turn.messages]
+        assert (await chat.info()).tokens == counter(active)
     await default.undo_rewind()
     await write(default, range(900, 901))
-    live = [message async for turn in default.turns() for message in turn.messages]
-    assert (await default.info()).tokens == approximate_tokens(live)
+    active = [message async for turn in default.turns() for message in turn.messages]
+    assert (await default.info()).tokens == approximate_tokens(active)
 
 
 async def test_what_payloads_hold_is_estimated(stores, scope):
@@ -244,5 +244,5 @@ async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(s
     await write(other, range(4, 5))
     await other.rewind(before="h4")
     await write(default, range(900, 901))
-    live = [message async for turn in default.turns() for message in turn.messages]
-    assert (await default.info()).tokens == approximate_tokens(live)
+    active = [message async for turn in default.turns() for message in turn.messages]
+    assert (await default.info()).tokens == approximate_tokens(active)

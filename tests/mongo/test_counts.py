@@ -326,14 +326,14 @@ async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, co
     """Its text and what the tool said of it come at once, with no chunk that holds neither."""
     turn = rag_turn("And seals?")
     texts = [uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)]  # 9.6 MB, 320 B, 6.4 MB, 320 B
-    artifact = [{"content": text, "title": f"T{place}"} for place, text in enumerate(texts)]
+    artifact = [{"content": text, "title": f"T{index}"} for index, text in enumerate(texts)]
     turn[2] = turn[2].model_copy(update={"artifact": artifact})
     first, _ = (await chat.append(turn)).source_ids or (0, 0)
-    for place, chunks in ((1, 1), (3, 1), (2, 2), (0, 2)):
+    for index, chunks in ((1, 1), (3, 1), (2, 2), (0, 2)):
         with commands.counted():
-            page = await chat.get_sources([first + place])
-        assert texts[place].startswith(page.sources[0].content)
-        assert page.sources[0].title == f"T{place}"
+            page = await chat.get_sources([first + index])
+        assert texts[index].startswith(page.sources[0].content)
+        assert page.sources[0].title == f"T{index}"
         assert commands.names == ["find", "find"]
         assert commands.documents <= 1 + chunks
 
@@ -361,7 +361,7 @@ async def test_a_warm_append_with_sources_is_one_command(chat: Conversation, com
 async def test_a_rewind_costs_each_process_one_round_trip_once(
     chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
 ) -> None:
-    """A load that learns of it reads the marker, and says so; the next one costs what it did before."""
+    """A load that learns of it reads the rewind entry, and says so; the next one costs what it did before."""
     question = (await chat.list_messages(limit=4))[0].message.id
     assert await cold(client, database_name, chat).rewind(before=str(question)) == 4
     for round_trips, finds in ((2, 2), (1, 1)):

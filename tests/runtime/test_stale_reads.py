@@ -184,7 +184,7 @@ async def test_a_primary_that_steps_down_is_no_refusal(said: str) -> None:
 
 
 def miss_the_marker(monkeypatch: pytest.MonkeyPatch, *, behind_at: int) -> dict[str, int]:
-    """The first read of a marker misses it, and one read of the tail is behind; counts the calls of both."""
+    """The first read of a rewind entry misses it, and one read of the tail is stale; counts the calls of both."""
     entry, last_totals, calls = Log.entry, Log.last_totals, {"entry": 0, "last_totals": 0}
 
     async def no_entry(log: Log, conversation: str, number: int) -> Entry:
@@ -232,7 +232,7 @@ async def test_a_rewind_that_an_append_hears_of_is_waited_for(
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A tail that names a marker was read of a log that has it, so a read that misses it is behind."""
+    """A tail that names a rewind entry was read of a log that has it, so a read that misses it is stale."""
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
     await other.rewind(before="q2")
     calls = miss_the_marker(monkeypatch, behind_at=2)

@@ -143,7 +143,7 @@ class Agent:
 
     async def turn(self) -> None:
         """A question, some calls at once, their results in one batch or one by one from several stores, an answer."""
-        calls = [f"call-{place}" for place in range(self.dice.randint(1, 3))]  # the same ids in every turn
+        calls = [f"call-{index}" for index in range(self.dice.randint(1, 3))]  # the same ids in every turn
         asked = HumanMessage("Where are whales?", id=self.new_id("question"))
         called = AIMessage(
             "", id=self.new_id("call"), tool_calls=[{"name": "search", "args": {}, "id": call} for call in calls]
@@ -245,7 +245,7 @@ async def sources_in(chat: Conversation, log: Sequence[BaseMessage]) -> list[Sou
     """All sources of a conversation in the order of its log."""
     ids = [str(message.id) for message in log]
     records = [
-        record for place in range(0, len(ids), 200) for record in await chat.get_tool_messages(ids[place : place + 200])
+        record for index in range(0, len(ids), 200) for record in await chat.get_tool_messages(ids[index : index + 200])
     ]
     return [source for record in records for source in record.sources]
 
@@ -316,11 +316,11 @@ async def test_the_first_number_of_a_text_is_remembered(play: Play, seed: int) -
 async def test_receipts_tell_the_truth(play: Play, seed: int) -> None:
     """Ordinals are places in the log; what was written, and under which numbers, is what is there."""
     world = await play(seed)
-    places = [str(message.id) for message in world.log]
+    indexes = [str(message.id) for message in world.log]
     for agent in world.agents:
         for ids, receipt, cancelled in agent.receipts:
             assert list(receipt.message_ids) == ids
-            assert [places[ordinal - 1] for ordinal in receipt.ordinals] == ids
+            assert [indexes[ordinal - 1] for ordinal in receipt.ordinals] == ids
             assert (receipt.first, receipt.last) == (min(receipt.ordinals), max(receipt.ordinals))
             assert receipt.written in ((0, len(ids)) if cancelled else (len(ids),))
             sources = [source for source in world.sources if source.tool_message_id in ids]
@@ -386,8 +386,8 @@ async def test_every_match_is_on_some_page(play: Play, monkeypatch: pytest.Monke
             cursor = page.cursor
         texts = expected_of(world, asked)
         expected = {number: {first for first, _ in matches(text, find)} for number, text in texts.items()}
-        assert {number: places for number, places in found.items() if number} == {
-            number: places for number, places in expected.items() if places
+        assert {number: indexes for number, indexes in found.items() if number} == {
+            number: indexes for number, indexes in expected.items() if indexes
         }
 
 
@@ -452,13 +452,13 @@ async def page_of(chat: Conversation, page_tokens: int, asked: dict[str, Any]) -
     tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
     text = str((await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": asked})).content)
     assert len(text) <= page_tokens * 4
-    page, place = Page([], None), 0
-    while header := _HEADER.match(text, place):
+    page, index = Page([], None), 0
+    while header := _HEADER.match(text, index):
         start, end, length = (int(number) for number in header.group(2, 3, 4))
         assert start <= end <= length
         page.parts.append((int(header[1] or 0), start, text[header.end() : header.end() + end - start]))
-        place = header.end() + end - start + 1
-    *remarks, last = text[place:].split("\n")
+        index = header.end() + end - start + 1
+    *remarks, last = text[index:].split("\n")
     assert all(line.startswith(("Not found: 900000.", "No match for ", "What follows is ")) for line in remarks)
     cursor = _LAST.fullmatch(last)
     assert cursor, text[-200:]

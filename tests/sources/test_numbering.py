@@ -345,7 +345,7 @@ class TestStandard(ToolsUnitTests):
 
 
 async def test_what_a_tool_says_of_itself_stays(chat: Conversation) -> None:
-    """An agent ends behind a tool that returns directly, tracing finds its tags, a provider its extras."""
+    """An agent ends after a tool that returns directly, tracing finds its tags, a provider its extras."""
     said = {"return_direct": True, "tags": ["a"], "metadata": {"b": 1}, "extras": {"c": 2}}
     wrapped = number_sources(search.model_copy(update=said), chat)
     assert {name: getattr(wrapped, name) for name in said} == said

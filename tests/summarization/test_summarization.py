@@ -202,7 +202,7 @@ def test_another_overflow_is_refused(summarize):
 
 
 def test_the_summary_takes_the_place_of_the_oldest(summarize):
-    """Summary first, the rest as the same objects behind it, the bookkeeping exact, the text bare."""
+    """Summary first, the rest as the same objects after it, the bookkeeping exact, the text bare."""
     model, messages = ScriptedModel("They talked."), talk(*"hahahah")
     result = summarize(messages, model=model, max_tokens=6)
     assert result.running_summary == RunningSummary("They talked.", set("123456"), "6")
@@ -339,7 +339,7 @@ def test_the_input_is_not_changed(summarize):
 
 
 def test_a_later_summary_extends_the_earlier(summarize):
-    """It gets the old text and only messages behind the last summarised one."""
+    """It gets the old text and only messages after the last summarised one."""
     model, messages = ScriptedModel("first", "second"), talk(*"hahahah")
     one = summarize(messages[:5], model=model, max_tokens=4)
     two = summarize(
@@ -466,7 +466,7 @@ def by_words(messages: Sequence[BaseMessage]) -> int:
 
 
 def sized(*kinds: str) -> list[BaseMessage]:
-    """`talk`, each message with as many words as the number behind a colon says, else one."""
+    """`talk`, each message with as many words as the number after a colon says, else one."""
     found = talk(*(kind.partition(":")[0] for kind in kinds))
     return [
         message.model_copy(update={"content": "word " * int(kind.partition(":")[2] or 1)})
@@ -475,7 +475,7 @@ def sized(*kinds: str) -> list[BaseMessage]:
 
 
 def test_a_long_question_is_folded_with_its_answer(summarize):
-    """Nothing can be cut before the sum is reached, but behind it: the result keeps to the limit."""
+    """Nothing can be cut before the sum is reached, but after it: the result keeps to the limit."""
     model = ScriptedModel("They met.")
     messages = [
         HumanMessage("word " * 95, id="1"),
@@ -625,7 +625,7 @@ def test_a_late_result_counts_as_it_comes_out(summarize):
         max_summary_tokens=10,
         token_counter=by_words,
     )
-    assert less.over_budget  # an open question, and results behind it
+    assert less.over_budget  # an open question, and results after it
 
 
 # ---------------------------------------------------------------------------------------------------------------------

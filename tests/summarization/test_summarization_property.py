@@ -106,7 +106,7 @@ def test_every_summarised_message_was_shown_once(case):
 @many
 @given(cases)
 def test_the_model_is_shown_what_providers_accept(case):
-    """Each call with its results directly behind it, nothing else, in every step; all others in the log's order."""
+    """Each call with its results directly after it, nothing else, in every step; all others in the log's order."""
     model, running = ScriptedModel(), None
     for stop in case.stops:
         running = case.summarize([*case.system, *case.log[:stop]], running, model).running_summary

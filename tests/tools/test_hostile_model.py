@@ -438,7 +438,7 @@ async def test_whatever_calls_a_model_writes_are_kept_and_shown(
     asked = AIMessage(said, tool_calls=made, invalid_tool_calls=broken)
     output = "line\n" * (900 if is_large else 2)
     results = [
-        ToolMessage(output, id=f"r{place}", tool_call_id=call["id"]) for place, call in enumerate(made) if call["id"]
+        ToolMessage(output, id=f"r{index}", tool_call_id=call["id"]) for index, call in enumerate(made) if call["id"]
     ]
     await chat.append([HumanMessage("?"), asked, *results])
     await chat.append([AIMessage("so"), HumanMessage("and?"), AIMessage("so")])

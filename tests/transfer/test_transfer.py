@@ -207,7 +207,7 @@ async def test_a_look_writes_nothing_and_says_what_would_be(store, client, datab
 
 
 async def test_only_some_are_read(store):
-    """`limit` counts conversations, and nothing behind them is asked for."""
+    """`limit` counts conversations, and nothing after them is asked for."""
 
     def records() -> Any:
         yield record("one")
@@ -294,7 +294,7 @@ async def test_a_bad_message_alone_may_be_left_out(store):
 
 
 async def test_a_message_that_was_left_out_is_not_added_at_the_end(store):
-    """Once it can be read, it would stand behind what followed it; so the conversation is named and left as it is."""
+    """Once it can be read, it would stand after what followed it; so the conversation is named and left as it is."""
     good = record("one", 2)
     bad = ConversationRecord(id="one", messages=[*good.messages[:2], {"role": "king"}, *good.messages[3:]])
     await taken(store, bad, skip_messages=True)
@@ -674,13 +674,13 @@ async def test_an_export_brought_back_twice_at_once(client, database_name, store
     """Messages and rewinds are there once, in order, whichever of the two imports is ahead."""
     await lived(store)
     written = await exported(store)
-    live = [one.message.id for one in await chat_of(store).list_messages(limit=1_000)]
+    active = [one.message.id for one in await chat_of(store).list_messages(limit=1_000)]
     stores = [await ready(client, database_name, f"both{database_name}_") for _ in range(3)]
     reports = await asyncio.gather(*(brought(one, written, tmp_path) for one in stores))
     assert [report.left_out for report in reports] == [0] * 3, [reasons(report) for report in reports]
     chat = chat_of(stores[0])
     assert same_messages(await log_of(chat), await log_of(chat_of(store)))
-    assert [one.message.id for one in await chat.list_messages(limit=1_000)] == live
+    assert [one.message.id for one in await chat.list_messages(limit=1_000)] == active
 
 
 @examples(15, suppress_health_check=SHARED_FIXTURES)
@@ -720,15 +720,15 @@ async def test_types_of_an_application_come_back(client, database_name, tmp_path
 
 
 async def test_the_openai_format_goes_out_and_back(store, other, tmp_path):
-    """The live messages with their ids, scope and title; what the format cannot hold is named."""
+    """The active messages with their ids, scope and title; what the format cannot hold is named."""
     chat = await lived(store)
     lines = (await exported(store, format="openai")).splitlines()
     [line] = [json.loads(line) for line in lines]
     assert (line["scope"], line["id"]) == (chat.scope, "one")
-    live = [one.message.id for one in await chat.list_messages(limit=1_000)]
-    assert [one["id"] for one in line["messages"]] == live
+    active = [one.message.id for one in await chat.list_messages(limit=1_000)]
+    assert [one["id"] for one in line["messages"]] == active
     assert (await brought(other, lines[0], tmp_path)).is_complete
-    assert [one.id for one in await log_of(chat_of(other))] == live
+    assert [one.id for one in await log_of(chat_of(other))] == active
     report = await export_conversations(store, io.BytesIO().write, format="openai")
     assert [problem.what for problem in report.problems] == ["changed"]
     assert "artifact of 3" in report.problems[0].reason

@@ -454,7 +454,7 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
     ],
 )
 def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines, problem):
-    """It says what is wrong with it; conversations before and behind it are read."""
+    """It says what is wrong with it; conversations before and after it are read."""
     [before, bad, after] = read([*LINES, *lines, *LINES])
     assert isinstance(before, ConversationRecord)
     assert isinstance(bad, BadRecord)

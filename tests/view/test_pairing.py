@@ -460,19 +460,19 @@ def test_the_checker_finds_each_violation(kinds, problems):
     assert check_pairing(_log(*kinds)) == problems
 
 
-@pytest.mark.parametrize("place", range(len(VALID)))
-def test_the_checker_finds_a_mutation_of_a_valid_list(place):
+@pytest.mark.parametrize("index", range(len(VALID)))
+def test_the_checker_finds_a_mutation_of_a_valid_list(index):
     """Taking out, doubling or moving a result, and putting anything between call and result, is found."""
     log = _log(*VALID)
     stranger = _message("m99 human")
     result = _message("m98 tool x")
-    in_group = isinstance(log[place], ToolMessage)
+    in_group = isinstance(log[index], ToolMessage)
     if in_group:
-        assert check_pairing([*log[:place], *log[place + 1 :]])
-        assert check_pairing([*log[:place], *log[place + 1 :], log[place]])
-        assert check_pairing([*log[:place], log[place], *log[place:]])
-        assert check_pairing([*log[:place], stranger, *log[place:]])
-    assert check_pairing([*log[:place], result, *log[place:]])
+        assert check_pairing([*log[:index], *log[index + 1 :]])
+        assert check_pairing([*log[:index], *log[index + 1 :], log[index]])
+        assert check_pairing([*log[:index], log[index], *log[index:]])
+        assert check_pairing([*log[:index], stranger, *log[index:]])
+    assert check_pairing([*log[:index], result, *log[index:]])
 
 
 @many

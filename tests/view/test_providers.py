@@ -103,7 +103,7 @@ async def test_a_result_that_comes_back_under_a_new_id_finds_its_call(chat: Conv
 @given(st.lists(messages, max_size=8), names)
 def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: str) -> None:
     """Paired as before, ids in form and each once, nothing lost but reasoning; again changes nothing."""
-    numbered = [message.model_copy(update={"id": f"m{place}"}) for place, message in enumerate(given_)]
+    numbered = [message.model_copy(update={"id": f"m{index}"}) for index, message in enumerate(given_)]
     paired = pair(with_original_ids(numbered, provider)).messages
     made = made_for(paired, provider)
     form = PROVIDERS[provider]
@@ -140,7 +140,7 @@ def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any
     def numbered(*batch: BaseMessage) -> list[BaseMessage]:
         nonlocal number
         number += len(batch)
-        return [one.model_copy(update={"id": f"m{number - place}"}) for place, one in enumerate(batch)]
+        return [one.model_copy(update={"id": f"m{number - index}"}) for index, one in enumerate(batch)]
 
     for turn in [head, *([one for step in steps for one in step] for steps in turns)]:
         if turn:

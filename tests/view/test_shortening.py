@@ -69,9 +69,9 @@ def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words, tokens)
 
 def _pastes(number: int, policy: HistoryPolicy, tokens: int = 5_000) -> PureLog:
     log = PureLog()
-    for place in range(number):
-        log.append([HumanMessage(_text(tokens, f"q{place}-"), id=f"h{place}")])
-        log.append([AIMessage(_text(tokens, f"a{place}-"), id=f"z{place}")])
+    for index in range(number):
+        log.append([HumanMessage(_text(tokens, f"q{index}-"), id=f"h{index}")])
+        log.append([AIMessage(_text(tokens, f"a{index}-"), id=f"z{index}")])
     return log
 
 
@@ -81,7 +81,7 @@ def test_a_policy_that_shortens_reads_no_payload(tokens):
     policy = HistoryPolicy(shorten_over=tokens)
     log = _pastes(8, policy)
     view = log.view(policy)
-    assert view.shortened == tuple(f"{kind}{place}" for place in range(8) for kind in "hz")
+    assert view.shortened == tuple(f"{kind}{index}" for index in range(8) for kind in "hz")
     assert view.tokens == approximate_tokens(view.messages) <= 32_000
     assert payloads_needed(rows_of(log.entries), policy) == []
     asked = HumanMessage(_text(6_000, "now"), id="now")
@@ -103,13 +103,13 @@ def test_above_a_thousand_tokens_the_payload_is_read():
 def test_views_with_long_texts_change_seldom(policy):
     """Turns leave several at a time, so the view at the start of a turn mostly begins with the one before."""
     log, before, changes = PureLog(), list[BaseMessage](), 0
-    for place in range(60):
-        log.append([HumanMessage(_text(1_500, f"q{place}-"), id=f"h{place}")])
+    for index in range(60):
+        log.append([HumanMessage(_text(1_500, f"q{index}-"), id=f"h{index}")])
         view = log.view(policy)
         assert view.tokens <= (policy.max_tokens or 0)
         changes += not same(view.messages[: len(before) - 1], before[:-1])
         before = view.messages
-        log.append([AIMessage(_text(1_500, f"a{place}-"), id=f"z{place}")])
+        log.append([AIMessage(_text(1_500, f"a{index}-"), id=f"z{index}")])
     assert changes <= 15
 
 
@@ -168,9 +168,9 @@ def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on():
     log.append(_large("paste"))
     log.append([HumanMessage("go on", id="h9")])
     shown = list[str]()
-    for place in range(80):
-        call = {"name": "f", "args": {}, "id": f"c{place}"}
-        log.append([AIMessage(_text(400, f"s{place}-"), id=f"a{place}", tool_calls=[call])])
+    for index in range(80):
+        call = {"name": "f", "args": {}, "id": f"c{index}"}
+        log.append([AIMessage(_text(400, f"s{index}-"), id=f"a{index}", tool_calls=[call])])
         view = log.view(HistoryPolicy())
         shown.append(next((one.text for one in view.messages if one.id == "h"), ""))
     changes = sum(one != other for one, other in pairwise(shown))

@@ -29,7 +29,7 @@ def _result(content: Any = "found", **fields: Any) -> ToolMessage:
 
 
 def _stored(message: ToolMessage, *before: Any, reserved: int = 0) -> EntryMessage:
-    """The message as its entry holds it, behind others."""
+    """The message as its entry holds it, after others."""
     log = PureLog()
     if reserved:
         hits = [("x" * 500, {"source_id": reserved})]

@@ -321,7 +321,7 @@ def _with_everyone() -> list[BaseMessage]:
 
 
 def test_a_result_whose_call_is_left_out_is_shown_as_text():
-    """Nothing that comes late is lost behind a note; what comes later moves it nowhere; its id is its own."""
+    """Nothing that comes late is lost after a note; what comes later moves it nowhere; its id is its own."""
     call = AIMessage("", id="a", tool_calls=[{"name": "pay", "args": {"invoice": 7}, "id": "c"}])
     log = _log([HumanMessage("Pay.", id="h"), call], *(turn(number, said=2_000) for number in range(9)))
     late = ToolMessage("Paid.", id="t", tool_call_id="c")

@@ -32,7 +32,7 @@ some = examples(60)
 
 
 def _moments(log: PureLog) -> Iterator[tuple[PureLog, Row]]:
-    """The log as it was behind each entry, with its last row."""
+    """The log as it was after each entry, with its last row."""
     for entry in log.entries:
         earlier = log.until(entry.number)
         yield earlier, rows_of(earlier.entries)[-1]
