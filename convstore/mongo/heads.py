@@ -194,10 +194,13 @@ class Heads:
 
 def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
     """Return the update that refreshes a head; its date and the start of the view never go back."""
+    fields: dict[str, Any] = {"totals": totals_document(totals)}
     newest: dict[str, Any] = {"start": start_document(start)}
     if totals.updated_at:
         newest["updated_at"] = totals.updated_at
-    return {"$set": {"totals": totals_document(totals)}, "$max": newest}
+    if totals.entries == 1:
+        fields["created_at"] = totals.updated_at
+    return {"$set": fields, "$max": newest}
 
 
 def head_from(document: Document) -> Head:

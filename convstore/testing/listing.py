@@ -280,6 +280,20 @@ class ListContract:
         assert "open_until" not in await _head(database, user, "whole")
         await appender.close()
 
+    async def test_a_conversation_is_dated_by_its_first_message(
+        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+    ) -> None:
+        """Not by a title that was set before it, in `info` and in listings."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        await chat.update(title="Soon")
+        time.seconds += 5
+        await chat.append(HumanMessage("q"))
+        time.seconds += 20
+        await chat.append(AIMessage("a"))
+        [listed] = (await new_store(clock=time.clock).list_conversations(user_id=user)).conversations
+        [first, _] = await chat.list_messages()
+        assert listed.created_at == (await chat.info()).created_at == first.created_at == _START + timedelta(seconds=5)
+
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:

@@ -340,8 +340,10 @@ class ConversationInfo(_Value):
             deletion has another one.
         title: Set with `update`, None if never.
         metadata: Set with `update`, {} if never.
-        created_at: When its first message was appended (UTC); None for a scope without a conversation.
-        updated_at: When its last message was appended (UTC); in a listing up to 15 s old.
+        created_at: When its first message was appended (UTC), or source ids were reserved before it; None for a scope
+            without a conversation. Of a conversation without messages, when its title or metadata was first set.
+        updated_at: When a message was last appended or rewound, or source ids were reserved (UTC). In a listing also
+            when title or metadata was set, and up to 15 s old.
         message_count: Messages in the log, without rewound ones.
         turns: Human messages among them.
         tokens: Their size, by the token counter of the store that appended last.

@@ -598,7 +598,7 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
         "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
         "listed": [one.model_dump(exclude={"seen"}) for one in await chat.list_messages(limit=1_000)],
         "annotations": await chat.annotations([str(one.id) for one in await log_of(chat)]),
-        "info": info.model_dump(exclude={"conversation_id", "updated_at", "created_at"}),
+        "info": info.model_dump(exclude={"conversation_id", "updated_at"}),
         "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
     }
 
