@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -22,6 +23,8 @@ from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, MessageRewoundError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.turn import linked, result_id
+from convstore.log.entry import Entry
+from convstore.mongo.log import Log
 from convstore.summarization import HeadTailSummarizer
 from convstore.values.policy import CompactionRule
 
@@ -120,6 +123,32 @@ async def test_a_question_goes_on_where_it_broke_off(store: ConversationStore, d
     assert len(model.shown) == 1
     wanted = [QUESTION, "", "found a", "", "found b", "By dancing."]
     assert [message.text for message in result["messages"]] == wanted
+    assert await log_of(store.conversation(**scope)) == result["messages"]
+
+
+async def test_an_answer_in_flight_at_a_cancellation_is_the_answer(
+    store: ConversationStore, database: Any, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """The cancelled run ends when its insert has, so the next one finds the answer and does not ask the model again."""
+    insert, is_sent = Log.insert, asyncio.Event()
+
+    async def insert_answers_slowly(log: Log, conversation: str, entry: Entry, *values: Any, **options: Any) -> None:
+        if any(message.type == "ai" for message in entry.messages):
+            is_sent.set()
+            await asyncio.sleep(0.1)
+        await insert(log, conversation, entry, *values, **options)
+
+    monkeypatch.setattr(Log, "insert", insert_answers_slowly)
+    agent, _, _ = make_agent(store, [AIMessage("By dancing.")])
+    run = asyncio.ensure_future(ask(agent, scope))
+    await is_sent.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    agent, model, _ = make_agent(elsewhere(store, database), [AIMessage("By smell.")])
+    result = await ask(agent, scope)
+    assert [message.text for message in result["messages"]] == [QUESTION, "By dancing."]
+    assert model.shown == []
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
 
