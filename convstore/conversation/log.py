@@ -7,6 +7,7 @@ source.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import EllipsisType
@@ -15,9 +16,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from convstore.conversation.services import ServiceHost, Services
-from convstore.exceptions import ConversationDeletedError
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
-from convstore.log.rewind import Rewinds
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import as_of
@@ -28,6 +28,9 @@ from convstore.values.stamps import ViewStamp, write_stamp
 
 _PAGE = 200
 """Messages whose annotations are read with one command."""
+
+RewoundOrdinals = tuple[tuple[int, int], ...]
+"""Ranges of rewound messages: first and last ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class LogMessage:
         entry: Number of its entry.
         created_at: When it was appended (UTC).
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
-        is_rewound: True if views leave it out.
+        rewound: Ranges of ordinals, first and last, that were rewound when it was appended.
         annotations: Values set with `annotate`.
         seen: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
     """
@@ -50,7 +53,7 @@ class LogMessage:
     entry: int
     created_at: datetime
     sources: str
-    is_rewound: bool
+    rewound: RewoundOrdinals = ()
     annotations: dict[str, Any] = field(default_factory=dict)
     seen: ViewStamp | None = None
 
@@ -80,18 +83,23 @@ class ConversationLog:
     async def read(self, snapshot: Totals) -> AsyncIterator[LogMessage]:
         """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
 
+        One command more for each rewind, as what was rewound at that time is read.
+
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
-        services, page = await self._services(), list[LogMessage]()
-        cached = await services.reader.find(self._scope)
-        if cached is None:
-            raise ConversationDeletedError("the conversation was deleted while its log was read; begin again")
-        rewinds, changed = await services.reader.rewinds(cached, snapshot), 0
+        services, cached = await self._found()
+        page = list[LogMessage]()
+        changed = at = 0
+        rewound: RewoundOrdinals = ()
         async for _, entry in services.reader.walk(self._scope):
             if entry.number > snapshot.entries:
                 break
-            page += await self._decode(services, cached, entry, rewinds, changed)
+            if entry.messages and entry.totals.rewind_entry != at:
+                at = entry.totals.rewind_entry
+                with suppress(CorruptDocumentError):  # the log lost this rewind and was repaired
+                    rewound = await self.rewound(entry.totals)
+            page += await self._decode(services, cached, entry, rewound, changed)
             if entry.messages or entry.totals.rewind_entry == entry.number:
                 changed = entry.number
             if len(page) >= _PAGE:
@@ -100,6 +108,17 @@ class ConversationLog:
                 page = []
         for message in await self._with_annotations(services, cached, page):
             yield message
+
+    async def rewound(self, snapshot: Totals) -> RewoundOrdinals:
+        """Return the messages that are rewound as of an entry, whose totals are given.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted meanwhile.
+        """
+        services, cached = await self._found()
+        async with services.reader.reading(cached):
+            rewinds = await services.reader.rewinds(cached, snapshot)
+        return tuple((one.first, one.last) for one in rewinds.ranges)
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
         """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""
@@ -158,8 +177,15 @@ class ConversationLog:
         """Bring the listing up to date: the log is complete, and `prune` may remove the conversation."""
         await (await self._services()).open_heads.close(self._scope)
 
+    async def _found(self) -> tuple[Services, CachedConversation]:
+        services = await self._services()
+        cached = await services.reader.find(self._scope)
+        if cached is None:
+            raise ConversationDeletedError("the conversation was deleted while its log was read; begin again")
+        return services, cached
+
     async def _decode(
-        self, services: Services, cached: CachedConversation, entry: Entry, rewinds: Rewinds, changed: int
+        self, services: Services, cached: CachedConversation, entry: Entry, rewound: RewoundOrdinals, changed: int
     ) -> list[LogMessage]:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):
@@ -173,7 +199,7 @@ class ConversationLog:
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
-                is_rewound=not rewinds.is_active(stored.ordinal),
+                rewound=rewound,
                 seen=stamp if stamp and stamp.entry >= changed else None,
             )
             for stored, message, stamp in zip(entry.messages, messages, stamps, strict=True)

@@ -5,12 +5,16 @@ file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "seen": {…}}
-    {"end": {"messages": 1, "rewound": [[first, last], …], "sources_through": 10, "summaries": […]}}
+    {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […]}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
-readers; an import skips them, because compaction writes new ones. A stamp is there if an import can restore it: its
-view shows no summary, and saw everything before the entry of its message.
+readers; an import skips them, because compaction writes new ones.
+
+``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
+its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw
+everything before the entry of its message. An import restores it unless its message is in a range of ``undone``, which
+has the messages that were appended between a rewind and its undoing.
 """
 
 from __future__ import annotations
@@ -63,12 +67,19 @@ def message_line(codec: Codec, message: LogMessage, *, ordinal: int, entry: int)
 
 
 def end_line(
-    *, messages: int, rewound: Sequence[tuple[int, int]], sources_through: int, summaries: Sequence[Summary]
+    *,
+    messages: int,
+    rewound: Sequence[tuple[int, int]],
+    undone: Sequence[tuple[int, int]] = (),
+    sources_through: int,
+    summaries: Sequence[Summary],
 ) -> bytes:
     """Return the last line of a conversation."""
     end: dict[str, Any] = {"messages": messages}
     if rewound:
         end["rewound"] = rewound
+    if undone:
+        end["undone"] = undone
     if sources_through:
         end["sources_through"] = sources_through
     if summaries:
@@ -170,15 +181,22 @@ class ArchiveReader:
             return conversation.as_bad()
         if end["messages"] != number:
             return conversation.as_bad(f"it has {number} messages, and should have {end['messages']}")
-        rewound = [(int(first), int(last)) for first, last in end.get("rewound", ())]
+        items = conversation.items
+        for first, last in _ranges(end, "undone", number):
+            items[first - 1 : last] = [replace(one, seen=None) for one in items[first - 1 : last]]
         summaries = len(end.get("summaries", ()))
         return replace(
             conversation.record,
-            messages=conversation.items,
-            rewound=[(first, last) for first, last in rewound if 1 <= first <= last <= number],
+            messages=items,
+            rewound=_ranges(end, "rewound", number),
             sources_through=int(end.get("sources_through", 0)),
             notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
         )
+
+
+def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, int]]:
+    ranges = [(int(first), int(last)) for first, last in end.get(name, ())]
+    return [(first, last) for first, last in ranges if 1 <= first <= last <= number]
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import tempfile
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
@@ -24,7 +25,7 @@ from convstore import (
     StoreUnavailableError,
     Summary,
 )
-from convstore.conversation.log import LogMessage
+from convstore.conversation.log import LogMessage, RewoundOrdinals
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
@@ -135,11 +136,18 @@ async def _listed(
 
 
 class _ArchiveOrdinals:
-    """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds."""
+    """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds.
+
+    Attributes:
+        rewound: The rewinds in order, without those that were undone: each of its first message, after its last one.
+        undone: Messages that were appended between a rewind and its undoing.
+    """
 
     def __init__(self) -> None:
         self._ordinals = array("q")
+        self._latest: RewoundOrdinals = ()
         self.rewound: list[tuple[int, int]] = []
+        self.undone: list[tuple[int, int]] = []
 
     @property
     def messages(self) -> int:
@@ -148,13 +156,28 @@ class _ArchiveOrdinals:
 
     def add(self, message: LogMessage) -> int:
         """Return the position of the next message."""
+        self.rewind(message.rewound)
         self._ordinals.append(message.ordinal)
-        position = len(self._ordinals)
-        if message.is_rewound:
-            is_next = self.rewound and self.rewound[-1][1] == position - 1
-            first = self.rewound.pop()[0] if is_next else position
-            self.rewound.append((first, position))
-        return position
+        return len(self._ordinals)
+
+    def rewind(self, rewound: RewoundOrdinals) -> None:
+        """Note which messages are rewound now, after the last one that was added."""
+        if rewound == self._latest:
+            return
+        self._latest, ordinals = rewound, self._ordinals
+        ranges = [(bisect_left(ordinals, first), bisect_right(ordinals, last)) for first, last in rewound]
+        is_rewound, kept = bytearray(len(ordinals)), list[tuple[int, int]]()
+        for start, end in ranges:
+            is_rewound[start:end] = b"\1" * (end - start)
+        for first, last in self.rewound:
+            if is_rewound.find(0, first - 1, last) < 0:
+                kept.append((first, last))
+            elif last < len(ordinals):
+                self.undone.append((last + 1, len(ordinals)))
+        for first, last in kept:
+            is_rewound[first - 1 : last] = bytes(last - first + 1)
+        new = [(is_rewound.find(1, start, end) + 1, end) for start, end in ranges]
+        self.rewound = [*kept, *((first, end) for first, end in new if first)]
 
     def moved(self, summary: Summary) -> Summary:
         """Return a summary with its range in ordinals; the range is empty if all its messages are lost."""
@@ -205,11 +228,13 @@ class _Export:
         async for message in chat.log.read(end):
             entry, last = entry + (message.entry != last), message.entry
             file.write(message_line(codec, message, ordinal=ordinals.add(message), entry=entry))
+        ordinals.rewind(await chat.log.rewound(end))
         summaries = [ordinals.moved(summary) for summary in await chat.summaries()]
         file.write(
             end_line(
                 messages=ordinals.messages,
                 rewound=ordinals.rewound,
+                undone=ordinals.undone,
                 sources_through=end.sources_through,
                 summaries=summaries,
             )

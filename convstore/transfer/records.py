@@ -73,7 +73,7 @@ class ConversationRecord:
         scope: Its scope, if the source knows it.
         title: As `Conversation.update` takes it.
         metadata: As `Conversation.update` takes it.
-        rewound: Ranges of rewound messages: first and last position, from 1.
+        rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
         sources_through: Highest source id that was in use or reserved.
         notes: Parts of the source that an import cannot keep.
     """

@@ -631,6 +631,39 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(store, other, tmp_
             assert after.messages == before.messages
 
 
+@pytest.mark.parametrize(
+    ("steps", "lost"),
+    [
+        pytest.param("q1 a1 -a1 a2 -a2 a3", "", id="an answer, twice"),
+        pytest.param("q1 a1 -a1 a2 -q1 q2 a3 -q2 q3 a4 -a4", "", id="an answer, then its question, twice"),
+        pytest.param("q1 a1 -a1 a2 undo q2 a3", "a2", id="undone"),
+        pytest.param("q1 a1 -a1 a2 -a2 a3 undo undo q2 a4 -a1 a5", "a2 a3", id="undone twice, then again"),
+        pytest.param("q1 a1 -a1 undo q2 a2 -q1", "", id="undone at once"),
+    ],
+)
+async def test_stamps_of_answers_that_were_regenerated_come_back(store, other, tmp_path, steps, lost):
+    """Rewinds are made again as they happened; only an answer between a rewind and its undoing loses its stamp."""
+    chat = chat_of(store)
+    for step in steps.split():
+        if step == "undo":
+            await chat.undo_rewind()
+        elif step.startswith("-"):
+            await chat.rewind(before=step[1:])
+        elif step.startswith("q"):
+            await chat.append(HumanMessage(f"question {step}", id=step))
+        else:
+            await chat.append(AIMessage(f"answer {step}", id=step), seen=(await chat.load_history()).stamp)
+    await brought(other, await exported(store), tmp_path)
+    rows = [await one.list_messages(limit=100, rewound=True) for one in (chat, chat_of(other))]
+    assert [one.is_rewound for one in rows[0]] == [one.is_rewound for one in rows[1]]
+    for before, after in zip(*rows, strict=True):
+        assert (after.seen is None) == (before.seen is None or before.message.id in lost.split())
+        if before.seen and after.seen:
+            views = await chat.view_at(before.seen), await chat_of(other).view_at(after.seen)
+            assert [view.match for view in views] == ["exact", "exact"]
+            assert views[0].messages == views[1].messages
+
+
 async def test_a_forged_stamp_does_no_harm(store, other, tmp_path):
     """It names entries and a summary that are not there: its view differs, and says so."""
     await lived(store)

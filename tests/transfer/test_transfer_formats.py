@@ -374,7 +374,7 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
     codec = codec or Codec()
     lines = [begin_line(codec, scope={"user_id": "ada", "thread_id": "t"}, title="T", metadata={"a": (1, b"2")})]
     lines += [
-        message_line(codec, LogMessage(message, at, at, AT, "", False, {"n": at}), ordinal=at, entry=at)
+        message_line(codec, LogMessage(message, at, at, AT, "", (), {"n": at}), ordinal=at, entry=at)
         for at, message in enumerate(given, 1)
     ]
     ending = {"messages": len(given), "rewound": [], "sources_through": 0, "summaries": [], **end}
