@@ -29,12 +29,12 @@ from convstore.append.batch import prepare
 from convstore.append.compose import compose
 from convstore.log.entry import Entry, Totals
 from convstore.log.rows import leading_system, rows_of
-from convstore.messages.tokens import TokenCounter, approximate_tokens, named
+from convstore.messages.tokens import TokenCounter, approximate_tokens, count, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
 from convstore.view.budget import NOTHING_REQUIRED, Required, Window
 from convstore.view.render import NOTE_RESULTS, View, payloads_needed
-from convstore.view.view import ActiveRows, view_of, window_of
+from convstore.view.view import MISSING, ActiveRows, view_of, window_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -241,12 +241,13 @@ class PureLog:
         return replace(self, entries=self.entries[:entry])
 
     def window(
-        self, policy: HistoryPolicy, *, since: int = 1, anchored: bool = False, known: Required = NOTHING_REQUIRED
+        self, policy: HistoryPolicy, *, since: int = 1, known: Required = NOTHING_REQUIRED
     ) -> tuple[int, Window | None]:
         """Return the number of rows before an entry, and the window of `choose_window` for the rows from it on."""
         everything = rows_of(self.entries)
         active = self._active(since)
-        window = window_of(active, policy, codec=self.codec, counter=self.counter, anchored=anchored, known=known)
+        missing = count(self.counter, MISSING)
+        window = window_of(active, policy, codec=self.codec, counter=self.counter, missing_tokens=missing, known=known)
         before = len(everything) - len(active.rows)
         return before, window
 
@@ -318,6 +319,7 @@ policies = st.builds(
     view=st.sampled_from(["full", "full", "conversation"]),
     shorten_over=st.sampled_from([None, None, 5, 20, 60]),
     media=st.sampled_from(["finished_turns", "finished_turns", "never"]),
+    stub_min_tokens=st.sampled_from([256, 256, 20]),
 )
 """Policies of all kinds, with budgets that the turns of a short log exceed."""
 

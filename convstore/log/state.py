@@ -22,7 +22,7 @@ class ViewStart:
         entry: Number of the entry that holds the first message; 0 if the start is unknown.
         first: Ordinal of that message.
         through: Number of the last turn that was weighed to find the start; 0 if that is unknown.
-        position: Position in the log, in view tokens, that the turns up to it required.
+        turn: Number of the turn before which no view begins, as the turns up to that one required.
         link: Link of the last entry at that time; a log without that entry has other turns.
         counter: Name of the token counter of the budget.
         policy: Key of the policy, see `HistoryPolicy.start_key`.
@@ -34,7 +34,7 @@ class ViewStart:
     entry: int = 0
     first: int = 0
     through: int = 0
-    position: int = 0
+    turn: int = 0
     link: int = 0
     counter: str = ""
     policy: str = ""

@@ -119,7 +119,7 @@ def start_document(start: ViewStart) -> list[Any]:
         start.entry,
         start.first,
         start.through,
-        start.position,
+        start.turn,
         start.link,
         to_stored(start.counter),
         start.policy,
@@ -130,7 +130,7 @@ def start_document(start: ViewStart) -> list[Any]:
 def start_from(value: Any) -> ViewStart:
     """Return the start that `start_document` wrote."""
     *numbers, counter, policy, results = stored_list(value)
-    rewind_entry, revision, entry, first, through, position, link = map(stored_number, numbers)
+    rewind_entry, revision, entry, first, through, turn, link = map(stored_number, numbers)
     names = tuple((from_stored(id_), from_stored(about)) for id_, about in map(stored_list, stored_list(results)))
     return ViewStart(
         rewind_entry,
@@ -138,7 +138,7 @@ def start_from(value: Any) -> ViewStart:
         entry,
         first,
         through,
-        position,
+        turn,
         link,
         from_stored(counter),
         stored_text(policy),

@@ -30,8 +30,8 @@ class HistoryPolicy:
 
     Attributes:
         max_tokens: Budget of the view, by the store's counter; None for no limit. The oldest turns are dropped first,
-            whole and up to half the budget at a time, so that prompt caches stay valid for long. The turn in progress
-            is never truncated.
+            whole and up to half of those that fit at a time, so that prompt caches stay valid for long. The turn in
+            progress is never truncated.
         max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. From 8 on, turns
             are dropped a quarter of `max_turns` at a time.
         stub_tools: "finished_turns" replaces the tool results of finished turns by stubs; "never" loads all in full.

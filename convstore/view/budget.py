@@ -1,16 +1,23 @@
 """Chooses where a view begins: at a whole turn, moved by the budget in large steps.
 
-Positions are counted in tokens of the default view from the beginning of the log; entries store them as running
-totals. The start required by the budget is rounded up to a large step and never moves back. So every process computes
-the same start, and a provider's prompt cache survives many turns. A turn in progress counts with all its results in
-full, a finished turn with stubs. A turn that exceeds the whole budget moves the start only while it is in progress.
+Pure. The loader calls it with the rows at the end of the log.
+
+All sizes are those of the policy: a turn in progress counts with all its results in full, a finished turn as views show
+it. Each turn, while in progress, leaves room for a certain number of earlier turns. Among the turns at which a view
+may begin so that earlier turns fill between half of that room and all of it, it begins at the one whose number is
+divisible by the largest power of two. So the start moves by at least half of those turns at a time, and a provider's
+prompt cache survives many turns. What a turn requires holds for all later views, so the start never moves back.
+
+A start depends only on turns shortly before it. No view that ends at a turn or later begins before the turns that fill
+the whole budget there. Every process reads back to them, and so computes the same start. A turn that exceeds the whole
+budget moves the start only while it is in progress; afterwards it counts in the size in which it is shown then.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -26,14 +33,14 @@ _SHORTENED_TEXT_TOKENS = 100
 
 
 class Required(NamedTuple):
-    """What earlier turns require of every view, so that they need not be weighed again.
+    """The start that earlier turns require of every view, so that they need not be weighed again.
 
     Attributes:
-        position: No view begins before this position, in view tokens.
+        turn: Number of a turn; no view begins before it.
         through: Number of the last turn that was weighed for it; 0 for none.
     """
 
-    position: int = 0
+    turn: int = 0
     through: int = 0
 
 
@@ -66,7 +73,6 @@ class _Turn:
     number: int
     begin: int
     end: int
-    before: int
 
 
 def choose_window(
@@ -75,9 +81,9 @@ def choose_window(
     *,
     fixed_tokens: int,
     note_tokens: Callable[[int], int],
-    anchored: bool,
     summarized: bool = False,
     sizes: Sequence[int] | None = None,
+    missing_tokens: int = 0,
     known: Required = NOTHING_REQUIRED,
 ) -> Window | None:
     """Choose where the view begins; return None if earlier rows must be read first.
@@ -89,134 +95,44 @@ def choose_window(
         policy: Limits of the view.
         fixed_tokens: Size of the leading system messages.
         note_tokens: Return the size of the note in a view that begins at a given row.
-        anchored: True if the rows include the anchor of an earlier window under this policy.
         summarized: True if the rows follow a summary, so that none of them is a leading system message.
         sizes: Size of each row in a finished turn, if the policy shows texts or media differently from the default.
+        missing_tokens: Size of a result that a view makes up for a call without one.
         known: The `required` of an earlier window of the same log under this policy.
     """
     first = _first_row(rows, fixed_tokens) if not summarized else 0 if rows and rows[0].place == 1 else -1
     turns = _turns(rows, first)
     if not turns:
         return Window(len(rows), 0, anchor=None) if first >= 0 or not rows else None
-    allowed = _allowed(turns, policy)
-    choice = _Choice(allowed.turn, allowed.turn, first >= 0 or anchored or allowed.is_certain)
-    if policy.max_tokens is not None:
-        kind = _TurnBudget if _margin(policy) else _Budget
-        budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes, known=known)
-        choice = _within_budget(budget, allowed, anchored=anchored)
-    return _window(rows, turns, choice, policy, first) if choice.is_certain else None
-
-
-class _Choice(NamedTuple):
-    """A choice of the turn at which a view begins.
-
-    Attributes:
-        turn: Index of the first turn of the view.
-        stable: Index of the first turn of a view in which the last turn has not begun yet; -1 if it is unknown.
-        is_certain: True if unread rows cannot change the first turn.
-        has_anchor: True if they cannot change `stable` either.
-        room: See `Window`.
-    """
-
-    turn: int
-    stable: int
-    is_certain: bool
-    has_anchor: bool = False
-    room: int = 0
-
-
-def _allowed(turns: Sequence[_Turn], policy: HistoryPolicy) -> _Choice:
-    """Return the first turn that `max_turns` allows. Turns before it are named in a note, which the budget includes."""
-    number = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
-    index = _index_of_number(turns, number)
-    return _Choice(index, index, number >= turns[0].number + _margin(policy))
-
-
-def _within_budget(budget: _Budget, allowed: _Choice, *, anchored: bool) -> _Choice:
-    """Return the first turn that keeps the view within the budget, not before the one that `max_turns` allows."""
-    turns, is_done = budget.turns, is_finished(budget.rows)
-    if not is_done and budget.size_alone(turns[-1]) > budget.budget:
-        return _Choice(len(turns) - 1, allowed.turn if allowed.is_certain else -1, True)
-    # The last turn may still outgrow the budget; then it no longer moves the start.
-    stable_position = budget.position(turns[:-1])
-    position = max(stable_position, budget.position(turns[-1:]))
-    index = _first_fitting_turn(budget, position, turns, allowed.turn)
-    stable = _first_fitting_turn(budget, stable_position, turns[:-1], allowed.turn)
-    last_finished = len(turns) - 1 - (not is_done)
-    is_bounded = budget.first >= 0 or allowed.is_certain
-    if index > last_finished < 0 and not is_bounded:
-        return _Choice(index, stable, is_certain=False)
-    is_known = is_bounded or anchored
-    room = budget.room(last_finished) if index >= last_finished >= allowed.turn else 0
-    return _Choice(
-        index, stable, is_known or position > budget.horizon, is_known or stable_position > budget.horizon, room
+    if policy.max_tokens is None:
+        number = _first_allowed(turns[-1], policy)
+        start = turns[_index_of_number(turns, number)]
+        is_known = first >= 0 or number >= turns[0].number
+        return Window(start.begin, _turns_left_out(start, first), anchor=start.begin) if is_known else None
+    budget = _Budget(
+        rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes, missing=missing_tokens
     )
+    return budget.window(known)
 
 
-def _window(rows: Sequence[Row], turns: Sequence[_Turn], choice: _Choice, policy: HistoryPolicy, first: int) -> Window:
-    """Return the window of a choice, which begins with an oversized turn if there is room to shorten it."""
-    index, stable, margin = choice.turn, choice.stable, _margin(policy)
-    is_anchored = index == stable or (choice.has_anchor and 0 <= stable < index)
-    anchor = _anchor(turns, stable, margin) if is_anchored else None
-    is_weighed = is_anchored and not margin and len(turns) > 1
-    required = Required(turns[stable].before, turns[-2].number) if is_weighed else NOTHING_REQUIRED
-    window = Window(turns[index].begin, _turns_left_out(turns[index], first), anchor, required=required)
-    if not choice.room:
-        return window
-    last = len(turns) - 1 - (not is_finished(rows))
-    anchor = _anchor(turns, last, margin) if stable >= last else None
-    return Window(turns[last].begin, _turns_left_out(turns[last], first), anchor, choice.room, window)
+def _first_allowed(turn: _Turn, policy: HistoryPolicy) -> int:
+    """Return the number of the first turn that `max_turns` allows in a view that ends with `turn`, 0 for any.
 
-
-def _margin(policy: HistoryPolicy) -> int:
-    """Return the number of turns before the start that a read must include for the start to be certain.
-
-    Positions in tokens are known from the log's totals. Under `shorten_over` the start is a turn that fits, rounded up
-    by less than this many turns; if every turn that was read fits, it is one of the first of them.
+    From eight on it is rounded up to a quarter of `max_turns`.
     """
-    turns = _turns_at_once(policy) if policy.shorten_over and policy.max_tokens is not None else 1
-    return turns if turns > 1 else 0
+    maximum = policy.max_turns
+    first = turn.number - maximum + 1 if maximum is not None else 0
+    return -(-first // step) * step if first > 1 and (step := max(1, (maximum or 0) // 4)) else 0
 
 
-def _anchor(turns: Sequence[_Turn], index: int, margin: int) -> int:
-    """Return the row at which later reads may begin if no later view begins before turn `index`."""
-    if not margin:
-        return turns[index].begin
-    number = turns[index].number - margin
-    return next((turn.begin for turn in reversed(turns) if turn.number <= number), turns[0].begin)
+def _roundest(low: int, high: int) -> int:
+    """Return the number from `low` to `high` that is divisible by the largest power of two.
 
-
-def _turns_at_once(policy: HistoryPolicy) -> int:
-    """Return how many turns leave the view together, at most, under a policy that shortens texts.
-
-    That many turns of the greatest length fill half the budget.
-
-    >>> _turns_at_once(HistoryPolicy(shorten_over=500)), _turns_at_once(HistoryPolicy(shorten_over=20_000))
-    (8, 1)
+    >>> [_roundest(low, low + 5) for low in range(1, 12)]
+    [4, 4, 8, 8, 8, 8, 8, 8, 12, 12, 16]
     """
-    longest = 2 * ((policy.shorten_over or 0) + _SHORTENED_TEXT_TOKENS)
-    return 1 << max(1, (policy.max_tokens or 0) // 2 // longest).bit_length() - 1
-
-
-def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], first_allowed: int) -> int:
-    """Return the index of the first turn that keeps every view within the budget.
-
-    The turn is not before `first_allowed` or `position`. Every view means: with each of `turns` as the last one.
-    """
-    last = len(turns) - 1
-    index = max(
-        first_allowed, next((index for index, turn in enumerate(budget.turns) if turn.before >= position), last)
-    )
-    if budget.fits_all(index, turns):
-        return index
-    turn = last
-    while turn > index:
-        is_over = turn < len(budget.turns) - 1 and budget.size_alone(turns[turn]) > budget.budget
-        if is_over or budget.fits(index, turn):
-            turn -= 1
-        else:
-            index += 1
-    return index
+    bits = ((low - 1) ^ high).bit_length() - 1
+    return high >> bits << bits
 
 
 def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
@@ -240,16 +156,7 @@ def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
         begins.insert(0, first)
     if not begins:
         return []
-    return [
-        _Turn(rows[begin].turn, begin, end, rows[begin].before)
-        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)
-    ]
-
-
-def _first_turn(turns: Sequence[_Turn], maximum: int) -> int:
-    """Return the number of the first turn allowed by `max_turns`, rounded up to a quarter of it in longer logs."""
-    first = turns[-1].number - maximum + 1
-    return _round_up(first, max(1, maximum // 4)) if first > 1 else 0
+    return [_Turn(rows[begin].turn, begin, end) for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)]
 
 
 def _index_of_number(turns: Sequence[_Turn], minimum: int) -> int:
@@ -258,6 +165,13 @@ def _index_of_number(turns: Sequence[_Turn], minimum: int) -> int:
 
 def _turns_left_out(turn: _Turn, first: int) -> int:
     return 0 if turn.begin == first else max(1, turn.number - 1)
+
+
+class _Start(NamedTuple):
+    """The turn at which a view begins; `unsure` is its upper bound as long as earlier rows were not read."""
+
+    number: int
+    unsure: int = 0
 
 
 class _Budget:
@@ -272,11 +186,14 @@ class _Budget:
         first: int,
         fixed: int,
         note: Callable[[int], int],
-        sizes: Sequence[int] | None = None,
-        known: Required = NOTHING_REQUIRED,
+        sizes: Sequence[int] | None,
+        missing: int,
     ) -> None:
-        self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
-        self.known, self.budget = known, policy.max_tokens or 0
+        self.rows, self.policy, self.first, self.fixed, self.note = rows, policy, first, fixed, note
+        # The end of a turn whose beginning was not read is a lower bound of the turn's size.
+        cut = [_Turn(rows[0].turn, 0, turns[0].begin)] if first < 0 and turns[0].begin else []
+        self.turns, self.whole, self.first_whole = [*cut, *turns], len(cut), turns[0].number
+        self.budget = policy.max_tokens or 0
         self.note_reserve = max(self.budget // 8, min(_MAX_NOTE_TOKENS, self.budget // 2))
         full = [row.message.tokens for row in rows]
         final = [row.message.view_tokens for row in rows] if sizes is None else list(sizes)
@@ -289,44 +206,122 @@ class _Budget:
             kept[index] = full[index]
             if is_exempt(rows[index], policy, None):
                 final[index] = full[index]
+        if policy.view == "full":
+            for turn in turns:
+                self._add_missing(turn, missing, full, final, kept)
         self.full, self.final, self.kept = _sums(full), _sums(final), _sums(kept)
 
-    @property
-    def horizon(self) -> int:
-        """Every position above this one is certain, whatever precedes the rows."""
-        return self.rows[0].before
+    def _add_missing(self, turn: _Turn, missing: int, full: list[int], final: list[int], kept: list[int]) -> None:
+        """Add what a view makes up: results of unanswered calls, and headers of results whose call may be left out."""
+        unanswered = added = 0
+        for index in range(turn.begin, turn.end):
+            message = self.rows[index].message
+            unanswered += message.calls
+            if message.type == "tool" and unanswered and message.arguments:
+                unanswered -= 1
+                full[index] = max(full[index], missing)  # so that a turn never shrinks while it is in progress
+            elif message.type == "tool":
+                added += missing * (2 + len(message.tool + message.arguments) // 40)
+        for sizes in (full, final, kept):
+            sizes[turn.begin] += added + unanswered * missing
 
-    def position(self, turns: Sequence[_Turn]) -> int:
-        """Return the position where the view begins: the maximum that any row of `turns` required.
+    def window(self, known: Required) -> Window | None:
+        """Return the window of the view; None if earlier rows must be read first."""
+        last, is_done = len(self.turns) - 1, is_finished(self.rows)
+        earlier = self._required(last, known)
+        if not is_done and self.size_alone(last) > self.budget:
+            return self._window(last, earlier)
+        now = self._required(last + 1, Required(earlier.number, self.turns[last].number - 1))
+        allowed, newest = self._first_allowed(last), last - (not is_done)
+        is_bounded = newest >= self.whole or self.first >= 0 or allowed >= self.first_whole
+        if not is_bounded or not self._is_known(now._replace(unsure=max(now.unsure, earlier.unsure))):
+            return None
+        index = _index_of_number(self.turns, now.number)
+        while index < last and not self._fits(index):
+            index += 1
+        window = self._window(index, earlier)
+        if not index >= newest >= self.whole or self.turns[newest].number < allowed or not (room := self.room(newest)):
+            return window
+        return replace(self._window(newest, earlier), room=room, without=window)
 
-        For each row, its turn up to the row in full and the earlier turns as stubs must fit. The required position is
-        rounded up to a step, so that it seldom changes. The step is larger if the turn leaves more room.
+    def _window(self, index: int, earlier: _Start) -> Window:
+        """Return the window that begins with a turn; later reads need what the turns before the last one require."""
+        turn = self.turns[index]
+        left_out = _turns_left_out(turn, self.first)
+        if not self._is_known(earlier):
+            return Window(turn.begin, left_out, anchor=None)
+        required = Required(earlier.number, max(0, self.turns[-1].number - 1))
+        return Window(turn.begin, left_out, min(turn.begin, self._anchor()), required=required)
+
+    def _anchor(self) -> int:
+        """Return the last row with which no view can begin, now or later, as far as it was read.
+
+        The rows from it to any later turn exceed the budget, because sizes of finished turns only add up.
         """
-        position = self.known.position
-        for turn in reversed(turns):
-            if turn.before <= position or turn.number <= self.known.through:
+        end = self.turns[-1].begin
+        row = bisect_left(self.final, self.final[end] - self.budget + self.fixed, hi=end) - 1
+        allowed = self._first_allowed(-1)
+        first = _index_of_number(self.turns, allowed) if allowed >= self.first_whole else 0
+        return max(row, self.turns[first].begin)
+
+    def _is_known(self, start: _Start) -> bool:
+        """Return True if unread rows cannot change a start."""
+        return self.first >= 0 or max(start.number, self._first_allowed(-1)) >= max(self.first_whole, start.unsure)
+
+    def _required(self, end: int, known: Required) -> _Start:
+        """Return the last start that any of the first `end` turns requires."""
+        number, unsure = known.turn, 0
+        for index in reversed(range(self.whole, end)):
+            if self.turns[index].number <= max(number, known.through):
                 break
-            if self.size_alone(turn) <= self.budget and self._may_require(turn, position):
-                position = max(position, self._required_position(turn))
-        return position
+            start = self._start(index, number)
+            number, unsure = max(number, start.number), max(unsure, start.unsure)
+        return _Start(number, unsure)
 
-    def fits(self, index: int, last: int) -> bool:
-        """Return True if a view from turn `index` to turn `last` is within the budget while `last` is in progress.
+    def _start(self, index: int, known: int) -> _Start:
+        """Return the start that turn `index` requires; any number up to `known` if it requires no more."""
+        begin, size = self.turns[index].begin, self.size_alone(index)
+        if size > self.budget:
+            size = self.fixed + self._finished(begin, self.turns[index].end)
+        room = self.budget - size
+        if begin == self.first:
+            return _Start(0)
+        # Building a note costs much of a load; mostly the start is the same with the smallest and the largest one.
+        start = self._choose(index, room - self.note_reserve)
+        if max(start) <= known or start == self._choose(index, room):
+            return start
+        # The margin covers notes that name other results and differ slightly in size.
+        return self._choose(index, room - min(self.note_reserve, self.note(begin) * 5 // 4))
 
-        A turn larger than the whole budget counts as finished, in the size in which it is shown then.
+    def _choose(self, index: int, room: int) -> _Start:
+        """Return the start before turn `index` that fills between half of `room` and all of it."""
+        low, allowed = self._first_within(room, index), self._first_allowed(index)
+        if (not low and self.first >= 0) or self.turns[low].number <= allowed:
+            return _Start(allowed)
+        half = self._first_within(room // 2, index)
+        # If two turns fit, there are two to choose from, so that the start does not move with every turn.
+        high = max(low, half - 1, min(low + 1, half, index - 1))
+        number = _roundest(max(1, self.turns[low].number), self.turns[high].number)
+        return _Start(number) if low or room < 0 else _Start(0, number)
+
+    def _first_within(self, room: int, index: int) -> int:
+        """Return the index of the first turn from which on the turns before turn `index` fit in `room` tokens."""
+        end = self.turns[index].begin
+        kept = self._kept_row(end)
+        return bisect_left(self.turns, -room, hi=index, key=lambda one: -self._finished(one.begin, end, kept))
+
+    def _first_allowed(self, index: int) -> int:
+        return _first_allowed(self.turns[index], self.policy)
+
+    def _fits(self, index: int) -> bool:
+        """Return True if a view that begins with turn `index` is within the budget.
+
+        The last turn, if it is larger than the whole budget, is finished and counts in the size in which it is shown.
         """
-        begin, turn = self.turns[index].begin, self.turns[last]
-        whole = self.size_alone(turn) <= self.budget
-        end = turn.begin if whole else turn.end
-        size = self.fixed + self._note(begin) + self._finished(begin, end) + self.full[turn.end] - self.full[end]
-        return size <= self.budget
-
-    def fits_all(self, index: int, turns: Sequence[_Turn]) -> bool:
-        """Return True if every view from turn `index` to one of `turns` is surely within the budget."""
-        begin = self.turns[index].begin
-        rest = self.budget - self.fixed - self._note(begin) + self.final[begin]
-        sizes = (self.final[turn.begin] + self.full[turn.end] - self.full[turn.begin] for turn in turns[index + 1 :])
-        return not self.policy.keep_last_results and all(size <= rest for size in sizes)
+        begin, turn = self.turns[index].begin, self.turns[-1]
+        end = turn.begin if self.size_alone(-1) <= self.budget else turn.end
+        later = self.full[turn.end] - self.full[end]
+        return self.fixed + self._note(begin) + self._finished(begin, end) + later <= self.budget
 
     def room(self, index: int) -> int:
         """Return the tokens to shorten an oversized finished turn to, so that it fits before the turn after it.
@@ -349,38 +344,14 @@ class _Budget:
     def _sizes(self, turn: _Turn) -> list[int]:
         return [self.final[row + 1] - self.final[row] for row in range(turn.begin, turn.end)]
 
-    def size_alone(self, turn: _Turn) -> int:
+    def size_alone(self, index: int) -> int:
         """Return the size of a turn in full plus the leading system messages."""
+        turn = self.turns[index]
         return self.fixed + self.full[turn.end] - self.full[turn.begin]
 
-    def _may_require(self, turn: _Turn, position: int) -> bool:
-        """Return False if no note makes a turn require more than `position`; building one costs much of a load."""
-        least = self.budget - self.size_alone(turn) - self.note_reserve
-        most = self.budget - self.fixed - self.full[turn.begin + 1] + self.full[turn.begin]
-        step = self._step(least)
-        return turn.before > least and (self._step(most) != step or _round_up(turn.before - least, step) > position)
-
-    def _required_position(self, turn: _Turn) -> int:
-        # The margin covers notes that name other results and differ slightly in size.
-        base = self.fixed + self._note(turn.begin) * 5 // 4
-        available = self.budget - base + self.full[turn.begin]
-        rooms = [available - self.full[turn.begin + 1], available - self.full[turn.end]]
-        if self._step(rooms[0]) != self._step(rooms[1]):
-            rooms = [available - end for end in self.full[turn.begin + 1 : turn.end + 1]]
-        # With one step the least room requires the most.
-        required = (_round_up(turn.before - room, self._step(room)) for room in rooms if turn.before > room)
-        return min(turn.before, max(required, default=0))
-
-    def _step(self, room: int) -> int:
-        """Return the largest of a half, a quarter, an eighth … of the budget that is at most half of `room`."""
-        step = self.budget // 2
-        while step > max(1, room // 2):
-            step //= 2
-        return max(1, step)
-
-    def _finished(self, begin: int, end: int) -> int:
-        """Return the size of rows of finished turns when other turns follow them."""
-        kept_from = max(begin, min(end, self._kept_row(end)))
+    def _finished(self, begin: int, end: int, kept: int | None = None) -> int:
+        """Return the size of rows of finished turns when other turns follow them; results are whole from row `kept`."""
+        kept_from = max(begin, min(end, self._kept_row(end) if kept is None else kept))
         return self.final[kept_from] - self.final[begin] + self.kept[end] - self.kept[kept_from]
 
     def _note(self, begin: int) -> int:
@@ -394,43 +365,6 @@ class _Budget:
         return bisect_left(self.rows, minimum, hi=end, key=lambda row: row.result)
 
 
-class _TurnBudget(_Budget):
-    """Counts positions in groups of turns, because the log's totals do not include the sizes of shortened texts."""
-
-    @property
-    def horizon(self) -> int:
-        """Every position above this one is certain, whatever precedes the rows."""
-        number = self.turns[0].number + _margin(self.policy)
-        return max(turn.before for turn in self.turns if turn.number < number)
-
-    def position(self, turns: Sequence[_Turn]) -> int:
-        """Return the position where the view begins, in tokens of the default view, as `_Budget.position` does."""
-        number = 0
-        for turn in reversed(turns):
-            if turn.number <= number:
-                break
-            if self.size_alone(turn) <= self.budget:
-                number = max(number, self._first_number(turn))
-        return next((turn.before for turn in self.turns if turn.number >= number), 0) if number else 0
-
-    def _first_number(self, turn: _Turn) -> int:
-        """Return the number of the first turn in a view while `turn` is in progress; 0 if all read turns fit."""
-        room = self.budget - self._note(turn.begin) * 5 // 4 - self.size_alone(turn)
-        earlier = [one for one in self.turns if one.begin < turn.begin]
-        index = bisect_left(earlier, -room, key=lambda one: -self._finished(one.begin, turn.begin))
-        if index == 0:
-            return 0
-        first = earlier[index].number if index < len(earlier) else turn.number
-        step = _turns_at_once(self.policy)
-        while step > max(1, (turn.number - first + 1) // 2):
-            step //= 2
-        return _round_up(first, step)
-
-
 def _sums(weights: Iterable[int]) -> list[int]:
     """Return the running sums, beginning with 0."""
     return [0, *accumulate(weights)]
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

@@ -61,15 +61,10 @@ class Load(ActiveRows):
         return self.rewinds.active_before(self.entries[0].number)
 
     @property
-    def reaches_start(self) -> bool:
-        """Return True if the entries read so far reach back to the start of an earlier view."""
-        return bool(self.start.entry and self.entries and self.entries[0].number <= self.start.entry)
-
-    @property
     def required(self) -> Required:
         """Return what turns weighed by an earlier load require, if the entries include its last one."""
         links = {entry.totals.link for entry in self.entries} if self.start.through else ()
-        return Required(self.start.position, self.start.through) if self.start.link in links else NOTHING_REQUIRED
+        return Required(self.start.turn, self.start.through) if self.start.link in links else NOTHING_REQUIRED
 
     @property
     def unsummarized(self) -> int:

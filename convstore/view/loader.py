@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
@@ -20,7 +20,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rows import leading_system, rows_of
 from convstore.log.state import NO_START, ViewStart, system_of
 from convstore.log.summary import fits
-from convstore.messages.tokens import NamedCounter
+from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import entry_id
@@ -38,7 +38,7 @@ from convstore.view.budget import Window
 from convstore.view.load import Load, differs, entries_needed, is_continued_by, is_sufficient, newest_start
 from convstore.view.payloads import ShownPayloads
 from convstore.view.render import NOTE_RESULTS, View, payloads_needed
-from convstore.view.view import Stamper, stamper, view_of, window_of
+from convstore.view.view import MISSING, Stamper, stamper, view_of, window_of
 
 _TRIES = 3
 _FIRST_ENTRIES = 4
@@ -66,6 +66,7 @@ class Loader:
         self._log, self._states = log, states
         self._codec, self._counter = codec, counter
         self._payloads = ShownPayloads(reader, conversations)
+        self._missing_tokens = cache(partial(count, counter, MISSING))
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
@@ -228,7 +229,7 @@ class Loader:
             load.policy,
             codec=self._codec,
             counter=self._counter,
-            anchored=load.reaches_start,
+            missing_tokens=self._missing_tokens(),
             known=load.required,
         )
 
@@ -245,7 +246,7 @@ class Loader:
             *known,
             load.rows[begin].message.ordinal,
             window.required.through,
-            window.required.position,
+            window.required.turn,
             tail.link,
             self._counter.name,
             key,

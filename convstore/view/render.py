@@ -205,11 +205,11 @@ def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Code
         return Form(message, whole)
     if message.type != "tool":
         return Form(message, False, None, policy.media == "never", policy.shorten_over)
-    stub = _stub_below_default(message, policy, codec) if message.stub is None else message.stub
+    stub = stub_below_default(message, policy, codec) if message.stub is None else message.stub
     return Form(message, False, stub)
 
 
-def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
+def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
     """Return a stub for a result that becomes one only under a policy with a lower `stub_min_tokens`."""
     if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
         return None

@@ -16,23 +16,29 @@ from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row
-from convstore.log.stored_message import KeptMessage, Shown, payload_needed, read_message
+from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message
 from convstore.log.summary import NamedResult, SummaryRecord
 from convstore.messages.copying import Template
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
+from convstore.messages.tool_calls import Call, missing_result
 from convstore.messages.values import Codec
 from convstore.sources.shortening import SHORTENED, leave_out, with_short_texts, without_media
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp, changed_options
 from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_window
-from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
+from convstore.view.render import NOTE_RESULTS, View, build_view, make_note, stub_below_default
 
 Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
 """Makes the stamp of a view from its messages."""
 
 _MANY_TURNS = 99_999
 """Turns left out by the notes that are measured to find the start."""
+
+MISSING = missing_result(Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None)
+"""A result made up for a call without one, which is measured to find the start."""
+
+_STUB_MIN = HistoryPolicy().stub_min_tokens
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,22 +94,22 @@ def window_of(
     *,
     codec: Codec,
     counter: TokenCounter,
-    anchored: bool = False,
+    missing_tokens: int,
     known: Required = NOTHING_REQUIRED,
 ) -> Window | None:
     """Choose the rows that a view shows; None if earlier rows must be read first. See `budget.choose_window`."""
     if not active.rows:
         return Window(0, 0, anchor=None)
-    is_default = policy.shorten_over is None and policy.media == "finished_turns"
+    is_default = (policy.shorten_over, policy.media) == (None, "finished_turns") and policy.stub_min_tokens >= _STUB_MIN
     summary_tokens = sum(count(counter, message) for message in active.summary_messages)
     return choose_window(
         active.rows,
         policy,
         fixed_tokens=summary_tokens + sum(message.tokens for message in active.system or ()),
         note_tokens=lambda index: active.note(index, _MANY_TURNS, counter).tokens or 0,
-        anchored=anchored,
         summarized=active.summary is not None,
         sizes=None if is_default else [_size(row.message, policy, codec, counter) for row in active.rows],
+        missing_tokens=missing_tokens,
         known=known,
     )
 
@@ -135,7 +141,8 @@ def view_of(
 def _size(message: EntryMessage, policy: HistoryPolicy, codec: Codec, counter: TokenCounter) -> int:
     """Return the size of a message once its turn is finished; an estimate if more is shown than its entry holds."""
     if message.type == "tool":
-        return message.view_tokens
+        stub = stub_below_default(message, policy, codec) if message.stub is None else None
+        return count(counter, Form(message, False, stub).decode(codec, {}).message) if stub else message.view_tokens
     media = message.tokens - message.view_tokens if policy.media == "never" else 0
     length = len(message.body) + (message.payload.shown if message.payload else 0)
     if policy.shorten_over is None or message.type not in SHORTENED or length <= policy.shorten_over:

@@ -15,7 +15,7 @@ from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore.log.rows import Row, is_finished, leading_system, rows_of, shown_whole
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import NOTHING_REQUIRED, choose_window
+from convstore.view.budget import NOTHING_REQUIRED, Required, choose_window
 from convstore.view.load import is_continued_by
 
 _BEGINNINGS: list[list[BaseMessage]] = [
@@ -44,12 +44,6 @@ def _alone(log: PureLog, policy: HistoryPolicy) -> int:
     numbers = {row.turn for row in rows}
     sizes = [sum(row.message.tokens for row in rows if row.turn == number) for number in numbers]
     return max(sizes) + sum(row.message.tokens for row in leading_system(rows)) + 250
-
-
-def _missing(view: Any, log: PureLog) -> int:
-    """Tokens of the results that were made for calls that have none, which are not in the log."""
-    made = [one for one in view.messages if one.additional_kwargs.get("convstore") == {"kind": "missing_result"}]
-    return sum(log.counter([one]) for one in made)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,6 +119,45 @@ def test_the_start_moves_seldom_and_by_large_steps():
     assert 4 <= len(moves) <= log.totals.view_tokens / (budget / 5)
 
 
+_one_result: tuple[list[Round], int, int] = ([Round((5_600,), sources=False)], 130, 420)
+_talk: tuple[list[Round], int, int] = ([], 80, 8_000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "script", "turns_at_once"),
+    [
+        ({"max_tokens": 32_000, "stub_tools": "never"}, _one_result, 4),
+        ({"max_tokens": 16_000, "never_stub": {"search"}}, _one_result, 3),
+        ({"max_tokens": 16_000, "shorten_over": 200}, _talk, 8),
+        ({"max_tokens": 16_000, "shorten_over": 1_000}, _talk, 3),
+        ({"max_tokens": 16_000, "view": "conversation"}, ([Round((900,), sources=False)], 400, 4_000), 4),
+        ({"max_tokens": 16_000, "keep_last_results": 4}, _one_result, 8),
+        ({"max_tokens": 8_000}, _talk, 2),
+        ({"max_tokens": 5_000}, _talk, 2),
+        ({"max_tokens": 4_000}, ([Round((8_400,), sources=False)], 130, 420), 2),
+    ],
+    ids=["whole results", "one tool", "shortened", "less", "conversation", "newest results", "3 fit", "2 fit", "large"],
+)
+def test_the_start_moves_by_several_turns_under_every_policy(fields, script, turns_at_once):
+    """Steps are measured in what the policy shows: no policy moves the start with every turn."""
+    policy, count = HistoryPolicy(**fields), 60
+    log = log_of([script] * count, batch=4)
+    starts = [rows_of(log.entries)[(one.start(policy) or 1) - 1].turn for one, _ in _moments(log)]
+    assert starts[-1] > 20
+    moves = len(set(starts)) - 1
+    assert starts[-1] / moves >= turns_at_once
+    assert all(one.view(policy).tokens <= (policy.max_tokens or 0) for one, _ in _moments(log))
+
+
+@pytest.mark.parametrize("fields", [{"view": "conversation"}, {"stub_min_tokens": 20}], ids=["hidden", "small stubs"])
+def test_nothing_is_left_out_of_a_view_that_fits(fields):
+    """Messages count as the policy shows them: hidden ones not at all, small results as their stubs."""
+    log = log_of([([Round((900,) * 3, sources=False)], 80, 300)] * 40, batch=6)
+    whole = log.view(HistoryPolicy(max_tokens=None, **fields)).tokens
+    assert log.start(HistoryPolicy(max_tokens=whole * 5 // 4 + 1_000, **fields)) == 1
+    assert log.start(HistoryPolicy(max_tokens=whole * 5 // 4 + 1_000)) != 1
+
+
 def test_one_large_turn_does_not_cost_the_rest_of_the_conversation():
     """After a turn that nearly fills the budget the start stays where that turn put it, and history grows again."""
     policy = HistoryPolicy(max_tokens=4_000)
@@ -143,12 +176,12 @@ def test_one_large_turn_does_not_cost_the_rest_of_the_conversation():
 @given(scripts, beginnings, policies)
 @some
 def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script, begin, policy):
-    """A view of more than one turn never holds more than `max_tokens`, results made for missing ones apart."""
+    """A view of more than one turn never holds more than `max_tokens`."""
     for log, _ in _moments(log_of(script, begin=begin)):
         view, start = log.view(policy), log.start(policy)
         shown = {row.turn for row in rows_of(log.entries)[(start or 1) - 1 :]}
         if len(shown) > 1:
-            assert policy.max_tokens is None or view.tokens - _missing(view, log) <= policy.max_tokens
+            assert policy.max_tokens is None or view.tokens <= policy.max_tokens
 
 
 @given(scripts, beginnings, policies)
@@ -180,6 +213,34 @@ def test_the_turn_in_progress_is_never_cut():
     assert log.view(policy).tokens <= 1_000
 
 
+@pytest.mark.parametrize("budget", [1_000, 4_000])
+def test_results_made_up_for_unanswered_calls_are_within_the_budget(budget):
+    """A turn whose calls never got results counts with the results that its view makes up."""
+    log = PureLog()
+    for number in range(60):
+        calls = [{"name": "search", "args": {}, "id": f"{number}-{call}"} for call in range(8)]
+        log.append([HumanMessage("?", id=f"h{number}"), AIMessage("", id=f"a{number}", tool_calls=calls)])
+        log.append([AIMessage("done", id=f"z{number}")])
+    view = log.view(HistoryPolicy(max_tokens=budget))
+    assert len(view.missing_results) >= 8
+    assert view.tokens <= budget
+
+
+def test_late_results_are_within_the_budget():
+    """A result whose call is left out counts with the text that names the call."""
+    log, call = PureLog(), {"name": "search", "args": {"q": "x" * 150}}
+    for number in range(60):
+        calls = [{**call, "id": f"{number}-{one}"} for one in range(4)]
+        late = [
+            ToolMessage("so", id=f"r{number}-{one}", name="search", tool_call_id=f"{number - 1}-{one}")
+            for one in range(4 if number else 0)
+        ]
+        log.append([HumanMessage("?", id=f"h{number}"), *late, AIMessage("", id=f"a{number}", tool_calls=calls)])
+        log.append([AIMessage("done", id=f"z{number}")])
+    for budget in range(1_000, 2_000, 50):
+        assert log.view(HistoryPolicy(max_tokens=budget)).tokens <= budget
+
+
 def test_what_is_well_within_the_budget_is_shown_whole():
     """Nothing is left out, and there is no note, as long as a note would fit too."""
     log = log_of([([], 300, 300)] * 8)
@@ -197,7 +258,7 @@ def test_what_is_well_within_the_budget_is_shown_whole():
 
 def _read_from_everywhere(log: PureLog, policy: HistoryPolicy, since: Callable[[int], int]) -> None:
     """Compare the start of each moment's whole log with reads from an earlier anchor, and from one other entry."""
-    anchors: list[int] = []
+    anchors: list[tuple[int, Required]] = []
     for entry in log.entries:
         earlier = log.until(entry.number)
         _, window = earlier.window(policy)
@@ -205,16 +266,17 @@ def _read_from_everywhere(log: PureLog, policy: HistoryPolicy, since: Callable[[
         assert window is not None
         assert start is not None
         assert earlier.start(policy, since=since(entry.number)) in (start, None)
-        for anchor in anchors[-3:]:
-            before, again = earlier.window(policy, since=anchor, anchored=True)
-            assert earlier.start(policy, since=anchor, anchored=True) == start
+        for anchor, known in anchors[-3:]:
+            before, again = earlier.window(policy, since=anchor, known=known)
+            assert earlier.start(policy, since=anchor, known=known) == start
             assert again is not None
             assert again.left_out_turns == window.left_out_turns
             assert (again.anchor is None) == (window.anchor is None)
             assert again.anchor is None or before + again.anchor == max(before, window.anchor or 0)
         if window.anchor is not None and window.anchor < earlier.totals.messages:
             ordinal = window.anchor + 1
-            anchors.append(next(one.number for one in earlier.entries if one.first <= ordinal <= one.last))
+            number = next(one.number for one in earlier.entries if one.first <= ordinal <= one.last)
+            anchors.append((number, window.required))
 
 
 batches = st.lists(st.integers(1, 9), min_size=1, max_size=4)
@@ -275,6 +337,17 @@ def test_the_start_in_a_long_log_is_known_from_its_end(policy):
     assert log.start(policy, since=60) is None or policy.max_tokens is None
 
 
+@pytest.mark.parametrize("budget", [1, 1_000])
+def test_the_start_is_known_if_no_turn_fits_while_it_is_in_progress(budget):
+    """Turns above the budget move the start by the size that they have later, so a load does not read the whole log."""
+    log = log_of([([Round((9_000,), sources=True)], 100, 100)] * 60, batch=4)
+    policy = HistoryPolicy(max_tokens=budget)
+    _, window = log.window(policy, since=40)
+    assert window is not None
+    assert window.anchor is not None
+    assert log.start(policy, since=40) == log.start(policy)
+
+
 def test_with_max_turns_no_more_than_those_turns_is_read():
     """The entries that hold the allowed turns are enough, one less is not."""
     policy = HistoryPolicy(max_turns=4)
@@ -295,7 +368,7 @@ def test_system_messages_in_entries_of_their_own_are_not_left_out_turns(begin):
     log = log_of([([], 50, 50)] * 3, begin=_BEGINNINGS[begin])
     systems = sum(message.type == "system" for message in _BEGINNINGS[begin])
     for since in range(1, systems + 2):
-        before, window = log.window(HistoryPolicy(), since=since, anchored=True)
+        before, window = log.window(HistoryPolicy(), since=since)
         assert window is not None
         assert (before + window.start, window.left_out_turns) == (systems, 0)
 
@@ -417,7 +490,7 @@ def test_results_that_are_kept_cost_little_in_a_long_log():
     for turns_there in (100, 400):
         rows = Looked(rows_of(log_of([([Round((30,), sources=False)], 9, 9)] * turns_there).entries))
         policy = HistoryPolicy(max_tokens=1_000_000, keep_last_results=3)
-        window = choose_window(rows, policy, fixed_tokens=0, note_tokens=lambda _place: 1, anchored=False)
+        window = choose_window(rows, policy, fixed_tokens=0, note_tokens=lambda _place: 1)
         assert window is not None
         assert window.start == 0
         looked.append(rows.times)
@@ -450,8 +523,6 @@ def test_rows_tell_the_log_before_them():
 def test_an_empty_log_has_an_empty_window():
     """No rows, or system messages alone, give a view without turns."""
     for log in (PureLog(), log_of([], begin=_BEGINNINGS[2])):
-        window = choose_window(
-            rows_of(log.entries), HistoryPolicy(), fixed_tokens=10, note_tokens=lambda _place: 1, anchored=False
-        )
+        window = choose_window(rows_of(log.entries), HistoryPolicy(), fixed_tokens=10, note_tokens=lambda _place: 1)
         assert window is not None
         assert (window.start, window.left_out_turns, window.anchor) == (log.totals.messages, 0, None)
