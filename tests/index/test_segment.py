@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from properties import examples
 
@@ -80,6 +80,7 @@ def test_a_segment_is_its_part(messages):
 
 
 @given(MESSAGES, st.integers(0, 8), st.integers(0, 8))
+@example([("tool", True, [Text("orca", start=-1, source_id=1, place=_place(0, 9))])] * 3, 1, 2)
 @examples(100)
 def test_merged_segments_are_one(messages, first_cut, second_cut):
     """However a log was sealed, merging gives the segment of the whole."""
@@ -101,6 +102,12 @@ def test_segments_rank_like_parts(messages, query, by_source):
     assert [one._replace(message=one.message[:3]) for one in results[0]] == [
         one._replace(message=one.message[:3]) for one in results[1]
     ]
+
+
+def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else():
+    """The content of a result that repeats its sources does not count their words twice."""
+    part = part_of([("tool", False, [Text("orca pod", source_id=1), Text("orca pod seals", is_rest=True)])])
+    assert list(part.lengths) == [2, 1]
 
 
 @pytest.mark.parametrize("section", ["terms", "postings", "windows", "messages"])

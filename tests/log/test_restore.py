@@ -67,13 +67,15 @@ async def test_an_old_tail_is_read_though_the_id_was_checked_since(
 
 
 async def test_an_idle_store_continues_after_what_another_appended(
-    chat: Conversation, client: Client, database_name: str, seconds: list[float]
+    chat: Conversation, client: Client, database_name: str, commands: Commands, seconds: list[float]
 ) -> None:
-    """A log that only has more is no other one."""
+    """A log that only has more is no other one; the number after its end is tried at once."""
     await talk(chat, range(2))
     await talk(cold(client, database_name, chat), range(2, 5))
     seconds[0] += 11
-    await talk(chat, range(5, 6))
+    with commands.counted():
+        await talk(chat, range(5, 6))
+    assert commands.names.count("insert") == 1
     assert await texts(chat) == [f"q{number}" for number in range(6)]
     await chat.store.close()
     assert (await cold(client, database_name, chat).info()).message_count == 12

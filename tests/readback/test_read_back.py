@@ -15,6 +15,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, SourcePage
 from convstore.messages.tokens import approximate_tokens, fitting, weight
+from convstore.readback import pager
 
 PASSAGE = "A passage on whales. " * 20
 SCRIPTS = {
@@ -152,6 +153,14 @@ async def test_every_match_in_every_script_is_on_some_page(chat: Conversation, s
     pages = await pages_of(chat, 300, source_ids=[1], find=find)
     assert max(approximate_tokens([HumanMessage(page.text)]) for page in pages) <= 300
     assert sum(page.text.count(find) for page in pages) == text.count(find)
+
+
+async def test_a_match_across_two_reads_is_found(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large result is searched in parts; a match may begin in one of them and end in the next."""
+    monkeypatch.setattr(pager, "_READ_AT_ONCE", 100)
+    await chat.append(result([("." * 95 + "orca whales" + "." * 500, {})]))
+    pages = await pages_of(chat, 300, source_ids=[1], find="orca whales")
+    assert sum(one.content.count("orca whales") for page in pages for one in page.artifact.sources) == 1
 
 
 async def test_pages_of_sources_take_no_more_tokens_than_they_may(chat: Conversation) -> None:
