@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -39,7 +38,7 @@ ScopeOf: TypeAlias = (
 )
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
-_TRIES, _SHOWN = 5, 5
+_SHOWN = 5
 
 
 async def import_conversations(
@@ -163,18 +162,24 @@ class _Import:
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in ready.problems:
             self.report.note(problem)
-        for _ in range(_TRIES):
-            # A concurrent import of the same record may rewind messages that this one is about to write.
-            with suppress(MessageRewoundError):
-                done = _ConversationImport(chat, record, ready.messages, dry_run=self.dry_run)
+        known = -1
+        while True:
+            done = _ConversationImport(chat, record, ready.messages, dry_run=self.dry_run)
+            try:
                 await done.run()
-                self.report.messages += done.written
-                self.report.known += done.known
-                for reason in done.changed:
-                    self._note("changed", record, reason)
-                self.report.settle(done.outcome)
-                return
-        raise InvalidInputError("some of its messages were rewound, but not in the record; it was left unchanged")
+                break
+            except MessageRewoundError as error:
+                # A concurrent import of the same record rewound messages that this one was about to write.
+                if done.known <= known:
+                    raise InvalidInputError(
+                        "some of its messages were rewound, but not in the record; it was left unchanged"
+                    ) from error
+                known = done.known
+        self.report.messages += done.written
+        self.report.known += done.known
+        for reason in done.changed:
+            self._note("changed", record, reason)
+        self.report.settle(done.outcome)
 
 
 class _ConversationImport:

@@ -704,8 +704,11 @@ async def test_an_import_that_stopped_between_any_two_appends_brings_everything_
 
 
 async def test_an_export_brought_back_twice_at_once(client, database_name, store, tmp_path):
-    """Messages and rewinds are there once, in order, whichever of the two imports is ahead."""
-    await lived(store)
+    """Messages and rewinds are there once, in order, whichever of the imports is ahead, with any number of rewinds."""
+    chat = await lived(store)
+    for number in range(8):
+        await chat.append([HumanMessage("again?", id=f"again-{number}"), AIMessage("so", id=f"so-{number}")])
+        await chat.rewind(before=f"again-{number}")
     written = await exported(store)
     active = [one.message.id for one in await chat_of(store).list_messages(limit=1_000)]
     stores = [await ready(client, database_name, f"both{database_name}_") for _ in range(3)]
