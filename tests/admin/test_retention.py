@@ -373,3 +373,49 @@ async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(databas
     receipt = await chat.append(rag_turn("And whales?"))
     assert (receipt.first, receipt.written) == (1, 4)
     assert [message.id async for message in chat.messages()] == list(receipt.message_ids)
+
+
+async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(database):
+    """Its writer has closed it again, so only its date shows that somebody used it."""
+    await fill(database, "ada", conversations=1, turns=1)
+    store, now = ConversationStore(database), datetime.now(UTC)
+    tombstones, chat = (await store.services()).writer._tombstones, store.conversation(user_id="ada", thread_id="t0")
+    head = await tombstones.find(chat.scope)
+    await chat.append(HumanMessage("back"))
+    await store.close()
+    assert head is not None
+    assert not await tombstones.write_tombstone(head, at=now, sweep_at=now, pruned=True)
+    assert (await ConversationStore(database).conversation(**chat.scope).info()).message_count == 7
+
+
+async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_written_again(database, monkeypatch):
+    """The sweep found the head and took the deletion for one that was interrupted."""
+    await fill(database, "ada", conversations=1, turns=1)
+    store, now = ConversationStore(database), datetime.now(UTC)
+    tombstones = (await store.services()).writer._tombstones
+    remove = collection.Collection.delete_one
+
+    async def swept_first(heads: Any, query: Any) -> bool:
+        await database["heads"].delete_many({"sweep_at": {"$exists": True}})
+        return await remove(heads, query)
+
+    monkeypatch.setattr(collection.Collection, "delete_one", swept_first)
+    head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
+    assert head is not None
+    assert await tombstones.write_tombstone(head, at=now, sweep_at=now, pruned=False)
+    assert await tombstones.is_ended(head.conversation)
+
+
+async def test_a_sweep_before_its_time_is_not_counted(database):
+    """Of two sweepers the later one finds that the next sweep is not due, so the tombstone outlives late writers."""
+    await fill(database, "ada", conversations=1, turns=1)
+    store, now = ConversationStore(database), datetime.now(UTC)
+    tombstones, later = (await store.services()).writer._tombstones, now + timedelta(days=1)
+    head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
+    assert head is not None
+    assert await tombstones.write_tombstone(head, at=now, sweep_at=now, pruned=False)
+    for _ in range(2):
+        await tombstones.swept(head.conversation, at=now, again=later)
+    assert await tombstones.is_ended(head.conversation)
+    await tombstones.swept(head.conversation, at=later, again=later)
+    assert not await tombstones.is_ended(head.conversation)

@@ -167,6 +167,9 @@ async def test_rewinds_keep_the_sums_of_two_counters_right(stores, scope):
     await write(default, range(900, 901))
     active = [message async for turn in default.turns() for message in turn.messages]
     assert (await default.info()).tokens == approximate_tokens(active)
+    await default.store.close()
+    await other.store.close()
+    assert (await stores().verify(**scope)).findings == ()
 
 
 async def test_what_payloads_hold_is_estimated(stores, scope):

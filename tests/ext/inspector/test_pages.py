@@ -118,10 +118,12 @@ async def test_usage_and_metadata_are_shown(browse, chat, here):
     message = rag_turn("One more?")[-1]
     message.usage_metadata = {"input_tokens": 1_234, "output_tokens": 7, "total_tokens": 1_241}
     message.response_metadata = {"model_name": "model-7"}
-    await chat.append(message)
+    receipt = await chat.append(message)
     text = text_in(await page(browse(), here))
     assert "model-7 1,234 7 1,241" in text
     assert "&#34;team&#34;: &#34;sea&#34;" in text
+    shown = text_in(await page(browse(), f"{here}/messages/{receipt.first}"))
+    assert "&#34;model_name&#34;: &#34;model-7&#34;" in shown
 
 
 async def test_the_log_is_walked_both_ways(browse, store):
