@@ -36,6 +36,7 @@ from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEnd, LogEndReader
+from convstore.runtime.log_pages import read_page
 from convstore.runtime.log_reader import LogReader
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
@@ -277,7 +278,7 @@ class Compactor:
             found = next((message for message in reversed(messages) if message.type == "human"), None)
             if found:
                 return found
-            page = await self._reader.page(plan.cached, before=before, after=None, limit=_BATCH)
+            page = await read_page(self._reader, plan.cached, before=before, limit=_BATCH)
             messages = [message for message, _ in page]
             before = messages[0].ordinal if messages else 0
         return None

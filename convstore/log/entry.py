@@ -169,7 +169,7 @@ class OpenCall(NamedTuple):
         id: Its id, which calls of other messages may have too.
         tool: Name of the tool.
         arguments: The beginning of its arguments as JSON.
-        result: The `result_id` of the call, which tells it from others with its id; "" if its message has no id.
+        result: The `result_id` of the call, to distinguish calls with one id; "" if its message has no id.
     """
 
     id: str

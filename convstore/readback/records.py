@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from langchain_core.messages import ToolMessage
@@ -18,6 +19,7 @@ from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
 from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_pages import read_page
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.sources.places import read_item
@@ -91,12 +93,12 @@ class Records:
         ]
 
     async def _rows(self, cached: CachedConversation, span: Span, limit: int, *, rewound: bool) -> list[PlacedMessage]:
+        page = partial(read_page, self._reader, cached, rewound=rewound)
         if span.around is None:
-            return await self._reader.page(cached, before=span.before, after=span.after, limit=limit, rewound=rewound)
-        until = span.around + 1
-        rows = await self._reader.page(cached, before=until, after=None, limit=limit // 2 + 1, rewound=rewound)
+            return await page(before=span.before, after=span.after, limit=limit)
+        rows = await page(before=span.around + 1, limit=limit // 2 + 1)
         if further := limit - len(rows):
-            rows += await self._reader.page(cached, before=None, after=span.around, limit=further, rewound=rewound)
+            rows += await page(after=span.around, limit=further)
         return rows
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:

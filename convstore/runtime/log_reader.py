@@ -1,4 +1,4 @@
-"""Read the log consistently: messages by id, ordinal or page, payloads, and rewound ranges.
+"""Read the log consistently: entries, messages by id, payloads, and rewound ranges.
 
 A call reads by the conversation id that it found first. If the scope is deleted and used again during the call, it
 raises `ConversationDeletedError`, not an error about damage, and is repeated.
@@ -19,7 +19,7 @@ from convstore.exceptions import BrokenLogError, ConversationDeletedError, Corru
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds
-from convstore.log.selection import PlacedMessage, about, placed, results_in
+from convstore.log.selection import results_in
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.tokens import NamedCounter
@@ -32,7 +32,6 @@ from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
 _ENTRIES_AT_ONCE = 100
-_MAXIMUM_ENTRIES = 1_000
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
 _DELETED = "the conversation was deleted while it was read; call again"
 
@@ -362,58 +361,6 @@ class LogReader:
                 messages = await self.decode_whole(cached, entry.messages)
             for stored, message in zip(entry.messages, messages, strict=True):
                 yield entry, stored, message
-
-    async def page(
-        self,
-        cached: CachedConversation,
-        *,
-        before: int | None,
-        after: int | None,
-        limit: int,
-        rewound: bool = False,
-    ) -> list[PlacedMessage]:
-        """Return up to `limit` messages before or after an ordinal, or the last ones, each with its date.
-
-        Rewound messages are left out unless `rewound` is true. The first read estimates the number of entries from
-        their average size; more are read if needed.
-        """
-        snapshot = await self.snapshot(cached)
-        tail, rewinds = snapshot.tail, NO_REWINDS if rewound else snapshot.rewinds
-        at_once = min(about(limit, tail.messages, tail.entries), _MAXIMUM_ENTRIES)
-        if after is None:
-            return await self._page_before(cached, rewinds, 2**53 if before is None else before, limit, at_once)
-        return await self._page_after(cached, rewinds, after, limit, at_once)
-
-    async def _page_before(
-        self, cached: CachedConversation, rewinds: Rewinds, before: int, limit: int, at_once: int
-    ) -> list[PlacedMessage]:
-        found: list[PlacedMessage] = []
-        while len(found) < limit and before > 1:
-            before = next((one.first for one in rewinds.ranges if one.first < before <= one.last + 1), before)
-            entries = await self.log.entries_around(cached.conversation, before=before, limit=at_once)
-            if not entries:
-                break
-            await self.check(cached, entries)
-            found = [one for one in placed(entries, rewinds) if one[0].ordinal < before] + found
-            before = entries[0].first
-            at_once = min(2 * at_once, _MAXIMUM_ENTRIES)
-        return found[-limit:] if limit else []
-
-    async def _page_after(
-        self, cached: CachedConversation, rewinds: Rewinds, after: int, limit: int, at_once: int
-    ) -> list[PlacedMessage]:
-        entries = await self.log.entries_around(cached.conversation, before=after + 2, limit=1)
-        found = [one for one in placed(entries, rewinds) if one[0].ordinal > after]
-        start = entries[0].number + 1 if entries else 1
-        while len(found) < limit:
-            start = rewinds.active_after(start)
-            entries = await self.entries(cached, start=start, before=start + at_once)
-            found += [one for one in placed(entries, rewinds) if one[0].ordinal > after]
-            if len(entries) < at_once:
-                break
-            start += at_once
-            at_once = min(2 * at_once, _MAXIMUM_ENTRIES)
-        return found[:limit]
 
     def decode(self, message: EntryMessage, payload: str | None) -> BaseMessage:
         """Decode a message in full from its body and its payload, if it has one.

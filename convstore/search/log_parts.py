@@ -43,7 +43,7 @@ _COST = 10
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """What one round trip reads of a log: its segments, and its last entries.
+    """One round trip reads of a log: its segments, and its last entries.
 
     Attributes:
         chain: The segments that cover it from its first entry on.
