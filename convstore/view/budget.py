@@ -251,7 +251,9 @@ class _Budget:
         if not self._is_known(earlier):
             return Window(turn.begin, left_out, anchor=None)
         required = Required(earlier.number, max(0, self.turns[-1].number - 1))
-        return Window(turn.begin, left_out, min(turn.begin, self._anchor()), required=required)
+        # Later reads must include the turn that is required now, and the newest finished one, whole.
+        stable = self.turns[_index_of_number(self.turns, max(earlier.number, self._first_allowed(-1)))]
+        return Window(turn.begin, left_out, min(turn.begin, stable.begin, self._anchor()), required=required)
 
     def _anchor(self) -> int:
         """Return the last row with which no view can begin, now or later, as far as it was read.
