@@ -20,6 +20,7 @@ from convstore.mongo.log import Log
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import HeadKey, Tombstones
+from convstore.runtime.background import SETTLE_SECONDS
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
 from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
@@ -29,7 +30,7 @@ LEAST_AGE = timedelta(minutes=5)
 """Lower limit for `older_than`. A process that writes without reading the head opened it less than 10 seconds ago. So a
 closed head older than this can be replaced without losing an append in flight."""
 
-_SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
+_SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
 """Delay after which every append that started before a deletion has ended."""
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)

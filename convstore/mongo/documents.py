@@ -102,26 +102,28 @@ def _repair_from(document: Mapping[str, Any]) -> Repair:
     return Repair(entry, until, joins, tuple(recounts))
 
 
-def entry_from(document: Mapping[str, Any], known: Entry | None = None) -> Entry:
+def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False) -> Entry:
     """Return the entry that a document holds, or `known` if it is the same.
 
-    A projection may have left out its messages and sources. Damage is a CorruptDocumentError.
+    A projection may have left out its sources and, unless `has_messages`, its messages. Damage is a
+    CorruptDocumentError.
     """
     try:
         if known and document["totals"]["link"] == known.totals.link and document["first"] == known.first:
             return known
-        return _entry_from(document)
+        return _entry_from(document, has_messages=has_messages)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
-def _entry_from(document: Mapping[str, Any]) -> Entry:
+def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     first, count = stored_number(document["first"]), stored_number(document["count"])
     totals = totals_from(document["totals"])
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key does not match the conversation and the number of the entry")
     messages = stored_list(document.get("messages", ()))
-    if first + count - 1 != totals.messages or ("messages" in document and len(messages) != count):
+    is_left_out = "messages" not in document and ("lost" in document or not has_messages)
+    if first + count - 1 != totals.messages or (len(messages) != count and not is_left_out):
         raise ValueError("the number of messages does not match their ordinals")
     entry = Entry(
         first=first,

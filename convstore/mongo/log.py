@@ -259,7 +259,7 @@ async def entries_from(documents: Sequence[Document], known: Entry | None = None
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
-        return [entry_from(decoded(document), known) for document in documents]
+        return [entry_from(decoded(document), known, has_messages=True) for document in documents]
 
     return await asyncio.to_thread(made) if len(documents) > _MANY else made()
 

@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
-_ENDING_SECONDS, _SETTLE_SECONDS = 10.0, 5.0
+_ENDING_SECONDS = 10.0
+
+SETTLE_SECONDS = 5.0
+"""Seconds that work of `settle` may continue after its caller was cancelled."""
 
 
 class Background:
@@ -57,7 +60,7 @@ class Background:
 async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Await work to its end even if the caller is cancelled meanwhile, so that a retry does not race with the work.
 
-    Five seconds after the caller the work is cancelled too.
+    A cancelled caller waits for it up to `SETTLE_SECONDS`; then the work is cancelled too.
 
     Raises:
         BaseException: The error of the work, or the cancellation of the caller.
@@ -68,7 +71,7 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     except asyncio.CancelledError:
         task.add_done_callback(_retrieve)
         try:
-            await asyncio.wait({task}, timeout=_SETTLE_SECONDS)
+            await asyncio.wait({task}, timeout=SETTLE_SECONDS)
         finally:
             task.cancel()
         raise

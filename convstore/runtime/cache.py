@@ -101,14 +101,14 @@ class LoadedEnd:
 
     Attributes:
         entries: The last entries, with sizes by the store's counter.
-        key: Number of the rewind entry and digest of the summary for which the rest was made.
+        key: Number of the rewind entry and token of the summary for which the rest was made.
         rows: The rows of the entries.
         notes: Notes and their sizes, by the ordinal of the first message after them and the turns left out.
         shown: Messages as a view showed them, by id.
     """
 
     entries: Sequence[Entry] = ()
-    key: tuple[int, bytes] = (0, b"")
+    key: tuple[int, str] = (0, "")
     rows: Sequence[Row] = ()
     notes: dict[tuple[int, int], Shown] = field(default_factory=dict)
     shown: dict[str, KeptMessage] = field(default_factory=dict)

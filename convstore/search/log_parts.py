@@ -43,7 +43,7 @@ _COST = 10
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """One round trip reads of a log: its segments, and its last entries.
+    """The segments and the last entries of a log, read in one round trip.
 
     Attributes:
         chain: The segments that cover it from its first entry on.

@@ -65,20 +65,30 @@ class Sealer:
         if self._is_closed or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
         self._scheduled[conversation] = scope
+        self._start()
+
+    def _start(self) -> None:
+        """Begin the work of this event loop, unless it is running."""
         loop = asyncio.get_running_loop()
         self._work -= {work for work in self._work if work.get_loop().is_closed()}
         if all(work.get_loop() is not loop for work in self._work):
             # gather instead of create_task: asyncio does not warn if the loop ends first.
             work = asyncio.gather(*[self._seal_scheduled()])
             self._work.add(work)
-            work.add_done_callback(self._work.discard)
+            work.add_done_callback(self._ended)
             work.add_done_callback(retrieve_cancellation)
+
+    def _ended(self, work: asyncio.Future[list[None]]) -> None:
+        self._work.discard(work)
+        # A conversation may have been scheduled after the work had looked for the last time.
+        if self._scheduled and not self._is_closed and not work.cancelled():
+            self._start()
 
     async def wait(self) -> None:
         """Wait for the running work of this event loop, if any."""
         loop = asyncio.get_running_loop()
-        own = [work for work in self._work if work.get_loop() is loop]
-        await asyncio.gather(*own, return_exceptions=True)
+        while own := [work for work in self._work if work.get_loop() is loop]:
+            await asyncio.gather(*own, return_exceptions=True)
 
     async def close(self) -> None:
         """Seal what is due for a moment; the next searches and appends seal the rest."""
@@ -89,7 +99,8 @@ class Sealer:
 
     async def _seal_scheduled(self) -> None:
         while self._scheduled and not self._is_closed:
-            conversation, scope = self._scheduled.popitem()
+            conversation = next(iter(self._scheduled))
+            scope = self._scheduled.pop(conversation)
             try:
                 await self.seal(scope)
             except (StoreUnavailableError, StoreClosedError):

@@ -235,7 +235,7 @@ class ConversationStore(StoreReader):
         """Delete all conversations with these scope values permanently, and return a receipt of the removed data.
 
         Conversations that begin during the call may remain. Appends in flight are discarded with their conversations,
-        by a sweep at most 75 s later; writes that a broken connection delivers even later, by a sweep a day later.
+        by a sweep at most 80 s later; writes that a broken connection delivers even later, by a sweep a day later.
         Sweeps run with the next calls of any store. A failed or killed call can be retried as it is, and concurrent
         calls are safe.
 

@@ -297,14 +297,16 @@ class _Budget:
 
     def _choose(self, index: int, room: int) -> _Start:
         """Return the start before turn `index` that fills between half of `room` and all of it."""
-        low, allowed = self._first_within(room, index), self._first_allowed(index)
+        first, allowed = self._first_within(room, index), self._first_allowed(index)
+        low = max(first, self.whole)  # a turn whose beginning was not read may be too large
         if (not low and self.first >= 0) or self.turns[low].number <= allowed:
             return _Start(allowed)
-        half = self._first_within(room // 2, index)
+        half = max(low, self._first_within(room // 2, index))
         # If two turns fit, there are two to choose from, so that the start does not move with every turn.
         high = max(low, half - 1, min(low + 1, half, index - 1))
+        # A lower bound of either gives no higher number, so this is the upper bound if earlier turns may fit.
         number = _roundest(max(1, self.turns[low].number), self.turns[high].number)
-        return _Start(number) if low or room < 0 else _Start(0, number)
+        return _Start(number) if first or room < 0 else _Start(0, number)
 
     def _first_within(self, room: int, index: int) -> int:
         """Return the index of the first turn from which on the turns before turn `index` fit in `room` tokens."""

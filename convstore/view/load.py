@@ -79,9 +79,9 @@ class Load(ActiveRows):
         self.size += sum(entry.size for entry in entries)
 
     @property
-    def key(self) -> tuple[int, bytes]:
+    def key(self) -> tuple[int, str]:
         """Return what rows and notes depend on besides the entries."""
-        return self.rewinds.entry, self.cached.summary[0] if self.summary else b""
+        return self.rewinds.entry, self.summary.token if self.summary else ""
 
     def add_end(self, new: Sequence[Entry], tail: Totals) -> None:
         """Add the last entries of the log, which follow the cached ones; `tail` are its totals by the store's counter.
@@ -160,4 +160,5 @@ def newest_start(starts: Iterable[ViewStart], totals: Totals, *, revision: int, 
     """Return the last of the starts that are valid for a log with these totals and the state's revision."""
     wanted = (totals.rewind_entry, revision, counter)
     valid = (one for one in starts if one.entry and (one.rewind_entry, one.revision, one.counter) == wanted)
-    return max((one for one in valid if one.entry <= totals.entries), key=lambda one: one.entry, default=NO_START)
+    possible = (one for one in valid if one.entry <= totals.entries and one.turn <= totals.turns)
+    return max(possible, key=lambda one: one.entry, default=NO_START)

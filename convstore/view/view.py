@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -159,12 +159,9 @@ def _size(message: EntryMessage, policy: HistoryPolicy, codec: Codec, counter: T
 
 def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:
     """Return the function that makes the stamp of a view with this identity; it can be pickled."""
-    return partial(_stamp, conversation_id=conversation, policy=_changed_options(policy), **identity)
+    return partial(_stamp, conversation_id=conversation, policy=policy, **identity)
 
 
-_changed_options = lru_cache(changed_options)
-
-
-def _stamp(messages: Sequence[BaseMessage], **identity: Any) -> ViewStamp:
+def _stamp(messages: Sequence[BaseMessage], policy: HistoryPolicy, **identity: Any) -> ViewStamp:
     """Return the stamp; its digest is computed only if a stamp is asked for."""
-    return ViewStamp(digest=digest_of_messages(messages), **identity)
+    return ViewStamp(digest=digest_of_messages(messages), policy=changed_options(policy), **identity)

@@ -37,6 +37,7 @@ from convstore.runtime.clock import Clock
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import CompactionRule
+from convstore.view.payloads import ShownPayloads
 
 _NUMBERS = itertools.count(1)
 
@@ -1549,3 +1550,30 @@ async def test_a_summary_is_of_a_bounded_length() -> None:
     failed = await chat.compact(force=True)
     assert failed.status == "failed"
     assert "120,000 characters" in failed.problem
+
+
+async def test_a_load_during_a_compaction_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it read under the earlier summary is not taken for the rows after the new one."""
+    database = memory()
+    chat = await six_turns(HeadTailSummarizer(rule_of(100, keep=1, summary=50)), database)
+    assert (await chat.compact(force=True)).status == "done"
+    for number in range(6, 12):
+        await chat.append([HumanMessage("why " * 100, id=f"why{number}"), AIMessage("so " * 100)])
+    is_reading, is_compacted = asyncio.Event(), asyncio.Event()
+    read = ShownPayloads.read
+
+    async def wait(self: ShownPayloads, *values: Any, **options: Any) -> Any:
+        if not is_reading.is_set():
+            is_reading.set()
+            await is_compacted.wait()
+        return await read(self, *values, **options)
+
+    monkeypatch.setattr(ShownPayloads, "read", wait)
+    load = asyncio.create_task(chat.load_history())
+    await is_reading.wait()
+    assert (await chat.compact(force=True)).status == "done"
+    await chat.load_history()
+    is_compacted.set()
+    await load
+    other = ConversationStore(database).conversation(**chat.scope)
+    assert same_messages((await chat.load_history()).messages, (await other.load_history()).messages)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from mongomock_motor import AsyncMongoMockClient
 from properties import STRIDE
 from pymongo import AsyncMongoClient
 from pymongo.errors import DuplicateKeyError
@@ -423,3 +424,16 @@ async def test_a_missing_summary_is_named(damage: Damage) -> None:
     with pytest.raises(CorruptDocumentError, match=summary["_id"]):
         await damage.chat().summaries()
     assert (await damage.chat().load_history()).summary == summary["text"]
+
+
+async def test_an_entry_that_lost_its_messages_is_damage() -> None:
+    """It is not an entry without messages."""
+    database = AsyncMongoMockClient()["damaged"]
+    async with ConversationStore(database) as store:
+        await store.setup()
+        for _ in range(3):
+            await store.conversation(user_id="ada", thread_id="t").append([HumanMessage("?"), AIMessage("!")])
+    await database["log"].update_one({"first": 3}, {"$unset": {"messages": ""}})
+    for read in (Conversation.load_history, Conversation.list_messages):
+        with pytest.raises(CorruptDocumentError):
+            await read(ConversationStore(database).conversation(user_id="ada", thread_id="t"))

@@ -15,6 +15,7 @@ from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
+from convstore.values.scope import Scope
 
 
 def test_the_end_of_the_loop_cancels_a_seal_and_a_refresh_of_heads_quietly(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,6 +64,28 @@ async def test_a_seal_that_fails_is_logged_and_waits(
         assert len(failed) == len(caplog.records) == tries
         assert "cannot seal" in caplog.records[-1].getMessage()
     assert await database["search"].count_documents({}) == 1
+    await store.close()
+
+
+async def test_conversations_are_sealed_in_the_order_in_which_they_were_scheduled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is scheduled when the work is about to end is sealed too."""
+    store, order = ConversationStore(AsyncMongoMockClient()["background"]), list[str]()
+    await store.setup()
+    sealer = (await store.services()).sealer
+    assert sealer is not None
+
+    async def seal(scope: Scope) -> None:
+        order.append(scope[0][1])
+        if len(order) == 3:
+            asyncio.current_task().add_done_callback(lambda _: sealer.schedule((("user_id", "d"),), "d"))
+
+    monkeypatch.setattr(sealer, "seal", seal)
+    for name in "abc":
+        sealer.schedule((("user_id", name),), name)
+    await sealer.wait()
+    assert order == ["a", "b", "c", "d"]
     await store.close()
 
 

@@ -101,9 +101,9 @@ async def test_many_messages_are_read_in_a_thread(
     made: list[int] = []
     entry_from = log.entry_from
 
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments: Any, **options: Any) -> Any:
         made.append(threading.get_ident())
-        return entry_from(*arguments)
+        return entry_from(*arguments, **options)
 
     monkeypatch.setattr(log, "entry_from", noted)
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

@@ -308,6 +308,18 @@ def test_a_start_between_two_steps_is_found_again(back):
         _read_from_everywhere(log_of(script, batch=batch), policy, lambda last: max(1, last - back))
 
 
+def test_a_turn_that_was_read_in_part_may_be_too_large():
+    """A start among the turns after it is not certain as long as its beginning may or may not fit."""
+    search = Round((900, 1_500, 3_000), sources=True)
+    script = [([search], 600, 0), ([search], 600, 0), ([Round((5_000, 1_500), sources=False)], 0, 900), ([], 40, 300)]
+    script += [([], 0, 0)] * 3
+    for budget in range(1_500, 2_500, 100):
+        log = log_of(script, batch=(8, 9, 6))
+        for since in range(1, len(log.entries) + 1):
+            policy = HistoryPolicy(max_tokens=budget, keep_last_results=2)
+            _read_from_everywhere(log, policy, lambda last, since=since: min(last, since))
+
+
 @pytest.mark.parametrize(("size", "step"), [(300, 8), (900, 2), (1_000, 4)])
 def test_under_shortening_turns_leave_in_steps_and_half_of_the_budget_stays_filled(size, step):
     """The step is at most half of the turns that fit, also if turns are larger than `shorten_over` lets expect."""
