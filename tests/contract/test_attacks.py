@@ -26,7 +26,7 @@ from convstore import (
 )
 from convstore.append import rewinder
 from convstore.devserver import DevServer
-from convstore.runtime import clock
+from convstore.runtime import background, clock
 from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import start_key
@@ -257,6 +257,7 @@ async def test_an_append_without_an_answer_is_given_up(
     log = (await store.services()).writer._log
 
     monkeypatch.setattr(clock, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(background, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(log, "insert", never)
     with pytest.raises(StoreUnavailableError, match="repeat it with the same messages"):
         await asyncio.wait_for(chat.append(HumanMessage("again")), 10)
@@ -353,6 +354,7 @@ async def test_a_rewind_without_an_answer_is_given_up(
     log = (await store.services()).rewinder._log
 
     monkeypatch.setattr(rewinder, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(background, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(log, "insert", never)
     with pytest.raises(StoreUnavailableError, match="may or may not have happened"):
         await asyncio.wait_for(chat.rewind(before="q"), 10)

@@ -28,6 +28,7 @@ from convstore.append.inputs import normalize_messages
 from convstore.devserver import DevServer
 from convstore.messages.tool_calls import calls_of
 from convstore.mongo.log import Log
+from convstore.runtime import background
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
@@ -289,6 +290,7 @@ async def test_a_request_that_ends_with_a_write_is_repeated(site, monkeypatch, n
         return size
 
     monkeypatch.setattr(Log, "insert", dying_insert)
+    monkeypatch.setattr(background, "SETTLE_SECONDS", 0.0)  # this insert never ends
     task = asyncio.create_task(site.ask("r1", DOSE))
     await ended.wait()
     task.cancel()
