@@ -139,9 +139,11 @@ class Services:
             wait_seconds=compaction_seconds,
         )
         self.catalog = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
-        self.stats = StatsReader(on.statistics, self.open_heads)
         self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
-        schema, seal = SchemaCheck(driver, migrator), self.sealer.seal if self.sealer else None
+        self._make_reports(on, SchemaCheck(driver, migrator), clock=clock)
+
+    def _make_reports(self, on: _Commands, schema: SchemaCheck, *, clock: Clock) -> None:
+        self.stats, seal = StatsReader(on.statistics, self.open_heads), self.sealer.seal if self.sealer else None
         self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, seal=seal)
 
     def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:

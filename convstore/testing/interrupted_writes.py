@@ -1,6 +1,6 @@
 """Appends and rewinds that are cancelled, killed, or fail with an unknown outcome, and the listings after them.
 
-Floor 7, part of the contract. Clock and stores are the fixtures of `ListContract`.
+Part of the contract. Clock and stores are the fixtures of `ListContract`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from convstore.exceptions import StoreUnavailableError
 from convstore.mongo.log import Log
 from convstore.store import ConversationStore
 from convstore.testing.listing import HandMovedTime
-from convstore.testing.samples import new_id
 
 __all__ = ["InterruptedWriteContract"]
 
 _NewStore = Callable[..., ConversationStore]
 
 
-async def _written(chat: Conversation, call: str, answer: str) -> None:
+async def _answered(store: ConversationStore, user: str) -> Conversation:
+    """Return a conversation of a question and an answer."""
+    chat = store.conversation(user_id=user, thread_id="t")
+    await chat.append([HumanMessage("q"), AIMessage("a", id="answer")])
+    return chat
+
+
+async def _written(chat: Conversation, call: str) -> None:
     """Append a message, or rewind the answer."""
     if call == "append":
         await chat.append(HumanMessage("more"))
     else:
-        await chat.rewind(before=answer)
+        await chat.rewind(before="answer")
 
 
 async def _listed(store: ConversationStore, user: str) -> int:
@@ -56,8 +62,7 @@ class InterruptedWriteContract:
         seconds: int,
     ) -> None:
         """The connection breaks, in a burst or after it; the entry lands before the head is closed, later or never."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append([HumanMessage("q"), AIMessage("a", id=(answer := new_id()))])
+        chat = await _answered(appender, user)
         await time.pass_by(seconds, appender)
         insert, late = Log.insert, list[Any]()
 
@@ -70,7 +75,7 @@ class InterruptedWriteContract:
         with monkeypatch.context() as patch:
             patch.setattr(Log, "insert", unheard)
             with pytest.raises(StoreUnavailableError):
-                await _written(chat, call, answer)
+                await _written(chat, call)
         await appender.close()
         for one in late:
             await one if landing == "after" else one.close()
@@ -89,8 +94,7 @@ class InterruptedWriteContract:
         call: str,
     ) -> None:
         """The head was closed before; the process does not come to send another command."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append([HumanMessage("q"), AIMessage("a", id=(answer := new_id()))])
+        chat = await _answered(appender, user)
         await time.pass_by(10, appender)
         insert, is_inserted, is_over = Log.insert, asyncio.Event(), asyncio.Event()
 
@@ -100,7 +104,7 @@ class InterruptedWriteContract:
             await is_over.wait()
 
         monkeypatch.setattr(Log, "insert", insert_and_hang)
-        killed = asyncio.ensure_future(_written(chat, call, answer))
+        killed = asyncio.ensure_future(_written(chat, call))
         await is_inserted.wait()
         time.seconds += 15
         expected = {"append": 3, "rewind": 1}[call]
@@ -119,8 +123,7 @@ class InterruptedWriteContract:
         call: str,
     ) -> None:
         """A retry finds what was inserted, and listings count it."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append([HumanMessage("q"), AIMessage("a", id=(answer := new_id()))])
+        chat = await _answered(appender, user)
         insert, is_sent = Log.insert, asyncio.Event()
 
         async def insert_slowly(*values: Any, **options: Any) -> None:
@@ -130,7 +133,7 @@ class InterruptedWriteContract:
 
         with monkeypatch.context() as patch:
             patch.setattr(Log, "insert", insert_slowly)
-            cancelled = asyncio.ensure_future(_written(chat, call, answer))
+            cancelled = asyncio.ensure_future(_written(chat, call))
             await is_sent.wait()
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):

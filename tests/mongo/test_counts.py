@@ -489,9 +489,10 @@ async def test_a_load_that_has_to_look_for_its_start_stores_it(
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"link": 1, "turn": 10**9, "through": 10**6}, id="another log"),
+        pytest.param({"link": 1, "turn": 59, "through": 59}, id="another log"),
+        pytest.param({"turn": 10**9, "through": 59}, id="a turn after the end"),
         pytest.param({"entry": 90, "first": 180}, id="after the end"),
-        pytest.param({"rewind_entry": 7, "turn": 10**9, "through": 10**6}, id="another rewind"),
+        pytest.param({"rewind_entry": 7, "turn": 59, "through": 59}, id="another rewind"),
     ],
 )
 async def test_a_stored_start_that_does_not_belong_to_the_log_is_ignored(

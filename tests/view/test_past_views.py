@@ -59,6 +59,15 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(store, chat, dat
     assert len(write_stamp(stamp)) < 300
 
 
+async def test_a_stamp_shares_nothing_with_later_ones(chat):
+    """Its policy is the caller's to change."""
+    policy = HistoryPolicy(never_stub={"search"})
+    for _ in range(2):
+        stamp = (await chat.load_history(policy)).stamp
+        assert stamp.policy == {"never_stub": ["search"]}
+        stamp.policy["never_stub"].append("another")
+
+
 async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(store, chat):
     """Also before the first message, where there is no conversation to name."""
     stamp = (await chat.load_history()).stamp
