@@ -59,7 +59,6 @@ async def open_store(
         if setup:
             await store.setup()
         elif not keys and (stored := await _stored_keys(store, chosen)) not in ((), names):
-            check_partial_scope(stored, chosen)
             store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
         store.codec.keep_unknown()
         yield store

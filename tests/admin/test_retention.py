@@ -279,6 +279,19 @@ async def test_progress_is_reported_after_each_batch(database, monkeypatch):
     assert (seen[2], seen[5]) == (counted, erased)
 
 
+async def test_what_the_longest_append_writes_late_is_swept(database):
+    """It began with an id known for ten seconds, took its minute, and its insert another five after that."""
+    now = datetime.now(UTC)
+    chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("What about orcas?"))
+    late = await database["log"].find_one({"count": 1})
+    await ConversationStore(database, clock=at(now)).conversation(**chat.scope).delete()
+    await ConversationStore(database, clock=at(now + timedelta(seconds=75))).setup()
+    await database["log"].insert_one(late)
+    await ConversationStore(database, clock=at(now + timedelta(seconds=81))).setup()
+    assert (await documents(database))["log"] == 0
+
+
 async def test_a_tombstone_next_to_an_active_head_removes_nothing(database):
     """A prune that lost to a writer leaves a tombstone; sweeps remove it, and nothing of the conversation."""
     store = ConversationStore(database)
