@@ -242,7 +242,7 @@ UNREAD = Preview("", "")
 """Placeholder for a preview that was not read."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True)  # dataclasses take no default without a hash
 class Totals:
     """The running totals of a log up to and including an entry.
 

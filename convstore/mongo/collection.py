@@ -20,10 +20,13 @@ _DELETED_AT_ONCE = 5_000
 
 
 class Collection:
-    """Commands on the collection with a name; each method is one command, unless it says otherwise."""
+    """Commands on the collection with a name; each method is one command, unless it says otherwise.
+
+    `driver_collection` is for commands that it lacks. With `raw`, documents are returned as undecoded BSON.
+    """
 
     def __init__(self, driver: Driver, name: str, *, raw: bool = False) -> None:
-        self.raw = driver.collection(name, raw=raw)
+        self.driver_collection = driver.collection(name, raw=raw)
 
     async def find(
         self,
@@ -34,23 +37,25 @@ class Collection:
         limit: int = 0,
     ) -> list[Document]:
         """Return the documents that a filter matches. One command up to a thousand documents, or up to the limit."""
-        size = max(limit, _BATCH) + 1
+        size = max(limit, _BATCH) + 1  # larger than the limit, so that the server closes the cursor at once
         async with driver_errors():
-            found = self.raw.find(dict(query), fields, sort=list(order) or None, limit=limit, batch_size=size)
+            found = self.driver_collection.find(
+                dict(query), fields, sort=list(order) or None, limit=limit, batch_size=size
+            )
             documents: list[Document] = await found.to_list(None)
         return documents
 
     async def find_one(self, query: Document, fields: Mapping[str, int] | None = None) -> Document | None:
         """Return a document that a filter matches, or None."""
         async with driver_errors():
-            document: Document | None = await self.raw.find_one(dict(query), fields)
+            document: Document | None = await self.driver_collection.find_one(dict(query), fields)
         return document
 
     async def insert(self, document: Document) -> bool:
         """Insert a document; False if its key is taken."""
         async with driver_errors():
             try:
-                await self.raw.insert_one(dict(document))
+                await self.driver_collection.insert_one(dict(document))
             except DuplicateKeyError:
                 return False
         return True
@@ -58,22 +63,24 @@ class Collection:
     async def update(self, query: Document, change: Document, *, upsert: bool = False) -> bool:
         """Update a document; False if the filter matched none."""
         async with driver_errors():
-            return bool((await self.raw.update_one(dict(query), dict(change), upsert=upsert)).matched_count)
+            return bool(
+                (await self.driver_collection.update_one(dict(query), dict(change), upsert=upsert)).matched_count
+            )
 
     async def replace(self, query: Document, document: Document) -> bool:
         """Replace a document; False if the filter matched none."""
         async with driver_errors():
-            return bool((await self.raw.replace_one(dict(query), dict(document))).matched_count)
+            return bool((await self.driver_collection.replace_one(dict(query), dict(document))).matched_count)
 
     async def delete_one(self, query: Document) -> bool:
         """Delete a document; False if the filter matched none."""
         async with driver_errors():
-            return bool((await self.raw.delete_one(dict(query))).deleted_count)
+            return bool((await self.driver_collection.delete_one(dict(query))).deleted_count)
 
     async def delete_many(self, query: Document) -> int:
         """Delete all documents that a filter matches and return their number."""
         async with driver_errors():
-            return int((await self.raw.delete_many(dict(query))).deleted_count)
+            return int((await self.driver_collection.delete_many(dict(query))).deleted_count)
 
     async def delete(self, conversation: str) -> int:
         """Delete all documents of a conversation and return their number. Two commands for each 5,000 documents."""
@@ -97,7 +104,7 @@ async def delete_range(collection: Collection, conversation: str, low: str, high
     removed, further = 0, True
     while further:
         async with driver_errors():
-            found = collection.raw.find(between(conversation, low, high), {"_id": 1}).sort("_id", 1)
+            found = collection.driver_collection.find(between(conversation, low, high), {"_id": 1}).sort("_id", 1)
             further = await found.skip(_DELETED_AT_ONCE).limit(1).to_list(None)
         removed += await collection.delete_many(between(conversation, low, further[0]["_id"] if further else high))
     return removed
@@ -106,4 +113,4 @@ async def delete_range(collection: Collection, conversation: str, low: str, high
 async def count_range(collection: Collection, conversation: str, low: str, high: str) -> int:
     """Count the documents of a range. One command."""
     async with driver_errors():
-        return int(await collection.raw.count_documents(between(conversation, low, high)))
+        return int(await collection.driver_collection.count_documents(between(conversation, low, high)))

@@ -138,7 +138,7 @@ class Heads:
         }
         async with driver_errors():
             upsert = partial(
-                self._heads.raw.find_one_and_update,
+                self._heads.driver_collection.find_one_and_update,
                 {"_id": head_id(scope)},
                 update,
                 upsert=True,
@@ -171,7 +171,7 @@ class Heads:
         """Bring heads up to date, except newer ones and those of another conversation. One command."""
         async with driver_errors():
             await self._driver.update_each(
-                self._heads.raw, [update for change in changes for update in change.updates()]
+                self._heads.driver_collection, [update for change in changes for update in change.updates()]
             )
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:

@@ -114,9 +114,9 @@ class Log:
         async with driver_errors():
             *ahead, last = _commands(payloads)
             for command in ahead:
-                await self._log.raw.insert_many(command, ordered=True)
+                await self._log.driver_collection.insert_many(command, ordered=True)
             try:
-                await self._log.raw.insert_many([*last, document, *after], ordered=True)
+                await self._log.driver_collection.insert_many([*last, document, *after], ordered=True)
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     raise  # the chunks may still be rolled back, so they do not count as sent

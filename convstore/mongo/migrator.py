@@ -134,7 +134,7 @@ class Migrator:
         renewed_ends, until = time.monotonic() + _LEASE_TIME.total_seconds(), datetime.now(UTC) + _LEASE_TIME
         try:
             async with driver_errors(seconds=_RENEW_SECONDS):
-                renewed = await self._applied.raw.update_one(
+                renewed = await self._applied.driver_collection.update_one(
                     {"_id": _LEASE, "owner": owner}, {"$set": {"until": until}}
                 )
         except StoreUnavailableError:
@@ -172,7 +172,7 @@ class Migrator:
         now = datetime.now(UTC)
         async with driver_errors():
             try:
-                await self._applied.raw.update_one(
+                await self._applied.driver_collection.update_one(
                     {"_id": _LEASE, "until": {"$lt": now}},
                     {"$set": {"owner": owner, "until": now + _LEASE_TIME}},
                     upsert=True,

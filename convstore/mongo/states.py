@@ -65,8 +65,8 @@ class States:
         state = first if first and first["_id"] == state_id(conversation) else None
         documents = documents[1:] if state else documents[:limit]
         if state and documents and first_needed:
-            known = entry_from(decoded(documents[0]))
-            del documents[max(1, known.number - first_needed(state, known.totals) + 1) :]
+            known = newest = entry_from(decoded(documents[0]))  # so that it is not parsed twice
+            del documents[max(1, newest.number - first_needed(state, newest.totals) + 1) :]
         return state, await entries_from(documents[::-1], known)
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:

@@ -400,7 +400,7 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
         concern = {"code": 64, "errmsg": "waiting for replication timed out"}
         raise BulkWriteError({"writeErrors": [failure], "writeConcernErrors": [concern]})
 
-    monkeypatch.setattr(log._log.raw, "insert_many", refused)
+    monkeypatch.setattr(log._log.driver_collection, "insert_many", refused)
     with pytest.raises(StoreUnavailableError, match="repeat the call"):
         await chat.append(rag_turn("What about seals?"))
 

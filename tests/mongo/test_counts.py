@@ -594,7 +594,7 @@ async def test_every_command_has_the_concerns_of_the_store(
                 assert {"w": "majority", "j": True}.items() <= sent["writeConcern"].items()
         assert {"find", "insert", "update", "delete", "findAndModify"} <= set(commands.names)
         assert store._services
-        assert store._services.writer._log._log.raw.read_preference == ReadPreference.PRIMARY
+        assert store._services.writer._log._log.driver_collection.read_preference == ReadPreference.PRIMARY
 
 
 async def test_payloads_that_are_too_large_for_one_command_go_ahead(
