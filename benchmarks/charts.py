@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Bar", "bar_chart", "line_charts"]
+__all__ = ["Bar", "Dot", "bar_chart", "dot_chart", "line_charts"]
 
 _WIDTH, _LEFT, _BAR, _GAP, _LINE = 760, 24, 16, 26, 20
 _PANEL, _PANEL_HEIGHT = 370, 240
@@ -112,3 +112,34 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 
 def _rectangle(x: float, y: float, width: float, height: float, look: str) -> str:
     return f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.1f}" height="{height:.0f}" rx="2" {look}/>'
+
+
+class Dot(NamedTuple):
+    """A point of a chart with its label: a share of the axis to the right, and a value from 0 to 1 upwards."""
+
+    label: str
+    x: float
+    y: float
+
+
+def dot_chart(title: str, dots: Sequence[Dot], *, across: str, up: str, strong: str) -> str:
+    """Return points with labels; those whose label begins with `strong` have the strong colour, others are grey."""
+    left, top, width, height = _LEFT + 50, 60, _WIDTH - 280, 280
+    quarters = math.ceil(max(1.0, *(dot.x for dot in dots)) * 4)
+    parts = [_text(_LEFT, 24, title), _text(_LEFT, 48, up, "small"), _text(left, top + height + 40, across, "small")]
+    parts += [
+        _text(left + width * quarter / quarters - 10, top + height + 20, f"{quarter / 4:.0%}", "small")
+        for quarter in range(quarters + 1)
+    ]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = top + height * (1 - share)
+        parts += [_rectangle(left, y, width, 1, 'class="track"'), _text(_LEFT, y + 4, f"{share:.0%}", "small")]
+    lines: list[tuple[float, float]] = []
+    for dot in sorted(dots, key=lambda dot: -dot.y):
+        x, y = left + width * dot.x * 4 / quarters, top + height * (1 - dot.y)
+        line = max([y + 4, *(used + 16 for at, used in lines if abs(at - x) < 180 and used + 16 < y + 40)])
+        lines.append((x, line))
+        is_strong = dot.label.startswith(strong)
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="{_COLOURS[3 if is_strong else 0]}"/>')
+        parts.append(_text(x + 12, line, dot.label, "" if is_strong else "small"))
+    return svg(_WIDTH, top + height + 60, title, parts)

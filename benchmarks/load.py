@@ -5,6 +5,11 @@ a private real MongoDB. First every conversation gets its turns: a question, a c
 words and an answer. Then each user repeatedly picks a random conversation, loads its view and appends a turn. Some
 turns have a result of 1 to 5 MB; some iterations read a result back in full, or a page of sources.
 
+With ``--rate 20 --conversations 32 --seconds 180`` the traffic is steady instead: so many turns a second, each a load
+and an append of 25 KB, after five turns in each conversation. Half of the conversations rest for half of the time. With
+``--search-every 60`` each conversation is searched so often; ``--no-index`` is the same without segments. Processor
+time is counted until nothing is due to be sealed, which takes a minute or more after the last turn.
+
 A ticker on the loop measures its delay. One iteration of a busy loop runs all ready callbacks, so the longest single
 callbacks are listed too, with their names. Each has its wall time, and the processor time of the loop's thread without
 garbage collection: on a busy machine a thread also waits for the processor. Memory is printed at the start of each
@@ -116,7 +121,9 @@ class Users:
         self.chats, self.large, self.think = chats, large, think
         self.taken: dict[str, list[float]] = {}
         self.dice = random.Random(1)  # noqa: S311 - text
-        words = ["".join(self.dice.choices("abcdefghiklmnoprstuvw", k=self.dice.randint(2, 9))) for _ in range(5_000)]
+        self.words = words = [
+            "".join(self.dice.choices("abcdefghiklmnoprstuvw", k=self.dice.randint(2, 9))) for _ in range(5_000)
+        ]
         # Built in advance to keep the loop free; random words, so that compression gains little.
         self.common = [self._turn(words, 13_000) for _ in range(50)]
         self.big = [self._turn(words, size) for size in range(1_000_000, 5_000_001, 1_000_000)]
@@ -128,6 +135,10 @@ class Users:
         result.content = "\n\n".join(passages)
         result.artifact = [(passage, {"title": f"Passage {place}"}) for place, passage in enumerate(passages)]
         return turn
+
+    def take(self, size: int) -> list[BaseMessage]:
+        """Return a turn of its own with a result of some characters."""
+        return self._turn(self.words, size)
 
     async def fill(self, turns: int) -> None:
         """Give every conversation its turns."""
@@ -192,9 +203,8 @@ def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) ->
         print(f"{name:10}{len(taken):9,}{len(taken) / seconds:10.1f}{row}")
     late = stalls.late or [0.0]
     print("memory, MB, at the beginning of each third and at the end:", *(f"{figure:.0f}" for figure in memory))
-    print(
-        f"ticks late: p50 {statistics.median(late) * 1000:.1f} ms, p99 {_quantile(late, 0.99) * 1000:.1f} ms, ", end=""
-    )
+    shares = ", ".join(f"p{share} {_quantile(late, share / 100) * 1000:.1f} ms" for share in (50, 95, 99))
+    print(f"ticks late: {shares}, ", end="")
     above = sum(one > _STALL for one in late)
     print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {above} of {len(late):,}")
     longest = max(stalls.collections, default=0.0) * 1000
@@ -209,12 +219,78 @@ def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) ->
         print(f"  {own * 1000:7.1f} of {wall * 1000:7.1f} ms: {name}")
 
 
+class Steady:
+    """Steady traffic with a rate, and what the process pays for it, the index included."""
+
+    def __init__(self, store: ConversationStore, chats: list[Conversation], arguments: argparse.Namespace) -> None:
+        self.store, self.chats, self.users = store, chats, Users(chats, large=0.0, think=0.0)
+        self.rate, self.seconds, self.search_every = arguments.rate, arguments.seconds, arguments.search_every
+        self.busy = [False] * len(chats)
+
+    def _is_at_rest(self, number: int, second: float) -> bool:
+        return number % 2 == 1 and 0.25 <= second / self.seconds < 0.75
+
+    async def run(self, stalls: Stalls) -> tuple[int, float]:
+        """Return the number of turns, and the processor time of the process until nothing is due."""
+        began, busy, turns, number = time.perf_counter(), time.process_time(), 0, 0
+        running = set[asyncio.Task[None]]()
+        ticker = asyncio.create_task(stalls.tick())
+        searches = asyncio.create_task(self._search()) if self.search_every else None
+        while (second := time.perf_counter() - began) < self.seconds:
+            number = (number + 1) % len(self.chats)
+            if self.busy[number] or self._is_at_rest(number, second):
+                await asyncio.sleep(0.001)
+                continue
+            task = asyncio.create_task(self._turn(number))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            turns += 1
+            await asyncio.sleep(max(0.0, began + turns / self.rate - time.perf_counter()))
+        await asyncio.gather(*running)
+        if searches:
+            searches.cancel()
+        ticker.cancel()  # it would take more processor time than the rest of the wait
+        sealer = (await self.store.services()).sealer
+        while sealer and not sealer.is_idle:  # noqa: ASYNC110 - it has no event for an observer
+            await asyncio.sleep(1)
+        return turns, time.process_time() - busy
+
+    async def _turn(self, number: int) -> None:
+        self.busy[number], turn = True, self.users.take(25_000)
+        begun = time.perf_counter()
+        await self.chats[number].load_history()
+        await self.chats[number].append(turn)
+        self.users.taken.setdefault("turn", []).append(time.perf_counter() - begun)
+        self.busy[number] = False
+
+    async def _search(self) -> None:
+        while True:
+            for chat in self.chats:
+                await asyncio.sleep(self.search_every / len(self.chats))
+                query = " ".join(self.users.dice.choices(self.users.words, k=3))
+                begun = time.perf_counter()
+                await chat.search(query)
+                self.users.taken.setdefault("search", []).append(time.perf_counter() - begun)
+
+
+async def steady(store: ConversationStore, chats: list[Conversation], arguments: argparse.Namespace) -> None:
+    """Run steady traffic and print what it costs."""
+    traffic, stalls = Steady(store, chats, arguments), Stalls()
+    await traffic.users.fill(5)
+    turns, busy = await traffic.run(stalls)
+    print(f"{turns:,} turns, {turns / arguments.seconds:.1f} a second, processor {busy / turns * 1000:.1f} ms each")
+    _print(traffic.users, stalls, [_memory()], arguments.seconds)
+
+
 async def main(arguments: argparse.Namespace) -> None:
     """Fill, load and print."""
     async with DevServer() as server, AsyncMongoClient[dict[str, Any]](server.uri) as client:
-        store = ConversationStore(client["load"])
+        store = ConversationStore(client["load"], search_index=not arguments.no_index)
         await store.setup()
         chats = [store.conversation(user_id="load", thread_id=str(n)) for n in range(arguments.conversations)]
+        if arguments.rate:
+            await steady(store, chats, arguments)
+            return
         users = Users(chats, large=arguments.large, think=arguments.think)
         begun = time.monotonic()
         await users.fill(arguments.turns)
@@ -242,5 +318,10 @@ if __name__ == "__main__":
     parser.add_argument("--users", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--large", type=float, default=0.01, help="share of turns with a result of 1 to 5 MB")
+    parser.add_argument("--no-index", action="store_true", help="keep no segments")
+    parser.add_argument("--rate", type=float, default=0.0, help="turns a second of steady traffic")
+    parser.add_argument(
+        "--search-every", type=float, default=0.0, help="seconds between two searches of a conversation"
+    )
     parser.add_argument("--think", type=float, default=0.0, help="seconds between two turns of a user, about")
     asyncio.run(main(parser.parse_args()))

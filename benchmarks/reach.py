@@ -50,7 +50,7 @@ RANKINGS = ("BM25 per message", "BM25 over passages", "chat.search")
 
 _WORD = re.compile(r"[\u2e80-\u9fff]|[^\W\u2e80-\u9fff]+")
 _PASSAGE_CHARACTERS = 800
-_CURSOR = re.compile(r'More: cursor="([^"]+)"\s*\Z')
+_CURSOR = re.compile(r'More: cursor="([^"]+)";.*\Z')
 
 
 @dataclass

@@ -13,14 +13,16 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── TooManyIdsError                   more ids than one call accepts
     │   ├── InvalidCursorError                a cursor that the same call did not return
     │   ├── MalformedChainError               a chain without valid sections and pairs: names the message
-    │   └── UnknownMessageError               no message of this conversation has that id
+    │   ├── UnknownMessageError               no message of this conversation has that id
+    │   └── UntrustedMessageError             a client's history holds messages that are not taken: names them
     ├── ConflictError
     │   ├── ContentConflictError              same message id, different content; nothing was written
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
     │   ├── SourceIdClashError                a source has a number that is taken; nothing was written
     │   ├── TurnConflictError                 the turn has different messages, or a later turn exists
     │   ├── ResentHistoryError                the log already contains the beginning of the batch: says how much
-    │   └── HistoryDivergedError              the batch differs from the log: says where
+    │   ├── HistoryDivergedError              the batch differs from the log: says where
+    │   └── OlderCheckpointError              a graph's run began at an older checkpoint; nothing was written
     ├── StoreError                            the store cannot do it now
     │   ├── StoreUnavailableError             no server, no primary, or a timeout: retry
     │   ├── StoreClosedError                  close() was called
@@ -53,6 +55,7 @@ __all__ = [
     "MessageRewoundError",
     "MissingExtraError",
     "NotSetUpError",
+    "OlderCheckpointError",
     "ResentHistoryError",
     "SchemaVersionError",
     "SourceIdClashError",
@@ -65,6 +68,7 @@ __all__ = [
     "TurnConflictError",
     "UnencodableError",
     "UnknownMessageError",
+    "UntrustedMessageError",
 ]
 
 
@@ -139,15 +143,33 @@ class UnknownMessageError(InvalidInputError):
     """No message of this conversation has the id; messages of other conversations are never found.
 
     Attributes:
-        message_id: The id of the message or turn.
+        message_id: The id of the message or turn; "" for the stamp of a view.
     """
 
-    def __init__(self, message_id: str, *, begins_turn: bool = False) -> None:
+    def __init__(self, message_id: str = "", *, begins_turn: bool = False) -> None:
         self.message_id = message_id
         super().__init__(
             f"turn {message_id!r} was not begun in this conversation; pass its question with human= to begin it"
             if begins_turn
             else f"no message of this conversation has the id {message_id!r}; list_messages returns the existing ids"
+            if message_id
+            else "this conversation never had a view with this stamp; pass the stamp of one of its views"
+        )
+
+
+class UntrustedMessageError(InvalidInputError):
+    """A client's history holds messages that are neither in the log nor taken (``strict=True``); nothing was written.
+
+    Attributes:
+        ignored: Names of these messages, as in `Receipt.ignored`.
+    """
+
+    def __init__(self, ignored: tuple[str, ...]) -> None:
+        self.ignored = ignored
+        super().__init__(
+            f"{len(ignored)} messages of the history are not in this conversation and not taken from a client: "
+            f"{', '.join(ignored[:10])}{' …' * (len(ignored) > 10)}; omit strict to ignore them, name the tools of "
+            'clients in client_tools, or pass accept="all" if your application made the history itself'
         )
 
 
@@ -160,13 +182,18 @@ class ContentConflictError(ConflictError):
 
     Attributes:
         message_id: The id that is taken.
+        key: The key of the append that the id was made from; None for an id of its own.
+        position: With a key, the message's index in the batch, from 0.
     """
 
-    def __init__(self, message_id: str) -> None:
-        self.message_id = message_id
+    def __init__(self, message_id: str, *, key: str | None = None, position: int | None = None) -> None:
+        self.message_id, self.key, self.position = message_id, key, position
         super().__init__(
             f"message id {message_id!r} already exists in this conversation with different content; "
             "the log is immutable: append the new content under a new id"
+            if key is None
+            else f"an append with the key {key!r} has already stored other content as message {position} of its batch; "
+            "to repeat that append, pass the same batch; for new content, pass a new key"
         )
 
 
@@ -205,14 +232,20 @@ class TurnConflictError(ConflictError):
 
     Attributes:
         turn_id: The turn.
-        is_newest: True if it is the newest turn and has different messages; False if a later turn was begun meanwhile.
+        is_newest: True if the turn has different messages; False if a later turn was begun meanwhile.
+        position: Index in the turn of the message whose id has other content in the log, 0 for the question; else None.
+        key: The key that was passed to `append_turn`.
     """
 
-    def __init__(self, turn_id: str, *, is_newest: bool = True) -> None:
-        self.turn_id = turn_id
-        self.is_newest = is_newest
+    def __init__(
+        self, turn_id: str, *, is_newest: bool = True, position: int | None = None, key: str | None = None
+    ) -> None:
+        self.turn_id, self.is_newest, self.position, self.key = turn_id, is_newest, position, key
+        place = "" if position is None else f", the first at position {position} (the question is 0)"
+        named = "" if key is None else f" under the key {key!r}"
         problem = (
-            "has different messages; get_turn returns them. To ask for another answer, rewind this one first"
+            f"has different messages{named}{place}; get_turn returns them. To ask for another answer, rewind this one "
+            "first and pass a new key; for another question, pass a new turn_id"
             if is_newest
             else "is no longer the newest, so its answer would end up in another turn; load the history again and "
             "answer the newest question"
@@ -251,6 +284,22 @@ class HistoryDivergedError(ConflictError):
             f"the history differs from this conversation {divergence}, or ends earlier; the log is immutable: to edit "
             f"a question or ask for another answer, {call} and append the history again; to continue, append only new "
             "messages"
+        )
+
+
+class OlderCheckpointError(ConflictError):
+    """A run began at an older checkpoint, and its conversation goes on after it; nothing was written.
+
+    Attributes:
+        before: Id of the first message after the checkpoint, for `rewind`.
+    """
+
+    def __init__(self, before: str) -> None:
+        self.before = before
+        super().__init__(
+            f"the run began at an older checkpoint, but the conversation goes on after it with message {before!r}, "
+            f"which the model would see; call rewind(before={before!r}) and repeat the run, or begin it at the newest "
+            'checkpoint; on_fork="rewind" rewinds the conversation in such a run, or undoes its last rewind'
         )
 
 

@@ -23,6 +23,7 @@ from convstore.exceptions import (
     MessageRewoundError,
     MissingExtraError,
     NotSetUpError,
+    OlderCheckpointError,
     ResentHistoryError,
     SchemaVersionError,
     SourceIdClashError,
@@ -35,6 +36,7 @@ from convstore.exceptions import (
     TurnConflictError,
     UnencodableError,
     UnknownMessageError,
+    UntrustedMessageError,
 )
 from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
@@ -104,6 +106,7 @@ __all__ = [
     "Migration",
     "MissingExtraError",
     "NotSetUpError",
+    "OlderCheckpointError",
     "Omitted",
     "PastView",
     "Receipt",
@@ -130,6 +133,7 @@ __all__ = [
     "TurnOutline",
     "UnencodableError",
     "UnknownMessageError",
+    "UntrustedMessageError",
     "VerifyReport",
     "ViewReason",
     "ViewStamp",

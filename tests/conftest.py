@@ -80,9 +80,10 @@ def database_name(server_uri: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-async def pymongo_client(server_uri: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
-    """A client that all tests share."""
+async def pymongo_client(server_uri: str, database_name: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+    """A client that all tests share; the database of this run is set up."""
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
+        await ConversationStore(client[database_name]).setup()
         yield client
 
 
@@ -94,9 +95,10 @@ def commands() -> Commands:
 
 
 @pytest.fixture(scope="session")
-async def client(server_uri: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+async def client(server_uri: str, database_name: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
     """A client whose commands are counted; one for all tests, as connecting and logging in takes time."""
     async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[_COMMANDS]) as client:
+        await ConversationStore(client[database_name]).setup()
         yield client
 
 

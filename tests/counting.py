@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import bson
@@ -12,8 +13,10 @@ from pymongo import AsyncMongoClient, monitoring
 from convstore import Conversation, ConversationStore
 from convstore.runtime.clock import Clock
 
-STANDING = Clock(monotonic=lambda: 100.0, call_later=lambda _seconds, _callback: None)
+STANDING = Clock(monotonic=lambda: 100.0, wall=lambda: 0.0, call_later=lambda _seconds, _callback: None)
 """A clock that stands still: however slow the machine is, no head is read again, nothing is swept, no timer rings."""
+
+_COUNTING = ContextVar("counting", default=False)
 
 DATA = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
 
@@ -27,12 +30,15 @@ class Commands(monitoring.CommandListener):
     def reset(self) -> None:
         """Forget what was counted."""
         self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.own: list[tuple[str, dict[str, Any]]] = []
         self.bytes = self.documents = 0
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         """Keep what is sent."""
         if event.command_name in DATA:
             self.sent.append((event.command_name, dict(event.command)))
+            if _COUNTING.get():
+                self.own.append(self.sent[-1])
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         """Count what comes back."""
@@ -52,9 +58,11 @@ class Commands(monitoring.CommandListener):
 
     @contextmanager
     def counted(self) -> Iterator[Commands]:
-        """Begin to count."""
+        """Begin to count; `own` leaves out work in the background, which has a context of its own."""
         self.reset()
+        token = _COUNTING.set(True)
         yield self
+        _COUNTING.reset(token)
 
 
 def cold(client: AsyncMongoClient[dict[str, Any]], name: str, chat: Conversation) -> Conversation:

@@ -191,7 +191,7 @@ async def _check_ended(database: Any, findings: Findings) -> None:
     ended = await _named(database, sweep_at={"$exists": True}) - await _named(database, scope={"$exists": True})
     for hours in (1, 48):
         later = Clock(now=lambda: datetime.now(UTC) + timedelta(hours=hours))  # noqa: B023
-        await ConversationStore(database, clock=later).setup()
+        await ConversationStore(database, clock=later).prune(older_than=timedelta(days=9_000))
     if left := await _conversations(database) & ended:
         findings.wrong("left behind", f"after all sweeps: {left}")
     if kept := ended & await _named(database):

@@ -7,10 +7,9 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
-from convstore.mongo.keys import HEADS, head_id
 from convstore.mongo.log import Log
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
@@ -47,7 +46,7 @@ class Catalog:
             return ConversationInfo(scope=dict(scope))
         totals = await self._log.last_totals(head.conversation)
         updated_at = totals.updated_at or head.updated_at
-        return self._info(replace(head, totals=totals, updated_at=updated_at))
+        return self._info(replace(head, totals=totals, updated_at=updated_at), *head.described(self._codec))
 
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
         """Return the scope of the conversation with an id; None if there is none with these scope values."""
@@ -57,12 +56,12 @@ class Catalog:
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first."""
         heads, next_cursor = await self._page(partial_scope, limit=limit, cursor=cursor)
-        return ConversationPage(conversations=[self._info(head) for head in heads], next_cursor=next_cursor)
+        return ConversationPage(conversations=[self._listed(head) for head in heads], next_cursor=next_cursor)
 
     async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[Head, ConversationInfo]]:
         """Return the newest conversations with these scope values, with their heads."""
         heads, _ = await self._page(partial_scope, limit=limit, cursor=None)
-        return [(head, self._info(head)) for head in heads]
+        return [(head, self._listed(head)) for head in heads]
 
     async def _page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> tuple[list[Head], str | None]:
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
@@ -103,22 +102,15 @@ class Catalog:
             cached = self._cache.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 
-    def _details(self, head: Head) -> tuple[Any, Any]:
-        """Return title and metadata as they were set; raise a CorruptDocumentError if they are damaged."""
+    def _listed(self, head: Head) -> ConversationInfo:
+        """Return a row of a listing, which says what of it cannot be read."""
         try:
-            details = {name: self._codec.decode(text) for name, text in head.details.items()}
-        except ValueError as error:
-            raise CorruptDocumentError(head_id(head.scope), str(error), collection=HEADS) from error
-        title, metadata = details.get("title"), details.get("metadata", {})
-        if not isinstance(title, str | None) or not isinstance(metadata, dict):
-            raise CorruptDocumentError(
-                head_id(head.scope), "its title or its metadata has the wrong type", collection=HEADS
-            )
-        return title, metadata
+            return self._info(head, *head.described(self._codec), problem=head.problem)
+        except StoreError as error:
+            return self._info(head, None, {}, problem=str(error))
 
-    def _info(self, head: Head) -> ConversationInfo:
+    def _info(self, head: Head, title: str | None, metadata: dict[str, Any], *, problem: str = "") -> ConversationInfo:
         totals, preview = head.totals, head.totals.preview
-        title, metadata = self._details(head)
         return ConversationInfo(
             scope=head.scope,
             conversation_id=head.conversation,
@@ -132,4 +124,5 @@ class Catalog:
             bytes=totals.stored_bytes,
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
+            problem=problem,
         )

@@ -9,18 +9,19 @@ timed out. An interrupted deletion is finished by the next call.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 
-from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import HeadKey, Tombstones
-from convstore.runtime.background import SETTLE_SECONDS
+from convstore.runtime.background import SETTLE_SECONDS, Background
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
 from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
@@ -35,7 +36,13 @@ _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME +
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 
-_BATCH = 200
+_TAKEN = timedelta(minutes=5)
+"""Time after which another process may sweep a conversation, as the one that took it may have died."""
+
+_BATCH, _FEW = 200, 8
+_PAUSE = 0.02
+"""Seconds between two sweeps in the background, each of which takes about 2 ms of processor time."""
+
 _EMPTY_RECEIPT = ErasureReceipt()
 
 Part = Collection | Segments
@@ -48,7 +55,8 @@ Progress = Callable[[ErasureReceipt], None] | None
 class Retention:
     """Deletes conversations and returns receipts of the removed documents.
 
-    `parts` are keyed by the name of their documents in a receipt.
+    `parts` are keyed by the name of their documents in a receipt. `background` has the sweeps that no call awaits; one
+    that is cut off stays due.
     """
 
     def __init__(
@@ -62,17 +70,17 @@ class Retention:
         forget: Callable[[dict[str, str]], None],
     ) -> None:
         self._tombstones, self._log, self._states, self._parts = tombstones, log, states, parts
-        self._clock, self._forget = clock, forget
+        self._clock, self._forget, self.background = clock, forget, Background()
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
         """Delete one conversation; see `Conversation.delete`."""
         head = await self._tombstones.find(dict(scope))
         if head and not head.conversation:
             raise CorruptDocumentError(head.key, "it does not name its conversation", collection=HEADS)
-        receipt = await (self._end(head) if head else self._finish(scope))
-        self._forget(dict(scope))  # even if another process deleted it first
-        await self.sweep()
-        return receipt
+        try:
+            return await (self._end(head) if head else self._finish(scope))
+        finally:
+            self._forget(dict(scope))  # even if another process deleted it first
 
     async def erase(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         """Delete all conversations with these scope values; see `ConversationStore.erase`."""
@@ -85,7 +93,7 @@ class Retention:
                 progress(receipt)
             after = heads[-1].key
         if not dry_run:
-            await self.sweep()
+            await self.sweep(partial_scope)
         if damaged:
             problem = f"it does not name its conversation; all others are {'counted' if dry_run else 'erased'}"
             raise CorruptDocumentError(damaged, f"{problem}: {receipt}", collection=HEADS)
@@ -120,28 +128,36 @@ class Retention:
             if progress:
                 progress(receipt)
         if not dry_run:
-            await self.sweep()
+            await self.sweep(partial_scope)
         if damaged:
             raise damaged[0]
         return receipt
 
-    async def sweep(self, *, limit: int | None = None) -> int:
-        """Remove documents that late writers added to deleted conversations; return the number of tombstones examined.
+    async def sweep(self, partial_scope: Scope = ()) -> None:
+        """Remove documents that late writers added to deleted conversations with these scope values, as far as due."""
+        while due := await self._tombstones.due(dict(partial_scope), limit=_BATCH):
+            await in_parallel(self._sweep, due)
 
-        At most `limit` are examined, by default all that are due.
-        """
-        now, examined = self._clock.now(), 0
-        while due := await self._tombstones.due(at=now, limit=min(_BATCH, limit or _BATCH)):
-            await in_parallel(partial(self._sweep, now), due)
-            examined += len(due)
-            if limit:
-                break
-        return examined
+    def start_sweeping(self) -> None:
+        """Begin to sweep in the background what is due, unless this event loop already does."""
+        self.background.start(self._sweep_slowly)
 
-    async def _sweep(self, now: datetime, conversation: str) -> None:
-        if await self._tombstones.is_ended(conversation):
-            await self._remove(conversation)
-        await self._tombstones.swept(conversation, at=now, again=now + _SWEEP_AGAIN_AFTER)
+    async def _sweep_slowly(self) -> None:
+        """Sweep one conversation after the other, with pauses, as calls of users run meanwhile."""
+        with suppress(StoreError):  # every call reports it; the next sweep begins a minute later
+            while due := await self._tombstones.due({}, limit=_FEW):
+                for conversation in due:
+                    await self._sweep(conversation)
+                    await asyncio.sleep(_PAUSE)
+
+    async def _sweep(self, conversation: str) -> None:
+        """Sweep one conversation that is due, with one range delete in each collection. At most eight commands."""
+        tombstone = await self._tombstones.take(conversation, time=_TAKEN)
+        if tombstone is None:
+            return  # another process sweeps it
+        if await self._tombstones.is_ended(conversation, tombstone):
+            await self._tombstones.clear(conversation)
+        await self._tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
 
     async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
         last: HeadKey | None = None
@@ -158,7 +174,7 @@ class Retention:
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
         now = self._clock.now()
-        if not await self._tombstones.write_tombstone(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
+        if not await self._tombstones.write_tombstone(head, at=now, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
         self._forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})

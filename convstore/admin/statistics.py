@@ -23,20 +23,23 @@ class StatsReader:
     def __init__(self, statistics: Statistics, open_heads: OpenHeads) -> None:
         self._statistics, self._open_heads = statistics, open_heads
 
-    async def read(self, partial_scope: Scope, *, sizes: bool) -> StoreStats:
+    async def read(self, partial_scope: Scope, *, sizes: bool, budget: int | None) -> StoreStats:
         """Return the statistics; see `ConversationStore.stats`."""
         await self._open_heads.flush(partial_scope)
         heads = [head async for head in self._statistics.heads(dict(partial_scope))]
         amounts = await self._amounts(heads if partial_scope else None) if sizes else []
         groups = _batches(heads if partial_scope else None)
-        summaries = [one for group in groups for one in await self._statistics.summaries(group)]
+        summaries = {id_: one for group in groups for id_, one in (await self._statistics.summaries(group)).items()}
+        folded = {id_: before - shown for id_, (before, shown) in summaries.items()}
+        views = (head.view_tokens - folded.get(head.conversation, 0) for head in heads)
         return StoreStats(
             conversations=len(heads),
             messages=sum(head.messages for head in heads),
             turns=sum(head.turns for head in heads),
             tokens=sum(head.tokens for head in heads),
             saved_by_stubs=sum(head.tokens - head.view_tokens for head in heads),
-            saved_by_summaries=sum(folded - shown for folded, shown in summaries),
+            saved_by_summaries=sum(folded.values()),
+            saved_by_budget=0 if budget is None else sum(max(0, view - budget) for view in views),
             summarized=len(summaries),
             bytes={kind: sum(one.size for one in amounts if one.kind == kind) for kind in _KINDS} if sizes else {},
             growth=_growth(heads, amounts) if sizes else [],

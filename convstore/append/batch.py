@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count as counting
 from typing import Any, NamedTuple
 
@@ -14,46 +15,33 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import UnencodableError
 from convstore.log.comparison import content_digest
-from convstore.log.entry import PayloadRef
+from convstore.log.entry import EntrySource, PayloadRef
 from convstore.messages.compression import Chunk, compress, cut
-from convstore.messages.encoding import EncodedMessage, decode_message, digest_of, encode_message, fields_of
+from convstore.messages.encoding import (
+    PART_MINIMUM,
+    SMALLEST_PART,
+    EncodedMessage,
+    decode_message,
+    digest_of,
+    encode_message,
+    fields_of,
+)
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
 from convstore.sources.detection import SourceExtractor, extract_sources, read_back_ids
 from convstore.sources.places import Located, SourcePlace, located_json, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
-from convstore.sources.source import FoundSource, FoundSources, says_more
-from convstore.sources.stub import RETRIEVAL_TOOL, failure_in
-from convstore.values.policy import HistoryPolicy
+from convstore.sources.source import FoundSource, FoundSources
+from convstore.sources.stub import RETRIEVAL_TOOL, STUB_MIN_TOKENS, failure_in
+from convstore.values.stamps import ViewStamp
 
-_STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
-_TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _MAXIMUM_EDGES = 100_000
+_PART_MINIMUMS = (PART_MINIMUM, 4_096, 1_024, SMALLEST_PART)
+_ENTRY_BYTES = 900_000
+"""Estimated size of an entry above which smaller parts of its messages move to payloads."""
 _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
-
-
-class PreparedSource(NamedTuple):
-    """A source of a tool result, without its number.
-
-    Attributes:
-        kept: The number that the tool gave it.
-        title: The beginning of its title.
-        url: The beginning of its address.
-        digest: Digest of its text.
-        is_plain: True if its item holds only its text, and title and address as shown in one line.
-        place: Its place in the payload, or in `piece`.
-        piece: The text that holds it, if the payload does not.
-    """
-
-    kept: int | None
-    title: str
-    url: str
-    digest: bytes
-    is_plain: bool
-    place: SourcePlace
-    piece: str
 
 
 class Prepared(NamedTuple):
@@ -70,15 +58,11 @@ class Prepared(NamedTuple):
         payload: The parts outside the body; "" for none.
         ref: Location of the payload, None for none.
         chunks: The compressed payload.
-        sources: The sources of a tool result.
+        sources: The sources of a tool result, still without numbers; `given` is that of the tool.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
-        text: The text of a tool result that gets a stub.
-        length: Length of that text, and of those that only the artifact has.
+        text: The content of a tool result as text.
         error: The error message of a failed result, None if it succeeded.
-        wants_stub: The result gets a stub, unless the result is not large, and not longer than its stub.
-        is_large: The payload holds its content, or the artifact that its sources are in.
         has_large_fields: The payload holds other fields than content and artifact.
-        seen: Stamp of the view that it answers, "" for none.
     """
 
     message: BaseMessage
@@ -91,20 +75,16 @@ class Prepared(NamedTuple):
     payload: str = ""
     ref: PayloadRef | None = None
     chunks: tuple[Chunk, ...] = ()
-    sources: tuple[PreparedSource, ...] = ()
+    sources: tuple[EntrySource, ...] = ()
     read_back: tuple[int, ...] = ()
     text: str = ""
-    length: int = 0
     error: str | None = None
-    wants_stub: bool = False
-    is_large: bool = False
     has_large_fields: bool = False
-    seen: str = ""
 
     @property
     def identity(self) -> bytes:
         """The digests of body and payload, as `EntryMessage.identity`."""
-        return self.digest + (self.ref.digest if self.ref else b"")
+        return self.digest + (self.ref.identity if self.ref else b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +98,7 @@ class Batch:
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
         renumber: Give sources another number if theirs is taken.
+        seen: Stamp of the view that the first AI message answers.
     """
 
     prepared: tuple[Prepared, ...]
@@ -126,6 +107,7 @@ class Batch:
     token: str = ""
     omitted: tuple[str, ...] = ()
     renumber: bool = False
+    seen: ViewStamp | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -135,7 +117,7 @@ class Batch:
     @property
     def kept_source_ids(self) -> list[int]:
         """Return the source ids that came with the results."""
-        return [source.kept for one in self.prepared for source in one.sources if source.kept is not None]
+        return [source.given for one in self.prepared for source in one.sources if source.given is not None]
 
     def without(self, ids: Mapping[str, Any]) -> Batch:
         """Return the batch without the messages that are in the log already."""
@@ -151,7 +133,7 @@ def prepare(
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     omit: bool = False,
     renumber: bool = False,
-    seen: str = "",
+    seen: ViewStamp | None = None,
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
 
@@ -159,26 +141,27 @@ def prepare(
         InvalidInputError: An extractor failed.
         UnencodableError: The codec cannot encode the type of a value, unless `omit`.
     """
-    work = _Preparation(codec, counter, token, extractors)
-    omitted: list[str] = []
-    prepared = []
-    for index, message in enumerate(messages):
-        paths: list[str] | None = [] if omit else None
-        try:
-            prepared.append(work.prepare(message, paths))
-        except UnencodableError as error:
-            raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
-        omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
-    answer = next((index for index, one in enumerate(prepared) if seen and one.message.type == "ai"), None)
-    if answer is not None:
-        prepared[answer] = prepared[answer]._replace(seen=seen)
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber)
+    prepared, omitted = list[Prepared](), list[str]()
+    for minimum in _PART_MINIMUMS:
+        work = _Preparation(codec, counter, token, extractors, minimum)
+        prepared, omitted = work.prepare_all(messages, omit=omit)
+        if sum(map(_entry_bytes, prepared)) <= _ENTRY_BYTES:
+            break
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, seen)
+
+
+def _entry_bytes(one: Prepared) -> int:
+    """Estimate the bytes that a message and its sources take in an entry."""
+    sources = sum(200 + len(source.title) + len(source.url) for source in one.sources)
+    body = len(one.body if one.body.isascii() else one.body.encode("utf-8", "surrogatepass"))
+    return 300 + 600 * bool(one.text) + sources + body
 
 
 @dataclass(slots=True)
 class _Preparation:
     """Prepares the messages of one batch; `numbers` counts the chunks of all of them.
 
+    Parts with at least `minimum` characters leave the entry.
     `edges_left` limits the characters that bodies keep of the texts in payloads, which bounds the size of the entry.
     """
 
@@ -186,8 +169,21 @@ class _Preparation:
     counter: NamedCounter
     token: str
     extractors: Mapping[str, SourceExtractor]
+    minimum: int
     numbers: Iterator[int] = field(default_factory=counting)
     edges_left: int = _MAXIMUM_EDGES
+
+    def prepare_all(self, messages: Sequence[BaseMessage], *, omit: bool) -> tuple[list[Prepared], list[str]]:
+        """Prepare all messages; also return the paths of values that were left out."""
+        prepared, omitted = list[Prepared](), list[str]()
+        for index, message in enumerate(messages):
+            paths: list[str] | None = [] if omit else None
+            try:
+                prepared.append(self.prepare(message, paths))
+            except UnencodableError as error:
+                raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
+            omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
+        return prepared, omitted
 
     def prepare(self, message: BaseMessage, omitted: list[str] | None) -> Prepared:
         """Prepare one message; paths of values that were left out are added to `omitted`."""
@@ -207,25 +203,10 @@ class _Preparation:
 
     def _message(self, message: BaseMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
         edges = self.edges_left if message.type in SHORTENED else 0
-        encoded = encode_message(self.codec, fields, omitted=omitted, max_edges=edges)
-        plain = encoded
-        if encoded.edges:
-            self.edges_left -= encoded.edges
-            plain = encode_message(self.codec, fields, omitted=omitted)
+        encoded, plain = self._encoded(fields, omitted, max_edges=edges)
         tokens = count(self.counter, message)
-        ref, chunks = self._stored(encoded, encoded.payload)
-        return Prepared(
-            message=message,
-            id=str(message.id),
-            body=encoded.body,
-            digest=digest_of(plain.body),
-            content_digest=content_digest(message, self.codec),
-            tokens=tokens,
-            view_tokens=self._view_tokens(message, encoded, tokens),
-            payload=encoded.payload,
-            ref=ref,
-            chunks=chunks,
-        )
+        view_tokens = self._view_tokens(message, encoded, tokens)
+        return self._prepared(message, encoded, plain, encoded.payload, tokens=tokens, view_tokens=view_tokens)
 
     def _result(self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
         """Prepare a tool result with its sources and the facts for its stub."""
@@ -237,40 +218,55 @@ class _Preparation:
         read_back = read_back_ids(message) if is_own or not message.name else ()
         tokens = count(self.counter, message)
         located = place_sources(found, spans, self.codec, omitted) if found.items else Located()
-        encoded = encode_message(self.codec, fields, artifact=located.artifact, omitted=omitted)
-        wants_stub = bool(found.items or (is_own and read_back)) or tokens > _STUB_MIN_TOKENS
+        encoded, plain = self._encoded(fields, omitted, artifact=located.artifact)
+        wants_stub = bool(found.items or (is_own and read_back)) or tokens > STUB_MIN_TOKENS
         if wants_stub:
             encoded = encoded._replace(shown=0)
         payload, places = located.stored_with(encoded, content)
-        ref, chunks = self._stored(encoded, payload)
-        is_text = ref is not None and encoded.payload == content == text.strip()
-        is_large = encoded.content >= 0 or (found.rebuild is not None and encoded.artifact >= 0)
+        return self._prepared(
+            message,
+            encoded,
+            plain,
+            payload,
+            tokens=tokens,
+            view_tokens=tokens if wants_stub and encoded.content >= 0 else self._view_tokens(message, encoded, tokens),
+            sources=tuple(map(partial(self._source, str(message.id)), found.items, places)),
+            read_back=read_back,
+            text=text,
+            error=failure_in(message.status, text, parsed),
+        )
+
+    def _encoded(
+        self, fields: dict[str, Any], omitted: list[str] | None, *, max_edges: int = 0, artifact: str | None = None
+    ) -> tuple[EncodedMessage, EncodedMessage]:
+        """Return a message as the entry has it, and as it is encoded whatever the batch."""
+        encode = partial(encode_message, self.codec, fields, artifact=artifact, omitted=omitted)
+        encoded = encode(max_edges=max_edges, minimum=self.minimum)
+        self.edges_left -= encoded.edges
+        return encoded, encode() if encoded.edges or self.minimum < PART_MINIMUM else encoded
+
+    def _prepared(
+        self, message: BaseMessage, encoded: EncodedMessage, plain: EncodedMessage, payload: str, **facts: Any
+    ) -> Prepared:
+        ref, chunks = self._stored(encoded, payload, plain)
+        is_text = ref is not None and encoded.payload == message.content == encoded.payload.strip()
         return Prepared(
             message=message,
             id=str(message.id),
             body=encoded.body,
-            digest=digest_of(encoded.body),
+            digest=digest_of(plain.body),
             content_digest=content_digest(message, self.codec, text_digest=ref.digest if ref and is_text else None),
-            tokens=tokens,
-            view_tokens=tokens if wants_stub and is_large else self._view_tokens(message, encoded, tokens),
             payload=payload,
             ref=ref,
             chunks=chunks,
-            sources=tuple(map(self._source, found.items, places)),
-            read_back=read_back,
-            text=text if wants_stub else "",
-            length=len(text) + (sum(len(source.text) for source in found.items) if found.rebuild else 0),
-            error=failure_in(message.status, text, parsed),
-            wants_stub=wants_stub,
-            is_large=is_large,
             has_large_fields=encoded.has_large_fields,
+            **facts,
         )
 
-    def _source(self, found: FoundSource, stored: tuple[SourcePlace, str]) -> PreparedSource:
-        title, url, metadata = found.label()
-        is_plain = not says_more(found.item, title, url, metadata)
-        title, url = title[:_TITLE_CHARACTERS], url[:_URL_CHARACTERS]
-        return PreparedSource(found.kept_id, title, url, found.digest(self.codec), is_plain, *stored)
+    def _source(self, message_id: str, found: FoundSource, stored: tuple[SourcePlace, str]) -> EntrySource:
+        (title, url, is_plain), (place, piece) = found.shown(), stored
+        digest = found.digest(self.codec)
+        return EntrySource(0, message_id, title, url, place, digest, piece, given=found.kept_id, is_plain=is_plain)
 
     def _view_tokens(self, message: BaseMessage, encoded: EncodedMessage, tokens: int) -> int:
         shown = message
@@ -283,8 +279,13 @@ class _Preparation:
             shown = without_media(shown)
         return tokens if shown is message else count(self.counter, shown)
 
-    def _stored(self, encoded: EncodedMessage, payload: str) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
-        """Return location and chunks of a payload: the message's parts as they are encoded, then copies of sources."""
+    def _stored(
+        self, encoded: EncodedMessage, payload: str, plain: EncodedMessage
+    ) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
+        """Return location and chunks of a payload: the message's parts as they are encoded, then copies of sources.
+
+        `plain` is the message as it is encoded whatever the batch.
+        """
         if not payload:
             return None, ()
         own, shown = len(encoded.payload), encoded.shown
@@ -299,8 +300,9 @@ class _Preparation:
             own,
             digest_of(encoded.payload),
             sum(len(chunk.data) for chunk in chunks),
-            digest_of(encoded.body) if encoded.edges else b"",
+            b"" if encoded.body == plain.body else digest_of(encoded.body),
             shown,
             digest_of(payload[:shown]) if 0 < shown < own else b"",
             encoded.is_edged,
+            None if encoded.payload == plain.payload else digest_of(plain.payload) if plain.payload else b"",
         ), chunks

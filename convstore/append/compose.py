@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from langchain_core.messages import ToolMessage
 
-from convstore.append.batch import Batch, Prepared, PreparedSource
+from convstore.append.batch import Batch, Prepared
 from convstore.exceptions import SourceIdClashError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, is_named
 from convstore.log.totals import RunningTotals
@@ -24,8 +24,9 @@ from convstore.messages.tool_calls import calls_of
 from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import with_stub
 from convstore.sources.source import write_ids
-from convstore.sources.stub import RETRIEVAL_TOOL, make_stub
+from convstore.sources.stub import RETRIEVAL_TOOL, stub_of
 from convstore.values.scope import id_problem
+from convstore.values.stamps import write_stamp
 
 MAX_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
@@ -61,11 +62,14 @@ def compose(
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
+    answer = next((one.id for one in batch.prepared if one.message.type == "ai"), "") if batch.seen else ""
     for ordinal, one in enumerate(batch.prepared, after.messages + 1):
         calls = calls_of(one.message)
         call = running.follow(one.message, calls)
-        own = [_numbered(source, one.id, running, in_use) for source in one.sources]
+        own = [_numbered(source, running, in_use) for source in one.sources]
         message = _message(one, batch, ordinal, calls=len(calls), call=call, sources=own)
+        if batch.seen and one.id == answer:
+            message.seen = write_stamp(batch.seen)
         running.add_size(message)
         messages.append(message)
         sources += own
@@ -81,24 +85,24 @@ def compose(
     return Composed(entry, tuple(chunk for one in batch.prepared for chunk in one.chunks))
 
 
-def _numbered(source: PreparedSource, message_id: str, running: RunningTotals, in_use: set[int]) -> EntrySource:
+def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int]) -> EntrySource:
     """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
-    number = source.kept
+    number = source.given
     if number is None or number in in_use or number > running.after.sources_through + MAX_AHEAD:
         running.sources_through += 1
         number = running.given_through = running.sources_through
     in_use.add(number)
-    return EntrySource(
+    return EntrySource(  # `dataclasses.replace` takes seven times as long
         number,
-        message_id,
+        source.message_id,
         source.title,
         source.url,
         source.place,
         source.digest,
         source.piece,
-        None if source.kept == number else source.kept,
+        None if source.given == number else source.given,
         running.shown.add(source.digest, number),
-        source.kept == number,
+        source.given == number,
         source.is_plain,
     )
 
@@ -108,9 +112,12 @@ def _message(
 ) -> EntryMessage:
     """Return a prepared message as its entry stores it, with its stub; `call` is the one that a result answers."""
     tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
-    numbers = one.read_back if tool == RETRIEVAL_TOOL else [source.id for source in sources]
-    ids = write_ids(numbers) if numbers else ""
-    stub = _stub(one, tool, ids, count=len(set(numbers))) if one.wants_stub else None
+    numbers = set(one.read_back) if tool == RETRIEVAL_TOOL else {source.id for source in sources}
+    stub = None
+    if one.message.type == "tool":
+        stub = stub_of(
+            tool=tool, tool_message_id=one.id, content=one.text, tokens=one.tokens, source_ids=numbers, error=one.error
+        )
     return EntryMessage(
         ordinal=ordinal,
         id=one.id,
@@ -124,27 +131,17 @@ def _message(
         tool=tool,
         call="" if id_problem(call.id) else call.id,
         arguments=call.arguments,
-        sources=ids,
+        sources=write_ids(numbers) if numbers else "",
         stub=stub,
         payload=one.ref,
         is_named=is_named(one.message.type, one.view_tokens),
-        seen=one.seen,
     )
-
-
-def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:
-    """Return the stub of a result with `count` sources, or None if a small result is not longer than its stub."""
-    stub = make_stub(
-        tool=tool, tool_message_id=one.id, content=one.text, source_count=count, source_ids=ids, error=one.error
-    )
-    return stub if one.is_large or one.length > len(stub) else None
 
 
 def _stub_tokens(one: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
-    if one.has_large_fields:
-        return count(batch.counter, with_stub(decode_message(batch.codec, one.body), stub))
-    return count(batch.counter, one.message.model_copy(update={"content": stub, "artifact": None}))
+    shown = decode_message(batch.codec, one.body) if one.has_large_fields else one.message.model_copy()
+    return count(batch.counter, with_stub(shown, stub))
 
 
 def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, CachedPayload]:

@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
 from convstore.exceptions import InvalidMessageError
+from convstore.messages.media import block_type
 
 _Fields: TypeAlias = dict[str, Any]
 
@@ -110,7 +111,7 @@ def _read(value: Any, *, index: int) -> list[Any]:
         value = {key: part for key, part in value.items() if key not in ("type", "status")}
     if not isinstance(content, list):
         return [value]
-    types = {_kind(block) for block in content}
+    types = {block_type(block) for block in content}
     if value.get("role") == "user" and "tool_result" in types:
         return list(_results(value, content, index=index))
     if value.get("role") == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
@@ -143,9 +144,9 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
 
     The last message has the dict's id; those before it get ids derived from that.
     """
-    rest = [block for block in content if _kind(block) != "tool_result"]
-    blocks = [(position, block) for position, block in enumerate(content) if _kind(block) == "tool_result"]
-    found = [_result(block, position, index=index) for position, block in blocks]
+    rest = [block for block in content if block_type(block) != "tool_result"]
+    blocks = [(position, block) for position, block in enumerate(content) if block_type(block) == "tool_result"]
+    found = [result_of(block, position, index=index) for position, block in blocks]
     others = {key: part for key, part in value.items() if key not in ("content", "role")}
     last = {**value, "content": _texts(rest)} if rest else {**others, **found.pop()}
     for number, result in enumerate(found):
@@ -155,7 +156,8 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
     yield last
 
 
-def _result(block: _Fields, position: int, *, index: int) -> _Fields:
+def result_of(block: _Fields, position: int, *, index: int) -> _Fields:
+    """Return the fields of the tool message that a block of Anthropic's API stands for."""
     check_text(block.get("tool_use_id"), field=f"content[{position}].tool_use_id", index=index)
     content = block.get("content")
     others = {key: part for key, part in block.items() if key not in ("type", "tool_use_id", "content", "is_error")}
@@ -171,7 +173,7 @@ def _result(block: _Fields, position: int, *, index: int) -> _Fields:
 def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
     """Return the calls in the content of an AI message, in OpenAI's format."""
     for position, block in enumerate(content):
-        key = _CALL_BLOCKS.get(_kind(block))
+        key = _CALL_BLOCKS.get(block_type(block))
         if key is not None:
             path = f"content[{position}]"
             check_text(block.get("id"), field=f"{path}.id", index=index)
@@ -186,15 +188,10 @@ def _texts(content: Any) -> Any:
         return content
     return [
         {key: part for key, part in {**block, "type": "text"}.items() if part != []}
-        if _kind(block) in _TEXTS
+        if block_type(block) in _TEXTS
         else block
         for block in content
     ]
-
-
-def _kind(block: Any) -> str:
-    kind = block.get("type") if isinstance(block, dict) else None
-    return kind if isinstance(kind, str) else ""
 
 
 def _output(value: Mapping[str, Any], *, index: int) -> _Fields:

@@ -13,7 +13,8 @@ message: it must not change before ``append`` returns.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import starmap
 from types import NoneType
 from typing import Any, TypeAlias
@@ -35,7 +36,8 @@ from convstore.append.formats import (
     read_items,
     type_name,
 )
-from convstore.exceptions import InvalidInputError, InvalidMessageError
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
+from convstore.messages.json_text import MAX_LEVELS, has_few_levels
 from convstore.values.scope import id_problem
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
@@ -64,11 +66,8 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 # The field that links a result to its call.
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
-# Far above what models write and far below Python's recursion limit. So the result does not depend on the depth of the
-# caller's stack: a retry must produce the same message.
-_MAX_ARGUMENT_LEVELS = 200
-# A fixed sentence, for the same reason: json's messages differ between Python versions.
-_NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {_MAX_ARGUMENT_LEVELS} levels"
+# A fixed limit and sentence: json's depend on the caller's stack and on Python, but a retry must make the same message.
+_NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {MAX_LEVELS} levels"
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
 # A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
@@ -132,17 +131,28 @@ def copy_ids(messages: Iterable[BaseMessage], items: Iterable[Item]) -> None:
 
 def items_of(batch: Any) -> list[Item]:
     """Return the items of a batch with other formats converted; a single message is a batch of one."""
-    if isinstance(batch, BaseMessage | Mapping):
+    if isinstance(batch, BaseMessage | Mapping) or _is_of_sdk(batch):
         batch = [batch]
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
         raise InvalidMessageError(f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them")
-    items = list(batch)
+    items = [_dumped(item) if _is_of_sdk(item) else item for item in batch]
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
     if any(isinstance(item, Mapping) for item in items if not isinstance(item, BaseMessage)):
         return read_items(items)
     return list(starmap(Item, enumerate(items)))
+
+
+def _is_of_sdk(value: Any) -> bool:
+    """Return True for a message of a provider's SDK."""
+    is_model = isinstance(value, BaseModel) and not isinstance(value, BaseMessage)
+    return is_model and (hasattr(value, "role") or hasattr(value, "type"))
+
+
+def _dumped(value: Any) -> Any:
+    """Return an object of a provider's SDK as a dict, any other value as it is."""
+    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
@@ -187,8 +197,7 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
     for position, (index, item) in enumerate(items):
         message_id: Any = getattr(item, "id", None) if isinstance(item, BaseMessage) else item.get("id")
         if message_id is None:
-            # The index comes first: digits end at the colon, so another key and index never give the same text.
-            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{start + position}:{key}"))
+            message_id = new_id() if key is None else _derived_id(start + position, key)
         if problem := id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
         # An object has only one id, so an object without an id must not be in the batch twice either.
@@ -199,6 +208,28 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
             first_index[identity] = index
         ids.append(message_id)
     return ids
+
+
+def _derived_id(index: int, key: str) -> str:
+    # The index comes first: digits end at the colon, so another key and index never give the same text.
+    return str(uuid5(NAMESPACE_OID, f"{index}:{key}"))
+
+
+@contextmanager
+def naming_conflicts(messages: Sequence[BaseMessage], *, key: str | None, turn: str = "") -> Iterator[None]:
+    """Raise a conflict of a message by its key and position, because the caller never saw an id that was derived."""
+    try:
+        yield
+    except ContentConflictError as error:
+        ids = [message.id for message in messages]
+        if error.message_id not in ids:
+            raise
+        position = ids.index(error.message_id) + (turn != "" and ids[0] != turn)
+        if turn:
+            raise TurnConflictError(turn, position=position, key=key) from error
+        if key is None or error.message_id != _derived_id(position, key):
+            raise
+        raise ContentConflictError(error.message_id, key=key, position=position) from error
 
 
 def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
@@ -244,6 +275,8 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
     for name in _NULL_MEANS_ABSENT:
         if fields.get(name, ...) is None:
             del fields[name]
+    if "usage" in fields:
+        fields["usage"] = _dumped(fields["usage"])
     return {"tool_calls": valid, "invalid_tool_calls": invalid, "usage_metadata": _usage(fields.get("usage"))}
 
 
@@ -251,9 +284,10 @@ def _usage(value: object) -> UsageMetadata | None:
     """Return the token counts in LangChain's form, or None if they are invalid. The raw ones are kept in any case."""
     counts = value.items() if isinstance(value, dict) else ()
     valid = {name: count for name, count in counts if type(count) is int and count >= 0}  # a bool is an int too
-    if not valid.keys() >= {"prompt_tokens", "completion_tokens"}:
+    read = valid.get("prompt_tokens", valid.get("input_tokens"))
+    written = valid.get("completion_tokens", valid.get("output_tokens"))
+    if read is None or written is None:
         return None
-    read, written = valid["prompt_tokens"], valid["completion_tokens"]
     total = valid.get("total_tokens", read + written)  # some sources leave the total out
     return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=total)
 
@@ -285,17 +319,7 @@ def _parsed(text: str) -> _Fields | None:
         return None
     if value is None:
         return {}
-    return value if isinstance(value, dict) and _has_few_levels(value) else None
-
-
-def _has_few_levels(value: Any) -> bool:
-    level = [value]
-    for _ in range(_MAX_ARGUMENT_LEVELS):
-        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
-        level = [child for child in children if isinstance(child, dict | list)]
-        if not level:
-            return True
-    return False
+    return value if isinstance(value, dict) and has_few_levels(value) else None
 
 
 def _is_plain(call: _Fields) -> bool:

@@ -1,12 +1,14 @@
 """Find the part of a resent history that the log already has: the rule of ``append(resent=...)``.
 
-Messages are compared by their content digests. The known part is the longest prefix of the batch that equals the end of
-the active log, or all of it. A match in the middle of a batch never counts.
+Messages are compared by their content digests. The questions align a history with the log: the longest beginning of
+its questions that ends those of the log is known. In each known turn, the messages that the log has in the same order
+are known, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -16,6 +18,9 @@ from convstore.log.comparison import content_digest
 from convstore.log.entry import EntryMessage
 from convstore.messages.tool_calls import has_calls
 from convstore.messages.values import Codec
+
+_EVIDENCE = 8
+"""Turns whose answers are compared where questions repeat."""
 
 
 class Comparable(NamedTuple):
@@ -45,16 +50,21 @@ class Match(NamedTuple):
     """The result of a comparison.
 
     Attributes:
-        known: Number of the batch's leading messages that are in the log or skipped; None if batch and log diverge.
-        matched: The messages of the log that equal the known ones, in order; skipped system messages have none.
-        after: If they diverge, the last message of the log up to which they agree; None if they agree on none.
-        before: If they diverge, the active message that follows `after` in the log; None if there is none.
+        matched: By index in the batch, the messages of the log that equal its known ones.
+        start: Index of the last known question; 0 if none is known.
+        skipped: Number of leading system messages that are not written, because the log has begun.
+        differs: True if batch and log diverge.
     """
 
-    known: int | None
-    matched: tuple[Comparable, ...] = ()
-    after: Comparable | None = None
-    before: Comparable | None = None
+    matched: Mapping[int, Comparable] = {}
+    start: int = 0
+    skipped: int = 0
+    differs: bool = False
+
+    @property
+    def known(self) -> int:
+        """Return the number of leading messages up to the last known one."""
+        return max(max(self.matched, default=-1) + 1, self.skipped)
 
 
 def is_history(messages: Iterable[BaseMessage]) -> bool:
@@ -77,124 +87,145 @@ def leading_systems(messages: Sequence[Comparable]) -> int:
     return sum(1 for _ in takewhile(lambda one: one.type == "system", messages))
 
 
-def compare(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
-    """Find the prefix of a batch that the log has.
-
-    - Leading system messages of both are skipped.
-    - A batch without tool messages is compared only with the human messages and the AI messages without calls. If it
-      has calls, it is also compared with all messages except tool results, and the longer match counts.
-    - The end of the log is its last message, or its last question if that has no answer yet.
-    - With an empty log, all of the batch is new.
-
-    >>> a, b, c = (Comparable("human", False, name.encode(), name) for name in "abc")
-    >>> compare([b, c], [a, b]).known, compare([a, c], [a, b]).after.id
-    (1, 'a')
-    """
-    if not log:
-        return Match(0)
-    skipped, start = leading_systems(batch), leading_systems(log)
-    systems = tuple(log[:start]) if _digests(batch[:skipped]) == _digests(log[:start]) else ()
-    active = log[start:]
-    if not active:
-        return Match(skipped, systems)
-    matched = _matched(batch[skipped:], active, _compared(batch, active))
-    if any(one.calls for one in batch) and all(one.type != "tool" for one in batch):
-        without_results = [one for one in active if one.type != "tool"]
-        matched = max(matched, _matched(batch[skipped:], active, without_results), key=len)
-    known = skipped + len(matched)
-    following = next((one for one in active if matched and one.ordinal > matched[-1].ordinal), None)
-    if not matched or (following and _digests(batch[known : known + 1]) == [following.digest]):
-        return parting(batch, active)
-    return Match(known, (*systems, *matched))
-
-
-def _matched(
-    sent: Sequence[Comparable], active: Sequence[Comparable], compared: Sequence[Comparable]
-) -> list[Comparable]:
-    """Return the messages at the end of the log that equal the first ones of a batch."""
-    length, end = known_prefix(_digests(sent), _digests(compared), _open_question(active, compared))
-    return list(compared[end - length : end])
-
-
 def is_enough(batch: Sequence[Comparable], end: Sequence[Comparable]) -> bool:
-    """Return True if this end of a log is long enough: up to its last question it has as many messages as the batch.
+    """Return True if this end of a log has more questions than the batch, so that the batch begins within it.
 
-    >>> is_enough([Comparable("human", False, b"")], [Comparable("human", False, b""), Comparable("tool", False, b"")])
-    True
+    >>> question = Comparable("human", False, b"")
+    >>> is_enough([question], [question]), is_enough([question], [question, question])
+    (False, True)
     """
-    compared = _compared(batch, end)
-    question = next((at for at in range(len(compared) - 1, -1, -1) if compared[at].type == "human"), -1)
-    return question + 1 >= len(batch)
+    ended, asked = (sum(one.type == "human" for one in messages) for messages in (end, batch))
+    return ended > asked
 
 
-def parting(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
-    """Find the divergence of batch and log: after their common prefix, else after the last longest match in the log."""
-    active = log[leading_systems(log) :]
-    compared = _compared(batch, active)
-    lengths = _agreements(_digests(batch[leading_systems(batch) :]), _digests(compared))
-    longest = max(lengths, default=0)
-    if not longest:
-        return Match(None, before=active[0] if active else None)
-    ends = [index for index, length in enumerate(lengths) if length == longest]
-    after = compared[ends[0] if ends[0] == longest - 1 else ends[-1]]
-    return Match(None, after=after, before=next((one for one in active if one.ordinal > after.ordinal), None))
+def compare(batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: int, exactly: bool) -> Match:
+    """Find the messages of a batch that the log has.
 
-
-def known_prefix(batch: Sequence[bytes], log: Sequence[bytes], question: int | None = None) -> tuple[int, int]:
-    """Return the length of the longest prefix of a batch with which a log ends, and its end index in the log.
-
-    The log may also end directly after its open question. If the batch then continues as the log does, it repeats a
-    part of the turn in progress, which must not be written twice: the length is 0. It is also 0 without a match.
+    A question that is alone in the batch, with nothing after it, is new. Where texts repeat, the answers decide which
+    questions are known.
 
     Args:
-        batch: Digests of the batch.
-        log: Digests of the log.
-        question: Index of the open question in the log; None if the last turn is finished.
+        batch: The messages of a history.
+        log: The active messages at the end of the log.
+        turns: Number of all turns of the log.
+        exactly: The batch has to hold every answer of its known turns, and nothing else before its new messages.
 
-    >>> known_prefix([b"n", b"d", b"n"], [b"n", b"d", b"n", b"d"]), known_prefix([b"n", b"x"], [b"n", b"c"], 0)
-    ((2, 4), (1, 1))
+    >>> q, a, p = (Comparable("human", False, b"q"), Comparable("ai", False, b"a"), Comparable("human", False, b"p"))
+    >>> sorted(compare([q, a, p], [q, a], turns=1, exactly=True).matched)
+    [0, 1]
     """
-    lengths = _agreements(batch, log)
-    at_end = lengths[-1] if lengths else 0
-    at_question = lengths[question] if question is not None else 0
-    if question is None or at_question <= at_end:
-        return at_end, len(log)
-    continues = at_question < len(batch) and question + 1 < len(log) and batch[at_question] == log[question + 1]
-    return (0 if continues else at_question), question + 1
+    asked, logged = _turns(batch), _turns(log)
+    is_new = len(asked) == 2 and len(asked[1]) == 1
+    known = 0 if is_new else _known_questions(asked[1:], logged[1:], whole=0 if exactly else turns)
+    if not known and len(asked) > 2 and logged[1:]:
+        return Match(differs=True)
+    aligned = logged[len(logged) - 1 - known :]
+    matched: dict[int, Comparable] = {}
+    for mine, theirs in zip(asked[: known + 1], aligned, strict=True):
+        matched |= _in_order(mine, theirs)
+    match = Match(matched, asked[known][0][0] if known else 0, leading_systems(batch) if log else 0)
+    return match._replace(differs=exactly and not _is_exact(match, aligned[1:]))
+
+
+def parting(
+    batch: Sequence[Comparable], log: Sequence[Comparable], *, exactly: bool
+) -> tuple[Comparable | None, Comparable | None]:
+    """Find the divergence of batch and log: after their common prefix, else after the last longest match in the log.
+
+    Returns the last message of the log up to which they agree, and the active one after it; None for none. Only
+    questions are compared, unless `exactly`; then answers, and all messages if the batch has tool messages.
+    """
+    active, with_tools = log[leading_systems(log) :], any(one.type == "tool" for one in batch)
+
+    def compared(messages: Sequence[Comparable]) -> list[Comparable]:
+        return [one for one in messages if one.type == "human" or (exactly and (with_tools or one.is_answer))]
+
+    sent, both = compared(batch[leading_systems(batch) :]), compared(active)
+    lengths = _agreements([one.digest for one in sent], [one.digest for one in both])
+    longest = max(lengths, default=0)
+    if not longest:
+        return None, active[0] if active else None
+    ends = [index for index, length in enumerate(lengths) if length == longest]
+    end = ends[0] if ends[0] == longest - 1 else ends[-1]
+    later = active if exactly else both
+    before = next((one for one in later if one.ordinal > both[end].ordinal), None)
+    return [one for one in active if before is None or one.ordinal < before.ordinal][-1], before
+
+
+_Turn = list[tuple[int, Comparable]]
+"""The messages from a question to the next one, with their indexes."""
+
+
+def _turns(messages: Sequence[Comparable]) -> list[_Turn]:
+    """Return the messages before the first question, then the turns."""
+    turns: list[_Turn] = [[]]
+    for index, one in enumerate(messages):
+        if one.type == "human":
+            turns.append([])
+        turns[-1].append((index, one))
+    return turns
+
+
+def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: int) -> int:
+    """Return the number of a batch's first questions that are the last ones of the log.
+
+    Where texts repeat there are several such numbers. The one with the most equal answers counts, then `whole`, then
+    the one with the fewest different answers, then the longest.
+    """
+    questions = [turn[0][1].digest for turn in asked]
+    lengths = _agreements(questions, [turn[0][1].digest for turn in logged])
+    answers, stored_answers = list(map(_answer, asked)), list(map(_answer, logged[-len(asked) :] if asked else ()))
+
+    def candidates() -> Iterator[tuple[int, bool, int, int]]:
+        borders, number = _borders(questions), lengths[-1] if lengths else 0
+        while number:
+            compared = min(number, _EVIDENCE)
+            equal = sum(answers[number - back] == stored_answers[-back] for back in range(1, compared + 1))
+            yield equal, number == whole, equal - compared, number
+            number = borders[number - 1]
+
+    return max(candidates(), default=(0,))[-1]
+
+
+def _answer(turn: _Turn) -> bytes:
+    """Return the digest of the last answer of a turn; empty if it has none."""
+    return next((one.digest for _, one in reversed(turn) if one.is_answer), b"")
+
+
+def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, Comparable]:
+    """Return the messages of a batch's turn that the log's turn has in the same order, by index."""
+    positions = defaultdict[bytes, deque[int]](deque)
+    for position, (_, one) in enumerate(theirs):
+        positions[one.digest].append(position)
+    found, reached = dict[int, Comparable](), -1
+    for index, one in mine:
+        same = positions[one.digest]
+        while same and same[0] <= reached:
+            same.popleft()
+        if same:
+            reached = same[0]
+            found[index] = theirs[reached][1]
+    return found
+
+
+def _is_exact(match: Match, known_turns: Iterable[_Turn]) -> bool:
+    """Return True if the batch has every answer of its known turns, and only known messages before its new ones."""
+    held = {one.ordinal for one in match.matched.values()}
+    answers = [one.ordinal for turn in known_turns for _, one in turn if one.is_answer]
+    return held.issuperset(answers) and match.matched.keys() >= set(range(match.skipped, match.known))
+
+
+def _borders(digests: Sequence[bytes]) -> list[int]:
+    """Return for each prefix of some digests the length of its longest border (Knuth-Morris-Pratt)."""
+    borders: list[int] = []
+    for index, digest in enumerate(digests):
+        length = borders[-1] if borders else 0
+        while length and digests[length] != digest:
+            length = borders[length - 1]
+        borders.append(length + (index > 0 and digests[length] == digest))
+    return borders
 
 
 def _agreements(batch: Sequence[bytes], log: Sequence[bytes]) -> list[int]:
-    """Return for each message of the log the length of the batch's prefix that ends there (Knuth-Morris-Pratt)."""
-    borders = [0]
-    for index in range(1, len(batch)):
-        borders.append(_extended(borders, batch, borders[-1], batch[index]))
-    lengths: list[int] = []
-    length = 0
-    for digest in log:
-        length = _extended(borders, batch, length, digest)
-        lengths.append(length)
-    return lengths
-
-
-def _extended(borders: Sequence[int], batch: Sequence[bytes], length: int, digest: bytes) -> int:
-    """Return the length of the longest prefix that ends with one more digest, after a prefix of a given length."""
-    while length and (length == len(batch) or batch[length] != digest):
-        length = borders[length - 1]
-    return length + 1 if batch and batch[length] == digest else 0
-
-
-def _open_question(active: Sequence[Comparable], compared: Sequence[Comparable]) -> int | None:
-    """Return the index of the last human message among the compared ones, if the log's last turn is not finished."""
-    if active[-1].is_answer:
-        return None
-    return next((at for at in range(len(compared) - 1, -1, -1) if compared[at].type == "human"), None)
-
-
-def _compared(batch: Sequence[Comparable], active: Sequence[Comparable]) -> list[Comparable]:
-    """Return the messages of the log that a batch is compared with: all, if it has tool messages."""
-    with_tools = any(one.type == "tool" for one in batch)
-    return [one for one in active if with_tools or one.type == "human" or one.is_answer]
-
-
-def _digests(messages: Iterable[Comparable]) -> list[bytes]:
-    return [one.digest for one in messages]
+    """Return for each message of the log the length of the batch's longest prefix that ends there."""
+    return _borders([*batch, b"", *log])[len(batch) + 1 :]

@@ -6,8 +6,8 @@ rest directly after the last entry read. If another append came first, the compa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -23,12 +23,14 @@ from convstore.append.resent import (
     parting,
     stored,
 )
+from convstore.append.trust import Sent, Trust, read_sent, taken_from
 from convstore.append.writer import TailMoved, Writer
 from convstore.exceptions import (
     ConversationDeletedError,
     HistoryDivergedError,
     ResentHistoryError,
     StoreError,
+    UntrustedMessageError,
 )
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
@@ -43,6 +45,7 @@ from convstore.values.scope import Scope
 
 _TRIES = 1_000
 _NO_LOG = Totals()
+_NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)
 _MARGIN = 8
 _GROWTH = 4
 _MAXIMUM_ENTRIES = 1_000
@@ -52,35 +55,41 @@ _BEGINNING = 200
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The part of a history that the log has.
+    """The parts of a history that the log has, and that are to be written.
 
     Attributes:
-        batch: The messages of the history.
-        matched: The messages of the log that equal the first ones; leading system messages may have none.
-        known: Number of the history's leading messages that are in the log or skipped.
+        sent: The messages of the history.
+        batch: Their comparable forms.
+        match: The known ones.
+        taken: By index, the messages to write.
+        ignored: Names of all other messages.
         tail: Totals of the log that was compared.
     """
 
-    batch: tuple[Comparable, ...]
-    matched: tuple[Comparable, ...] = ()
-    known: int = 0
+    sent: Sequence[Sent]
+    batch: Sequence[Comparable]
+    match: Match
+    taken: Mapping[int, BaseMessage]
+    ignored: tuple[str, ...] = ()
     tail: Totals = _NO_LOG
 
     @property
     def is_known(self) -> bool:
         """Return True if the log has more of the history than leading system messages."""
-        return self.known > leading_systems(self.batch)
+        return self.match.known > leading_systems(self.batch)
 
     def receipt(self, new: Receipt | None) -> Receipt:
-        """Return the receipt: the known messages of the log, then those that were added."""
-        ids, ordinals = tuple(one.id for one in self.matched), tuple(one.ordinal for one in self.matched)
-        if new is None:
-            return Receipt(message_ids=ids, first=min(ordinals), last=max(ordinals), ordinals=ordinals, written=0)
-        ordinals += new.ordinals
-        update = {"message_ids": ids + new.message_ids, "ordinals": ordinals}
-        return new.model_copy(update=update | {"first": min(ordinals), "last": max(ordinals)})
+        """Return the receipt: the known messages of the log and those that were added, in the order of the history."""
+        places = {index: (one.id, one.ordinal) for index, one in self.match.matched.items()}
+        if new:
+            places |= dict(zip(self.taken, zip(new.message_ids, new.ordinals, strict=True), strict=True))
+        ids, ordinals = (tuple(places[index][part] for index in sorted(places)) for part in (0, 1))
+        ends = {"first": min(ordinals, default=0), "last": max(ordinals, default=0)}
+        update = {"message_ids": ids, "ordinals": ordinals, "ignored": self.ignored, **ends}
+        return (new or _NOTHING).model_copy(update=update)
 
 
+@dataclass(slots=True)
 class _End:
     """The part of a conversation's log, from its end, that was read.
 
@@ -91,11 +100,10 @@ class _End:
         start: The number of the first entry read; 1 if all was read, 0 if nothing.
     """
 
-    def __init__(self, rewinds: Rewinds = NO_REWINDS) -> None:
-        self.active: list[Comparable] = []
-        self.tail = Totals()
-        self.rewinds = rewinds
-        self.start = 0
+    active: list[Comparable] = field(default_factory=list)
+    tail: Totals = _NO_LOG
+    rewinds: Rewinds = NO_REWINDS
+    start: int = 0
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add entries before those that were read so far."""
@@ -113,56 +121,62 @@ class Resender:
         self._reader, self._queries, self._writer, self._cache = reader, queries, writer, cache
         self._codec = codec
 
-    async def append(self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, **options: Any) -> Receipt:
+    async def append(
+        self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, trust: Trust, **options: Any
+    ) -> Receipt:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
-        if not is_history(messages):
-            return await self._writer.append(scope, messages, **options)
+        sent = read_sent(messages, trust)
+        if (trust.is_all and not is_history(messages)) or [one.message.type for one in sent] == ["human"]:
+            return await self._writer.append(scope, [one.message for one in sent], **options)
         async with append_timeout():
-            return await self._append(scope, messages, skip=skip, **options)
+            return await self._append(scope, sent, skip=skip, trust=trust, **options)
 
-    async def _append(self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, **options: Any) -> Receipt:
-        batch = await self._compared(messages)
+    async def _append(self, scope: Scope, sent: Sequence[Sent], *, skip: bool, trust: Trust, **options: Any) -> Receipt:
         for tries in range(_TRIES):
             try:
-                decision = await self._decide(scope, batch)
+                decision = await self.decide(scope, sent, trust)
                 if decision.is_known and not skip:
-                    raise ResentHistoryError(known=decision.known)
-                new = messages[decision.known :]
+                    raise ResentHistoryError(known=decision.match.known)
+                new = list(decision.taken.values())
                 written = await self._writer.append(scope, new, after=decision.tail, **options) if new else None
                 receipt = decision.receipt(written)
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)
                 continue
-            for message, match in zip(reversed(messages[: decision.known]), reversed(decision.matched), strict=False):
-                message.id = match.id
+            for index, match in decision.match.matched.items():
+                if sent[index].message.type == sent[index].origin.type:
+                    sent[index].origin.id = match.id
             return receipt
         raise StoreError(
             f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
         )
 
-    async def decide(self, scope: Scope, messages: Sequence[BaseMessage]) -> Decision:
-        """Find the part of a history that the log has; writes nothing, and refuses a history that differs."""
-        return await self._decide(scope, await self._compared(messages))
+    async def decide(self, scope: Scope, sent: Sequence[Sent], trust: Trust, *, compares: bool = True) -> Decision:
+        """Find the part of a history that the log has; writes nothing, and refuses a history that differs.
 
-    async def _compared(self, messages: Sequence[BaseMessage]) -> tuple[Comparable, ...]:
-        def work() -> tuple[Comparable, ...]:
-            return tuple(comparable(message, self._codec) for message in messages)
-
-        return await run_in_thread_if_long(work, characters=characters_in(messages))
-
-    async def _decide(self, scope: Scope, batch: tuple[Comparable, ...]) -> Decision:
-        cached = await self._reader.find(scope)
-        if cached is None:
-            return Decision(batch)
-        async with self._reader.reading(cached):
-            end = await self._end(cached, batch)
-            match = compare(batch, end.active)
-            if match.known is None:
-                match = await self._explained(cached, end, batch, match)
-        tail = cached.tail
-        if tail is None or tail.entries < end.tail.entries or tail.link == end.tail.link:
-            self._cache.confirm(cached, end.tail)
-        return Decision(batch, match.matched, match.known or 0, end.tail)
+        Without `compares` nothing is known, so that its questions are new.
+        """
+        messages = [one.message for one in sent]
+        batch = await run_in_thread_if_long(
+            lambda: [comparable(message, self._codec) for message in messages], characters=characters_in(messages)
+        )
+        match, end, cached = Match(), _End(), await self._reader.find(scope)
+        if cached is not None:
+            async with self._reader.reading(cached):
+                end = await self._end(cached, batch)
+                if compares:
+                    match = compare(batch, end.active, turns=end.tail.turns, exactly=trust.is_all)
+                if match.differs:
+                    match = await self._explained(cached, end, batch, trust)
+            tail = cached.tail
+            if tail is None or tail.entries < end.tail.entries or tail.link == end.tail.link:
+                self._cache.confirm(cached, end.tail)
+        taken = taken_from(sent, match, end.tail.calls, trust)
+        known = match.matched.keys() | taken.keys()
+        ignored = () if trust.is_all else tuple(one.name for index, one in enumerate(sent) if index not in known)
+        if ignored and trust.strict:
+            raise UntrustedMessageError(ignored)
+        return Decision(sent, batch, match, taken, ignored, end.tail)
 
     async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
         """Read the end of the log, as far as the batch could match; usually one command."""
@@ -192,38 +206,42 @@ class Resender:
         return entries
 
     async def _explained(
-        self, cached: CachedConversation, end: _End, batch: tuple[Comparable, ...], match: Match
+        self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust
     ) -> Match:
         """Return the match of a batch that repeats an earlier append with the same ids; refuse any other."""
-        if repeated := await self._repeated(cached, end, batch):
-            return Match(len(batch), repeated)
+        if repeated := await self._repeated(cached, end, batch, trust):
+            return repeated
+        found = parting(batch, end.active, exactly=trust.is_all)
         if end.start > 1:
-            beginning = _End(end.rewinds)
+            beginning = _End(rewinds=end.rewinds)
             entries = await self._queries.without_content(
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
             beginning.add(entries)
-            first = parting(batch, beginning.active)
-            match = first if first.after else match._replace(before=match.before if match.after else None)
-        raise HistoryDivergedError(
-            after=match.after.id if match.after else None, before=match.before.id if match.before else None
-        )
+            first = parting(batch, beginning.active, exactly=trust.is_all)
+            found = first if first[0] else found if found[0] else (None, None)
+        after, before = (one.id if one else None for one in found)
+        raise HistoryDivergedError(after=after, before=before)
 
     async def _repeated(
-        self, cached: CachedConversation, end: _End, batch: tuple[Comparable, ...]
-    ) -> tuple[Comparable, ...]:
-        """Return the stored messages with the ids of a batch if all are stored, equal and active; else nothing."""
-        sent = batch[leading_systems(batch) :]
-        rows = await self._reader.messages_by_id(cached, [one.id for one in sent], retry_if_stale=False)
-        found = [stored(rows[one.id].message) for one in sent if one.id in rows]
-        is_same = [one.digest for one in found] == [one.digest for one in sent]
-        return tuple(found) if is_same and all(end.rewinds.is_active(one.ordinal) for one in found) else ()
+        self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust
+    ) -> Match | None:
+        """Return the match of a batch whose messages are stored under their ids, equal and active; else None."""
+        start = leading_systems(batch)
+        sent = {
+            index: one for index, one in enumerate(batch) if index >= start and (trust.is_all or one.type == "human")
+        }
+        ids = [one.id for one in sent.values()]
+        rows = await self._reader.messages_by_id(cached, ids, retry_if_stale=False)
+        found = {index: stored(rows[one.id].message) for index, one in sent.items() if one.id in rows}
+        is_same = [one.digest for one in found.values()] == [one.digest for one in sent.values()]
+        if not is_same or not all(end.rewinds.is_active(one.ordinal) for one in found.values()):
+            return None
+        return Match(found, start=len(batch), skipped=start)
 
 
 def _likely_entries(tail: Totals | None, batch: Sequence[Comparable]) -> int:
-    """Estimate the number of entries with as many compared messages as a batch has, plus a margin."""
-    entries_each = 2.0
-    if tail:
-        with_tools = any(one.type == "tool" for one in batch)
-        entries_each = tail.entries / max(tail.messages if with_tools else 2 * tail.turns, 1)
-    return min(int(len(batch) * max(entries_each, 1)) + _MARGIN, _MAXIMUM_ENTRIES)
+    """Estimate the number of entries with as many questions as a batch has, plus a margin."""
+    questions = sum(one.type == "human" for one in batch)
+    entries_each = tail.entries / max(tail.turns, 1) if tail else 4.0
+    return min(int(questions * max(entries_each, 1)) + _MARGIN, _MAXIMUM_ENTRIES)

@@ -89,7 +89,8 @@ class Rewinder:
             earlier = await self._rewind_entry(cached, before)
             if ordinal > before.messages or not is_active(earlier.rewound, ordinal):
                 raise InvalidInputError(
-                    f"{message_id!r} was not rewound by the last rewind, or that was undone already"
+                    f"{message_id!r} was not rewound by the last rewind, or that was undone already; undo later "
+                    "rewinds first, with undo_rewind()"
                 )
             rewind = (await self._log.entry(cached.conversation, last.undo)).totals
             restored = before.active - rewind.active

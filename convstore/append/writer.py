@@ -45,6 +45,7 @@ from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
+from convstore.values.stamps import ViewStamp, check_own
 
 _Result = TypeVar("_Result")
 
@@ -120,7 +121,7 @@ class Writer:
         after: Totals | None = None,
         omit: bool = False,
         renumber: bool = False,
-        seen: str = "",
+        seen: ViewStamp | None = None,
     ) -> Receipt:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
@@ -162,6 +163,7 @@ class Writer:
         async with append_timeout():
             while True:
                 cached = self._cache.get(scope) or await self._claim(scope, request.batch, request.turn)
+                check_own(request.batch.seen, cached.conversation)
                 async with cached.lock:
                     if not self._cache.is_current(cached):
                         continue
@@ -176,10 +178,12 @@ class Writer:
                         raise
 
     async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
-        """Find or create the scope's conversation; a batch that continues a turn creates none."""
-        if turn and turn not in batch.ids:
+        """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
+        continues = bool(turn) and turn not in batch.ids
+        if continues or (batch.seen and batch.seen.conversation_id):
             if cached := await self._reader.find(scope):
                 return cached
+            check_own(batch.seen, "")
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
@@ -230,7 +234,7 @@ class Writer:
             # An entry whose insert failed for another reason may be in the log, so its chunks stay.
             if unused := [chunk.number for chunk in sent if chunk not in used]:
                 with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
-                    await self._log.drop_chunks(cached.conversation, request.batch.token, unused)
+                    await settle(self._log.drop_chunks(cached.conversation, request.batch.token, unused))
 
     def _must_look_up(self, cached: CachedConversation, request: _Request, tail: Totals) -> bool:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""

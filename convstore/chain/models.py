@@ -64,11 +64,13 @@ class SummaryCall:
         shown: Indexes of the input messages in the request, context included, but not those already summarised in the
             same run. Empty if the call joined summaries of parts.
         error: The exception, if the call returned no usable summary.
+        request: Digest of the request.
     """
 
     strategy: Strategy
     shown: tuple[int, ...]
     error: Exception | None = None
+    request: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

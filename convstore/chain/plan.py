@@ -24,6 +24,9 @@ RESERVE_PERCENT: Final = 25
 MIN_SUMMARY_BYTES: Final = 512
 """Smallest size that is expected of a summary text. A part with less room is not worth a call."""
 
+MIN_SECTION_BYTES: Final = 1_000
+"""A section whose pairs are smaller keeps them."""
+
 MIN_FOLD_BYTES: Final = 64
 """The same for a fold. It reduces the number of sections, most of them summaries, so less room is enough."""
 

@@ -7,11 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
 
-from convstore.chain.models import ChainSummarizerConfig, ChainSummary
+from convstore.chain.models import ChainSummarizerConfig, ChainSummary, SummaryCall
 from convstore.chain.parse import check_messages
 from convstore.chain.work import Work, failed
 from convstore.exceptions import InvalidInputError
-from convstore.summarization.engine import Steps, coroutine, drive_async, model_name
+from convstore.summarization.engine import KeptAnswers, Steps, coroutine, drive_async, model_name
 from convstore.summarization.prompts import MIN_PROMPT_BYTES
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
@@ -35,9 +35,11 @@ _Stage = Callable[[Work], Steps[None]]
 class ChainSummarizer:
     """Keeps the chain of a long run small: old messages become summaries, recent ones stay word for word.
 
-    The last pair of the last section is always kept, calls and results always match, and the size never grows. A second
-    run on the result makes no call; only a failed call for an oversized pair is retried. If any other call fails, the
-    input messages are returned with the error. Cancellation cancels all calls in flight.
+    The last pair of the last section is always kept, calls and results always match, and the size never grows: what a
+    summary would not make shorter stays. A second run on the result makes no call; only a failed call for an oversized
+    pair is retried. If any other call fails, the input messages are returned with the error. The newest 256 answers
+    are kept in memory, so that the next run does not ask for them again; a store that has used some forgets them, but
+    not those that were no shorter than their source. Cancellation cancels all calls in flight.
 
     Args:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
@@ -69,6 +71,7 @@ class ChainSummarizer:
             raise InvalidInputError(f"rule must be a CompactionRule, not {type(rule).__name__}")
         self.rule = rule or CompactionRule(keep_last_turns=self.config.keep_sections)
         self._handler = handler
+        self._answers = KeptAnswers()
         self._max_concurrency = check_number(max_concurrency, name="max_concurrency", minimum=1)
         self._max_prompt_bytes = check_number(max_prompt_bytes, name="max_prompt_bytes", minimum=MIN_PROMPT_BYTES)
 
@@ -122,10 +125,16 @@ class ChainSummarizer:
         """
         return self._run(messages, [Work.fold])
 
+    def forget(self, calls: Sequence[SummaryCall]) -> None:
+        """Forget the answers of successful calls."""
+        for call in calls:
+            if call.error is None:
+                self._answers.texts.pop(call.request, None)
+
     def _run(self, messages: Sequence[BaseMessage], stages: Sequence[_Stage]) -> Coroutine[Any, Any, ChainSummary]:
         # Parsing a long chain and writing its requests can take seconds, so both run in threads.
         steps = self._steps(messages, stages)
-        return drive_async(steps, self._call, in_threads=True, concurrency=self._max_concurrency)
+        return drive_async(steps, self._call, in_threads=True, concurrency=self._max_concurrency, answers=self._answers)
 
     def _call(self, messages: list[BaseMessage]) -> Awaitable[object]:
         if isinstance(self._handler, ChainModel):

@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary, Strategy, SummaryCall
 from convstore.chain.parse import read_chain
 from convstore.chain.plan import (
+    MIN_SECTION_BYTES,
     MIN_SUMMARY_BYTES,
     first_kept,
     fold_cost,
@@ -46,7 +47,7 @@ class _ChainRequest(Request):
 class _Job:
     """One summary to make: its first requests, the pairs that it replaces, and its limits in bytes.
 
-    A summary that reaches `room` is rejected; the request names `limit`, which may be lower.
+    A summary that reaches `room` is not used; the request is written for `limit`, which may be lower.
     """
 
     strategy: Strategy
@@ -57,7 +58,7 @@ class _Job:
 
 
 class Work:
-    """A chain while it is summarised."""
+    """A chain while it is summarised. What a summary would not make shorter stays as it is."""
 
     def __init__(
         self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig, *, max_prompt_bytes: int
@@ -75,12 +76,13 @@ class Work:
         jobs = {
             index: self._job("sections", [section.header], section.body)
             for index, section in enumerate(older)
-            if not is_one_summary(section.body) and is_worth_it(section.body, config=self._config)
+            if not is_one_summary(section.body)
+            and is_worth_it(section.body, config=self._config)
+            and (self._config.strict_seed or section.size - section.header.size >= MIN_SECTION_BYTES)
         }
         texts = yield from ask_all(list(map(self._summary, jobs.values())))
-        self._put(
-            {index: [self._summary_pair(job, text)] for (index, job), text in zip(jobs.items(), texts, strict=True)}
-        )
+        answers = zip(jobs.items(), texts, strict=True)
+        self._put({index: [self._summary_pair(job, text)] for (index, job), text in answers if text})
 
     def rotate(self) -> Steps[None]:
         """Bring each of the last sections within its limit, the newest first."""
@@ -91,7 +93,8 @@ class Work:
             if kept := first_kept(section, config=self._config):
                 job = self._job("rotation", [section.header], section.body[:kept])
                 [text] = yield from ask_all([self._summary(job)])
-                self._put({index: [self._summary_pair(job, text), *section.body[kept:]]})
+                if text:
+                    self._put({index: [self._summary_pair(job, text), *section.body[kept:]]})
 
     def fold(self) -> Steps[None]:
         """Fold old sections into one while there are too many or they are too large."""
@@ -100,19 +103,30 @@ class Work:
             older = self._chain.sections[:count]
             headers = [section.header for section in older]
             pairs = [pair for section in older for pair in section.body]
-            fold = self._job("qa", headers, pairs, cost=fold_cost(older), limit=fold_reserve(self._config))
-            jobs = [fold, *self._human_jobs(headers)]
+            spare = self._human_room(headers)
+            fold = self._job("qa", headers, pairs, cost=fold_cost(older) - spare, limit=fold_reserve(self._config))
+            jobs = [fold, *([self._job("qa_humans", headers)] if spare else [])]
             text, *of_humans = yield from ask_all(list(map(self._summary, jobs)))
             header = Header(headers[0].system, self._joined_human(headers, *of_humans), before=headers[0].before)
-            pair = replace(self._summary_pair(jobs[0], text), after=messages_to_keep(older))
-            self._chain = replace(self._chain, sections=(Section(header, (pair,)), *self._chain.sections[count:]))
+            pair = replace(self._summary_pair(fold, text), after=messages_to_keep(older))
+            chain = replace(self._chain, sections=(Section(header, (pair,)), *self._chain.sections[count:]))
+            if not text or (chain.size >= self._chain.size and not self._config.strict_seed):
+                fold.requests[-1].error = fold.requests[-1].error or _not_shorter(chain.size, self._chain.size)
+                return
+            self._chain = chain
 
     def calls(self) -> tuple[SummaryCall, ...]:
         """Return the calls made so far."""
-        return tuple(SummaryCall(strategy=one.strategy, shown=one.shown, error=one.error) for one in self._requests)
+        return tuple(
+            SummaryCall(strategy=one.strategy, shown=one.shown, error=one.error, request=one.key)
+            for one in self._requests
+        )
 
     def result(self) -> ChainSummary:
-        """Return the result of the run."""
+        """Return the result of the run; raise its first error if it made nothing shorter."""
+        error = next((one.error for one in self._requests if one.error and one.strategy != "oversized_pair"), None)
+        if error and self._chain.size >= self._before:
+            raise error
         messages = self._chain.messages()
         return ChainSummary(
             messages=messages,
@@ -130,15 +144,14 @@ class Work:
         jobs = [self._job("oversized_pair", [section.header], [body[position]]) for position in positions]
         answers = yield list(map(self._summary, jobs))
         for position, job, answer in zip(positions, jobs, answers, strict=True):
-            if isinstance(answer, str):
+            if isinstance(answer, str) and answer:
                 body[position] = self._summary_pair(job, answer)
         self._put({index: body})
 
-    def _human_jobs(self, headers: Sequence[Header]) -> list[_Job]:
-        """Return the job that summarises human messages, if one is wanted and makes them smaller."""
-        room = sum(map(size_of, humans_of(headers)))
-        is_due = room > (0 if self._config.strict_seed else MIN_SUMMARY_BYTES)
-        return [self._job("qa_humans", headers)] if self._config.summarize_human_in_qa and is_due else []
+    def _human_room(self, headers: Sequence[Header]) -> int:
+        """Return the bytes of human messages if they are to be summarised, which makes them smaller; else 0."""
+        room = sum(map(size_of, humans_of(headers))) if self._config.summarize_human_in_qa else 0
+        return room if room > (0 if self._config.strict_seed else MIN_SUMMARY_BYTES) else 0
 
     def _job(
         self,
@@ -173,25 +186,20 @@ class Work:
         return requests
 
     def _summary(self, job: _Job) -> Steps[str]:
-        """Ask for the summary of a job: send its requests at once, and join the answers if there are several."""
+        """Ask for the summary of a job: send its requests at once, and join the answers if there are several.
+
+        Returns "" for a summary that is not shorter than what it would replace.
+        """
         requests = job.requests
         while True:
             texts = yield from ask_all(requests)
-            try:
-                if len(texts) == 1:
-                    return self._checked(job, texts[0])
+            if len(texts) > 1:
                 requests = self._joining(job, texts)
-            except SummaryError as error:
-                requests[-1].error = error
-                raise
-
-    def _checked(self, job: _Job, text: str) -> str:
-        if bytes_of(text) >= job.room and not self._config.strict_seed:
-            raise SummaryError(
-                f"a summary has {bytes_of(text)} bytes; it must have fewer than {job.room} to be shorter than its "
-                "source: ask the model for shorter ones, or use another model"
-            )
-        return text
+            elif bytes_of(texts[0]) < job.room or self._config.strict_seed:
+                return str(texts[0])
+            else:
+                requests[-1].error = _not_shorter(bytes_of(texts[0]), job.room)
+                return ""
 
     def _joining(self, job: _Job, texts: Sequence[str]) -> list[_ChainRequest]:
         """Return the requests that join the summaries of a job's parts, fewer than there are summaries."""
@@ -227,6 +235,13 @@ class Work:
         for index, body in bodies.items():
             sections[index] = Section(sections[index].header, tuple(body))
         self._chain = replace(self._chain, sections=tuple(sections))
+
+
+def _not_shorter(size: int, room: int) -> SummaryError:
+    return SummaryError(
+        f"no summary is shorter than what it would replace, which has {room} bytes; one has {size}: "
+        "ask the model for shorter ones, or use another model"
+    )
 
 
 def failed(messages: Sequence[BaseMessage], calls: tuple[SummaryCall, ...], error: Exception) -> ChainSummary:

@@ -21,7 +21,7 @@ from convstore.values.scope import check_scope_keys
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.messages.values import Codec
-    from convstore.transfer import ImportReport, Problem, ScopeRule
+    from convstore.transfer import ImportReport, ScopeRule
     from convstore.transfer.importing import Records
 
 
@@ -86,12 +86,17 @@ def import_command(
     options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
 
     async def work() -> ImportReport:
+        from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
+
         given = [Source(name, collection, session_key, history_key) for name in sources]
         for source in given:
             source.check()
         with problems_to(report) as write:
+            total = ImportReport(on_problem=write)
             async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
-                return await _import_all(store, given, write, quiet=as_document, scope=rule, **options)
+                for source in given:
+                    await source.read_into(store, total, quiet=as_document, scope=rule, **options)
+            return total
 
     outcome = run(work(), as_document=as_document)
     if as_document:
@@ -116,17 +121,6 @@ def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: P
         raise typer.BadParameter(str(error)) from error
 
 
-async def _import_all(
-    store: ConversationStore, sources: Sequence[Source], write: Callable[[Problem], None], **options: Any
-) -> ImportReport:
-    from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
-
-    total = ImportReport(on_problem=write)
-    for source in sources:
-        await source.read_into(store, total, **options)
-    return total
-
-
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
     table = new_table("", " ", numbers=("",), show_header=False)
     will, console = "would be " if dry_run else "", screen()
@@ -145,6 +139,9 @@ def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> No
         if number or what in ("conversations read", f"messages {will}written"):
             table.add_row(f"{number:,}", what)
     console.print(table)
+    if report.old:
+        kept = f"{number_of(report.old, 'conversation')} ended over 30 days ago, by the dates of the source"
+        console.print(f"{kept}. `convstore prune --older-than 30d` would remove them.", style="yellow")
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:
         console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")

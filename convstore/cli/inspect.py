@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
+from convstore.cli.options import Json, Policy, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs, read_policy
 from convstore.cli.output import run
 
 Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
@@ -20,6 +20,7 @@ def inspect_command(
     port: Port = 0,
     no_browser: NoBrowser = False,
     scope: ScopeValues = None,
+    policy: Policy = None,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     as_document: Json = False,
@@ -30,19 +31,23 @@ def inspect_command(
     The pages are served on this machine only, and change nothing. The address
     works once; the browser that opens it keeps a cookie until the command
     ends. Needs the extra inspector: pip install 'convstore[cli,inspector]'.
+    Views have the policy of the newest answer with a stamp, else the default
+    one, and say so; --policy max_tokens=8000,stub_tools=never names another.
 
     \b
     Examples:
       convstore inspect --uri mongodb://localhost:27017/app
       convstore inspect --uri mongodb://… --scope user_id=ada --port 8000
     """
-    chosen = read_pairs("--scope", scope)
+    chosen, limits = read_pairs("--scope", scope), read_policy(policy)
 
     async def work() -> None:
         from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
+        from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise
 
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             await store.list_conversations(limit=1, **chosen)  # fails now if the server does not answer
-            await serve(store, chosen, port=port, open_browser=not no_browser, as_document=as_document)
+            pages = inspector(store, authorize=lambda _: chosen or EVERYTHING, policy=limits)
+            await serve(pages, port=port, open_browser=not no_browser, as_document=as_document)
 
     run(work(), as_document=as_document)

@@ -13,7 +13,7 @@ from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, ope
 from convstore.cli.output import compact, in_pager, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
-    from convstore import ConversationInfo, ConversationPage
+    from convstore import ConversationPage
 
 
 def list_command(
@@ -59,15 +59,13 @@ def _print(console: Console, page: ConversationPage) -> None:
     if not page.conversations:
         console.print("There are no conversations with this scope.", style="yellow")
     for info in page.conversations:
-        console.print(Text(_name(info), style="bold"), soft_wrap=True)
+        name = shlex.join(f"{key}={value}" for key, value in info.scope.items())  # as `show` takes it
+        console.print(Text(plain(name or info.conversation_id), style="bold"), soft_wrap=True)
         at = f"{info.updated_at:%Y-%m-%d %H:%M}" if info.updated_at else "-"
         facts = f"  {at}  {info.message_count:>6,} messages  {compact(info.tokens):>5} tokens  "
         title = info.title or (info.last_message.text if info.last_message else "")
         console.print(facts + short(title, maximum=max(1, console.width - len(facts))), soft_wrap=True)
+        if info.problem:
+            console.print(f"  {plain(info.problem)}", style="yellow", soft_wrap=True)
     if page.next_cursor:
         console.print(f"\nMore: --cursor {page.next_cursor}", style="dim", soft_wrap=True)
-
-
-def _name(info: ConversationInfo) -> str:
-    """Return the scope as `convstore show` takes it."""
-    return plain(shlex.join(f"{key}={value}" for key, value in info.scope.items()))

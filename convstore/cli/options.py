@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from convstore.exceptions import CorruptDocumentError, NotSetUpError
+from convstore.exceptions import ConvstoreError, CorruptDocumentError, NotSetUpError
+from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import check_partial_scope, check_scope_keys
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ ScopeKeys = Annotated[
     ),
 ]
 ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
+Policy = Annotated[str | None, typer.Option(metavar="OPTIONS", help="Policy of the views; default: as last loaded.")]
 Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -71,6 +74,26 @@ async def _stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tu
             if found := (await store.list_conversations(limit=1, **values)).conversations:
                 return tuple(found[0].scope)
     return ()
+
+
+def read_policy(text: str | None) -> HistoryPolicy | None:
+    """Parse the value of ``--policy``, pairs or JSON; None without one.
+
+    >>> str(read_policy("max_tokens=none,never_stub=b+a")), str(read_policy('{"max_turns": 3}'))
+    ('max_tokens=None,never_stub=a+b', 'max_tokens=32000,max_turns=3')
+    """
+    if text is None:
+        return None
+    try:
+        if text.startswith("{"):
+            return HistoryPolicy(**json.loads(text))
+        pairs: dict[str, Any] = read_pairs("--policy", text.split(","), form="OPTION=VALUE,…")
+        values = {"none": None, "None": None} | {one: int(one) for one in pairs.values() if one.isdecimal()}
+        names = {"never_stub": pairs["never_stub"].split("+")} if "never_stub" in pairs else {}
+        options: dict[str, Any] = {name: values.get(one, one) for name, one in pairs.items()} | names
+        return HistoryPolicy(**options)
+    except (ConvstoreError, RecursionError, TypeError, ValueError) as error:
+        raise typer.BadParameter(f"--policy takes options of HistoryPolicy, as max_tokens=8000: {error}") from error
 
 
 def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[str, str]:

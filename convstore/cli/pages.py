@@ -1,7 +1,7 @@
 """Reads a message back through the tool as a model would, page by page, and joins the pages.
 
 ``demo`` and ``replay`` use it. It relies only on text that a model sees: the header line of each passage, ``<label>,
-characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"``; and the artifact.
+characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"; …``; and the artifact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convstore.exceptions import StoreError
 from convstore.values.models import SourcePage
 
 _HEADER = re.compile(r"(.*?), characters (\d+)-(\d+) of (\d+)\n", re.DOTALL)
-_END = re.compile(r'(?:Not found: .*\n)?(?:What follows is .*\n)?(?:End\.|More: cursor="(.*)")')
+_END = re.compile(r'(?:Not found: .*\n)?(?:What follows is .*\n)?(?:End\.|More: cursor="(.*)";.*)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
 def cut_page(text: str) -> tuple[list[CutPassage], str | None]:
     r"""Return the passages of a page, and the cursor at its end.
 
-    >>> cut_page('search, characters 0-3 of 9\nabc\nMore: cursor="m3@3"')
+    >>> cut_page('search, characters 0-3 of 9\nabc\nMore: cursor="m3@3"; …')
     ([CutPassage(label='search', start=0, length=9, text='abc')], 'm3@3')
 
     Raises:

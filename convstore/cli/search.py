@@ -68,5 +68,5 @@ def _print(console: Console, result: SearchResult) -> None:
         console.print("No message matches.", style="yellow")
     console.print(f"\nSearched {number_of(result.searched, 'conversation')}.", style="dim")
     if result.incomplete:
-        text = f"Not searched to their end: {len(result.incomplete)} conversations with new messages; try again soon."
+        text = f"Not searched whole: {len(result.incomplete)} conversations, which are too long to read or damaged."
         console.print(text, style="yellow")

@@ -12,13 +12,13 @@ import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from convstore.cli.output import screen, write_json
 from convstore.exceptions import InvalidInputError, MissingExtraError
-from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
-from convstore.store import ConversationStore
+from convstore.ext.inspector import LocalGate
 
 try:
     import uvicorn
@@ -28,13 +28,11 @@ except ImportError as error:
 _STOP_SECONDS = 2
 
 
-async def serve(
-    store: ConversationStore, scope: Mapping[str, str], *, port: int, open_browser: bool, as_document: bool
-) -> None:
-    """Serve the conversations with these scope values, all without any, and print the address."""
+async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool) -> None:
+    """Serve the inspector's pages, and print the address."""
     with _listening(port) as listener:
         number, token = listener.getsockname()[1], secrets.token_urlsafe(24)
-        gate = LocalGate(inspector(store, authorize=lambda _: scope or EVERYTHING), port=number, token=token)
+        gate = LocalGate(pages, port=number, token=token)
         config = uvicorn.Config(
             gate,
             log_level="warning",

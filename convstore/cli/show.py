@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, Uri, open_store, read_pairs
+from convstore.cli.options import Json, Policy, Prefix, Uri, open_store, read_pairs, read_policy
 from convstore.cli.output import in_pager, number_of, plain, run, screen, short, write_json
 from convstore.exceptions import InvalidInputError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
     from convstore import Conversation, ConversationStore, PastView, Source, StoredMessage, ViewReason, ViewStamp
+    from convstore.values.policy import HistoryPolicy
 
 _PAGE_TOKENS = 16_000
 
@@ -38,6 +40,7 @@ def show_command(
     collection_prefix: Prefix = "",
     view: Annotated[bool, typer.Option("--view", help="What the model gets.")] = False,
     at: Annotated[str | None, typer.Option(help="What it got for this message.")] = None,
+    policy: Policy = None,
     full: Annotated[bool, typer.Option("--full", help="Texts and tool results whole.")] = False,
     source: Annotated[int | None, typer.Option(min=1, help="The source with this number.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")] = 50,
@@ -51,10 +54,13 @@ def show_command(
     Old tool results are shown as stubs, and long texts by their beginning.
 
     \b
-    --view      what the model gets at the next call, under the default policy
+    --view      what the model gets at the next call, under the policy of the
+                newest answer with a stamp, else the default one
     --at 16     what it got for message 16: exactly, if the message was appended
                 with the stamp of its view; else the view directly after it.
                 Takes a number, the id of a message, or a stamp as JSON.
+    --policy max_tokens=8000,stub_tools=never
+                the view under this policy; JSON works, too
     --full      texts and tool results whole
     --source 7  the source with this number, whole
 
@@ -67,26 +73,31 @@ def show_command(
     """
     if view + (at is not None) + (source is not None) > 1:
         raise typer.BadParameter("give only one of --view, --at and --source")
-    chosen = read_pairs("SCOPE", scope)
+    if policy and not view and at is None:
+        raise typer.BadParameter("--policy is for --view and --at")
+    chosen, limits = read_pairs("SCOPE", scope), read_policy(policy)
 
-    async def work() -> PastView | Source | list[StoredMessage]:
+    async def work() -> tuple[PastView | Source | list[StoredMessage], Callable[[Console], None]]:
         async with open_store(uri, list(chosen), collection_prefix) as store:
             chat = store.conversation(**chosen)
             if (await chat.info()).created_at is None:
                 raise InvalidInputError(await _reason_not_found(store, chosen))
             if source is not None:
-                return await _read_source(chat, source)
+                text = await _read_source(chat, source)
+                return text, partial(_print_source, source=text)
             if view or at is not None:
-                return await chat.view_at(None if at is None else await _moment(chat, at))
-            return await chat.list_messages(limit=limit, before=before, full=full)
+                past = await _read_view(chat, at, limits)
+                return past, partial(_print_view, view=past, full=full, is_past=at is not None and limits is None)
+            messages = await chat.list_messages(limit=limit, before=before, full=full)
+            return messages, partial(_print_log, messages=messages, full=full)
 
-    found = run(work(), as_document=as_document)
+    found, show = run(work(), as_document=as_document)
     if as_document:
         write_json({"messages": [one.model_dump() for one in found]} if isinstance(found, list) else found.model_dump())
         return
     console = screen()
     with in_pager(console):
-        _print_found(console, found, full=full, is_past=at is not None)
+        show(console)
 
 
 async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) -> str:
@@ -95,6 +106,14 @@ async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) ->
         values = shlex.join(part for key, value in chosen.items() for part in ("--scope", f"{key}={value}"))
         return f"{name} is not a whole scope; `convstore list {values}` lists the conversations that have it"
     return f"no conversation has the scope {name}; `convstore list` lists all with theirs"
+
+
+async def _read_view(chat: Conversation, at: str | None, policy: HistoryPolicy | None) -> PastView:
+    """Return a view, by default under the policy of its stamp, else of the newest stamp, else of the store."""
+    moment = None if at is None else await _moment(chat, at)
+    if policy is None and (moment is None or isinstance(moment, str | int)):
+        policy = await chat.last_policy()
+    return await chat.view_at(moment, policy=policy)
 
 
 async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
@@ -132,20 +151,6 @@ async def _read_source(chat: Conversation, number: int) -> Source:
     return found.model_copy(update={"content": "".join(texts)})
 
 
-def _print_found(
-    console: Console, found: PastView | Source | Sequence[StoredMessage], *, full: bool, is_past: bool
-) -> None:
-    """Print what was found; with `is_past`, say how a view compares with what the model got."""
-    from convstore import PastView, Source  # noqa: PLC0415 - loaded with what was found
-
-    if isinstance(found, PastView):
-        _print_view(console, found, full=full, is_past=is_past)
-    elif isinstance(found, Source):
-        _print_source(console, found)
-    else:
-        _print_log(console, found, full=full)
-
-
 def _print_source(console: Console, source: Source) -> None:
     console.print(Text(plain(f"[{source.source_id}] {source.title}"), style="bold"))
     for name, value in {"url": source.url, "message": source.tool_message_id, **source.metadata}.items():
@@ -164,7 +169,8 @@ def _print_view(console: Console, view: PastView, *, full: bool, is_past: bool) 
     console.print(
         f"{number_of(len(view.messages), 'message')}, {number_of(view.tokens, 'token')}; "
         f"the whole log has {report.tokens_before:,}. "
-        f"{number_of(len(report.stubbed), 'stub')}, {number_of(report.left_out_turns, 'turn')} left out.",
+        f"{number_of(len(report.stubbed), 'stub')}, {number_of(report.left_out_turns, 'turn')} left out. "
+        f"Policy: {plain(str(view.policy))}.",
         style="dim",
     )
 
@@ -189,8 +195,9 @@ def _print_log(console: Console, messages: Sequence[StoredMessage], *, full: boo
 def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:
     """Print a message: a heading with its position, type, tool and id, then its text and calls."""
     from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
+    from convstore.sources.detection import has_failed  # noqa: PLC0415 - likewise
 
-    words = (position, message.type, message.name or "", message.id or "")
+    words = (position, message.type, message.name or "", message.id or "", "failed" if has_failed(message) else "")
     console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
     for text in (text_of(message.content), *_calls(message)):
         if text:

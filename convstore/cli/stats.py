@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import compact, new_table, number_of, percent, run, screen, size_of, table_of, write_json
 from convstore.values.addresses import safe_address
+from convstore.values.policy import HistoryPolicy
 
 if TYPE_CHECKING:
     from convstore import Growth, StoreStats
@@ -19,6 +22,7 @@ def stats_command(
     *,
     uri: Uri,
     scope: ScopeValues = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Budget of each view.")] = HistoryPolicy().max_tokens or 0,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     as_document: Json = False,
@@ -26,10 +30,12 @@ def stats_command(
     """Show how much is stored, how it grows, and what views save.
 
     \b
-    Tokens are counted as by the stores that appended. "In views" is their size
-    in the views of the default policy: old tool results are stubs, and what a
-    summary covers is the summary. Sizes are those of the documents, before the
-    server compresses them; the server reads all of them to measure them.
+    Tokens are counted as by the stores that appended. "In views" is an estimate
+    from these counts, for the next load of each conversation: tool results are
+    stubs, what a summary covers is the summary, and a view that leaves turns out
+    fills --max-tokens (it is often smaller). Sizes are those of the documents,
+    before the server compresses them; the server reads all of them to measure
+    them.
 
     \b
     Examples:
@@ -40,7 +46,8 @@ def stats_command(
     chosen = read_pairs("--scope", scope)
 
     async def work() -> StoreStats:
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
+        policy = HistoryPolicy(max_tokens=max_tokens)
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen, policy=policy) as store:
             return await store.stats(sizes=True, **chosen)
 
     stats = run(work(), as_document=as_document)
@@ -70,12 +77,13 @@ def _print(stats: StoreStats) -> None:
 
 
 def _tokens(stats: StoreStats) -> Iterator[tuple[str, str]]:
-    saved = stats.saved_by_stubs + stats.saved_by_summaries
+    saved = stats.saved_by_stubs + stats.saved_by_summaries + stats.saved_by_budget
     yield "in full", compact(stats.tokens)
     yield "saved by stubs", compact(stats.saved_by_stubs)
     yield f"saved by summaries of {number_of(stats.summarized, 'conversation')}", compact(stats.saved_by_summaries)
-    yield "in views", compact(stats.tokens - saved)
-    yield "saved", percent(saved / stats.tokens if stats.tokens else None)
+    yield "left out by the budget", compact(stats.saved_by_budget)
+    yield "in views, about", compact(stats.tokens - saved)
+    yield "saved, about", percent(saved / stats.tokens if stats.tokens else None)
 
 
 def _periods(growth: Sequence[Growth]) -> Iterator[tuple[str, int, int, int]]:

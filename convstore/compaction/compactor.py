@@ -23,7 +23,7 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, leading_system, rows_of, weigh
 from convstore.log.state import State
-from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits
+from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits, is_summary
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of, without_mark
 from convstore.messages.text import indented
@@ -32,7 +32,7 @@ from convstore.messages.tool_calls import MISSING_TEXT
 from convstore.messages.values import Codec
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
-from convstore.runtime.background import Background
+from convstore.runtime.background import Background, settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEnd, LogEndReader
@@ -141,8 +141,8 @@ class Compactor:
             plan = await self._plan(cached, end, rule, force=force)
         if not plan.cut:
             return Compaction(status="not_needed")
-        owner, now = self._clock.token(), self._clock.now()
-        if not await self._states.lease(plan.state, owner=owner, at=now, until=now + _LEASE):
+        owner = self._clock.token()
+        if not await self._states.lease(plan.state, owner=owner, time=_LEASE):
             return Compaction(status="busy", problem="another worker is summarising this conversation")
         return await self._make(plan, owner)
 
@@ -213,7 +213,7 @@ class Compactor:
             return Compaction(status="failed", problem=_error_text(error))
         finally:
             with suppress(StoreError):  # the lease expires by itself
-                await self._states.give_back(plan.state, owner=owner, wait_until=wait)
+                await settle(self._states.give_back(plan.state, owner=owner, wait_until=wait))
 
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
         """Return True if no rewind made meanwhile invalidates the new summary; otherwise restore an earlier one."""
@@ -244,8 +244,9 @@ class Compactor:
             return None
         record = await self._build_record(replace(plan, cut=result.cut), owner, result)
         shown, replaced = self._shown(record), sum(weigh(plan.rows)[: result.cut])
-        if result.messages and shown > self.rule.max_tokens_before_summary:
-            raise SummaryError(f"the messages that replace old ones would take {shown} tokens; {_TOO_LARGE}")
+        written = sum(count(self._counter, message) for message in result.messages if is_summary(message))
+        if written > self.rule.max_tokens_before_summary:
+            raise SummaryError(f"the summaries would take {written} tokens; {_TOO_LARGE}")
         if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
             raise SummaryError(
                 f"the messages that replace old ones have more than {_MAX_BODY_CHARACTERS:,} characters; {_TOO_LARGE}"
@@ -347,8 +348,7 @@ class Compactor:
             for _ in range(_MAX_RENEWALS):
                 if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
                     return _answer(task)
-                until = self._clock.now() + _LEASE
-                if not await self._states.renew(plan.state, owner=owner, until=until):
+                if not await self._states.renew(plan.state, owner=owner, time=_LEASE):
                     raise SummaryError("another worker took over while the summary was written")
             raise SummaryError(f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s")
         finally:

@@ -108,7 +108,9 @@ class _ChainStrategy(CompactionStrategy):
             return None
         read = await asyncio.to_thread(_ChainInput, request)
         summarizer = await self._fit_for(read, request)
-        done = _checked(await summarizer.summarize(read.chain))
+        done = await summarizer.summarize(read.chain)
+        if not isinstance(done.error, SummaryError):  # one of all sections may be shorter than they are
+            _checked(done)
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await request.size(folded) > self.rule.max_tokens_before_summary
         if folded is None or is_large:
@@ -118,7 +120,9 @@ class _ChainStrategy(CompactionStrategy):
             if again.calls:
                 done = _combined(done, again)
                 folded = await asyncio.to_thread(read.folded, done) or folded
-        if folded is None and done.calls:
+        if folded is not None:
+            self._summarizer.forget(done.calls)
+        elif _checked(done).calls:
             raise SummaryError(
                 "the conversation cannot be cut where its summaries end; try again after more messages were appended"
             )

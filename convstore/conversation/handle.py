@@ -5,21 +5,23 @@ Creating a handle does no I/O. It holds no state, so each request can create its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import EllipsisType
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.append.inputs import copy_ids, items_of, whole_messages
+from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
+from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
 from convstore.conversation.reader import ConversationReader
+from convstore.exceptions import InvalidInputError
 from convstore.sources.source import MAX_SOURCES
 from convstore.values.models import Compaction, History, Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import check_choice, check_id, check_number
-from convstore.values.stamps import ViewStamp, check_stamp, write_stamp
+from convstore.values.stamps import ViewStamp, check_stamp
 
 
 class Conversation(ConversationReader):
@@ -37,6 +39,9 @@ class Conversation(ConversationReader):
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
         resent: Literal["skip", "raise"] | None = None,
+        accept: Literal["human", "all"] | None = None,
+        client_tools: Collection[str] = (),
+        strict: bool = False,
         seen: ViewStamp | None = None,
     ) -> Receipt:
         """Append messages to the log permanently: in order, each once, and all of them or none.
@@ -52,12 +57,18 @@ class Conversation(ConversationReader):
             unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
             on_source_clash: "renumber" gives a source whose number is taken the next free one. The message is
                 unchanged; the receipt and `Source.given_id` show both numbers. One more command if numbers may clash.
-            resent: For clients that resend the whole conversation without ids. A batch with two or more human messages
-                is compared with the active log. "skip" appends only the messages after those already stored, which get
-                the log's ids; "raise" rejects a batch that begins with stored messages. One more command.
-            seen: ``history.stamp`` of the view that the batch's first AI message answers; `view_at` shows it again.
+            resent: For clients that resend the whole conversation without ids. The batch is compared with the active
+                log, unless it is one question. "skip" appends only the new messages, and stored ones get the log's ids;
+                "raise" rejects a batch that begins with stored messages. One more command.
+            accept: With `resent`: "human", the default, takes human messages only. The receipt names those that it
+                ignores. "all" takes all, and is for histories that your application makes itself, never for a client's.
+            client_tools: With `resent`: names of tools that run on the client. Results of their open calls are taken.
+                Set them in your code, never from a request.
+            strict: With `resent`: raise an error instead of ignoring messages.
+            seen: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
 
         Raises:
+            InvalidInputError: `seen` is no stamp, or that of another conversation's view.
             InvalidMessageError: A message is invalid; the error names the message and the field.
             UnencodableError: An artifact holds a value of a type that cannot be restored exactly.
             BatchTooLargeError: The batch exceeds 1 MB, not counting large tool results and large parts of messages.
@@ -65,11 +76,16 @@ class Conversation(ConversationReader):
             MessageRewoundError: A message is in the log but was rewound.
             SourceIdClashError: The number of a source is taken; see `on_source_clash`.
             ResentHistoryError: The batch begins with stored messages; the error says how many (``resent="raise"``).
-            HistoryDivergedError: The batch differs from the log: edited, regenerated or incomplete.
+            HistoryDivergedError: A question was changed or is missing; with ``accept="all"``, or an answer.
+            UntrustedMessageError: The history holds messages that would be ignored (`strict`).
             StoreUnavailableError: The server did not answer; retry the call.
         """
+        trust = check_trust(accept, client_tools, strict)
+        if resent is None and (accept or client_tools or strict):
+            raise InvalidInputError('accept, client_tools and strict are for histories of clients; add resent="skip"')
         whole = whole_messages(given := items_of(messages), key=key)
-        receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, seen=seen)
+        with naming_conflicts(whole, key=key):
+            receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, trust=trust, seen=seen)
         if resent:
             copy_ids(whole, given)  # messages that were in the log already have the log's ids
         return receipt
@@ -82,16 +98,17 @@ class Conversation(ConversationReader):
         *,
         turn: str = "",
         resent: str | None = None,
+        trust: Trust = Trust(),  # noqa: B008 - frozen
         seen: ViewStamp | None = None,
     ) -> Receipt:
         check_choice(unencodable, "raise", "omit", name="unencodable")
         check_choice(clash, "raise", "renumber", name="on_source_clash")
         check_choice(resent, None, "skip", "raise", name="resent")
-        stamp = "" if seen is None else write_stamp(check_stamp(seen))
+        stamp = None if seen is None else check_stamp(seen)
         options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "seen": stamp}
         services = await self._services()
         if resent:
-            return await services.resender.append(self._scope, whole, skip=resent == "skip", **options)
+            return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
         return await services.writer.append(self._scope, whole, turn=turn, **options)
 
     async def append_turn(
@@ -124,10 +141,10 @@ class Conversation(ConversationReader):
         Raises:
             UnknownMessageError: `human` is None, and the question is not in the log.
             TurnConflictError: The turn holds other messages, or a later turn has begun. Nothing was written.
-            ContentConflictError: A message of the turn is in the log with different content.
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
-        return await self._append(whole, unencodable, on_source_clash, turn=turn_id, seen=seen)
+        with naming_conflicts(whole, key=key, turn=turn_id):
+            return await self._append(whole, unencodable, on_source_clash, turn=turn_id, seen=seen)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.

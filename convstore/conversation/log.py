@@ -24,7 +24,7 @@ from convstore.runtime.clock import as_of
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, Scope
-from convstore.values.stamps import ViewStamp, write_stamp
+from convstore.values.stamps import ViewStamp
 
 _PAGE = 200
 """Messages whose annotations are read with one command."""
@@ -142,9 +142,9 @@ class ConversationLog:
             at: When they were appended first; None for now.
             seen: Stamp of the view that the first AI message answers.
         """
-        services, stamp = await self._services(), write_stamp(seen) if seen else ""
+        services = await self._services()
         with as_of(at):
-            return await services.writer.append(self._scope, messages, renumber=True, seen=stamp)
+            return await services.writer.append(self._scope, messages, renumber=True, seen=seen)
 
     async def reserve_sources(self, through: int, *, at: datetime | None = None) -> None:
         """Reserve the source ids up to a number, unless they are in use."""

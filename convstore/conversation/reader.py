@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
@@ -157,6 +158,18 @@ class ConversationReader:
             limit: Maximum number of turns, up to 1,000.
         """
         return await (await self._services()).turns.outline(self._scope, before=before, limit=limit)
+
+    async def last_policy(self) -> HistoryPolicy | None:
+        """Return the policy of the newest stamp in the last 50 turns, which the application loads views with.
+
+        None without a stamp that this version can read.
+        """
+        for limit in (2, 50):
+            for turn in reversed(await self.outline(limit=limit)):
+                with suppress(InvalidInputError):
+                    if turn.seen:
+                        return turn.seen.history_policy
+        return None
 
     async def get_turn(self, turn_id: str) -> Turn | None:
         """Return the turn whose first message has this id, None if missing or rewound. Three or four commands."""

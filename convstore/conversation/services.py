@@ -121,7 +121,8 @@ class Services:
         self.past = PastViews(reader, ends, on.states, on.summaries, past, codec=codec, counter=counter)
         self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
         self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
-        self.pager, self.listing = Pager(reader, codec=codec), Listing(reader, on.log_queries, codec=codec)
+        self.pager = Pager(reader, on.log_queries, codec=codec)
+        self.listing = Listing(reader, on.log_queries, codec=codec)
         self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
         self.rewinder = Rewinder(
             reader, on.log, self.summaries.reselect, cache, open_heads=self.open_heads, codec=codec, clock=clock
@@ -143,15 +144,15 @@ class Services:
         self._make_reports(on, SchemaCheck(driver, migrator), clock=clock)
 
     def _make_reports(self, on: _Commands, schema: SchemaCheck, *, clock: Clock) -> None:
-        self.stats, seal = StatsReader(on.statistics, self.open_heads), self.sealer.seal if self.sealer else None
-        self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, seal=seal)
+        self.stats = StatsReader(on.statistics, self.open_heads)
+        self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, index=self.index)
 
     def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:
         reader, logs = self.reader, LogParts(self.reader, on.log_queries, on.segments if index else None, codec=codec)
-        everything = index == "across"
-        sealer = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=everything) if index else None
+        self.index = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=index == "across")
+        sealer = self.index if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)
-        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer)
+        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer, clock=clock)
 
 
 class ServiceHost(Protocol):
@@ -190,12 +191,12 @@ def both_ways(
 def read_back(host: ServiceHost, scope: Scope) -> ReadBack:
     """Return the read function that a retrieval tool calls for one conversation."""
 
-    async def read(store: ServiceHost, request: Request) -> tuple[str, SourcePage]:
+    async def read(store: ServiceHost, request: Request) -> tuple[Any, SourcePage]:
         services = await store.services()
-        if request.find and not request.names:
-            return await search_page(services.searcher, scope, request)
-        if not request.names and not request.cursor:
-            return await services.listing.read(scope, request), SourcePage()
-        return await services.pager.read(scope, request)
+        if not (request.names or request.find or request.cursor):
+            return await services.listing.read(scope, request)
+        if request.is_search:
+            return (await search_page(services.searcher, scope, request)).written()
+        return (await services.pager.read(scope, request)).written()
 
     return ReadBack(*both_ways(host, read))

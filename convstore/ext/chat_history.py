@@ -24,13 +24,14 @@ from convstore.messages.provenance import kind_of
 from convstore.store import ConversationStore
 from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import MAX_IDS, check_partial_scope
+from convstore.values.scope import check_choice, check_partial_scope
 from convstore.values.stamps import ViewStamp
 
 __all__ = ["ChatMessageHistory", "SessionHistories", "with_message_history"]
 
 _Result = TypeVar("_Result")
-_ONLY_IN_VIEWS = frozenset({"beginning", "joined", "late_result", "missing_result", "note", "summary"})
+_PAGE = 1_000
+_ONLY_IN_VIEWS = frozenset({"beginning", "joined", "late_result", "media", "missing_result", "note", "summary"})
 
 
 class ChatMessageHistory(BaseChatMessageHistory):
@@ -58,8 +59,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         super().__init__()
         if not isinstance(chat, Conversation):
             raise InvalidInputError(f"chat must come from store.conversation(...), not {type(chat).__name__}")
-        if clear not in ("delete", "rewind"):
-            raise InvalidInputError(f'clear is "delete" or "rewind", not {clear!r}')
+        check_choice(clear, "delete", "rewind", name="clear")
         self.chat, self.policy = chat, check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
 
@@ -286,12 +286,11 @@ async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> Async
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
     """Return the messages that the log has, by id, as views show them once their turn is finished."""
-    wanted = [id_ for id_ in ids if id_]
+    left = [one.ordinal for one in (await chat.log.find([id_ for id_ in ids if id_])).values()]
     shown: dict[str, BaseMessage] = {}
-    for start in range(0, len(wanted), MAX_IDS):
-        for record in await chat.get_tool_messages(wanted[start : start + MAX_IDS]):
-            for one in await chat.list_messages(after=record.ordinal - 1, limit=1):
-                shown[str(one.message.id)] = one.message
+    while left and (page := await chat.list_messages(after=min(left) - 1, limit=_PAGE)):
+        shown |= {str(one.message.id): one.message for one in page}
+        left = [ordinal for ordinal in left if ordinal > page[-1].ordinal]
     return shown
 
 

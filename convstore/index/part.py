@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
-from convstore.index.texts import MAX_CHARACTERS, Text, windows_of
+from convstore.index.texts import Text, windows_of, without_copies
 from convstore.index.words import is_single, language_of, terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.sources.places import SourcePlace
 
 Posting = tuple[int, int]
 """A window and how often it contains a term."""
+
+_Made = TypeVar("_Made")
+Steps = Generator[None, None, _Made]
+"""Work in steps of well below a millisecond, so that work in the background can pause in between."""
 
 _MAX_KEPT = 4_000_000
 """Maximum characters of texts that a part keeps in memory; windows of others are read again."""
@@ -65,37 +72,56 @@ class Window(NamedTuple):
     label: str = ""
 
 
+class WantedTerms:
+    """The terms that a query with some groups needs."""
+
+    def __init__(self, groups: Iterable[tuple[str, ...]]) -> None:
+        groups = list(groups)
+        self._terms = frozenset(chain.from_iterable(groups))
+        self._signs = [term for group in groups if is_single(group) for term in group]
+
+    def among(self, terms: Sequence[str]) -> Sequence[str]:
+        """Return those of some terms that are wanted, repeated ones too."""
+        wanted = set(self._terms.intersection(terms))
+        for sign in self._signs:
+            wanted.update(term for term in terms if len(term) <= 2 and sign in term)
+        return [term for term in terms if term in wanted] if wanted else ()
+
+
 @dataclass(slots=True)
 class IndexBuilder:
     """A part in memory, to which messages are added in order.
 
     Attributes:
-        is_wanted: Selects the terms to keep, with the texts that contain them; None for all terms, without texts, as
-            a segment has them.
-        characters: Characters of the texts and ids that were added, and a constant for each message.
+        wanted: The terms to keep, with the texts that contain them; None for all terms, without texts, as a segment
+            has them.
+        room: Maximum characters of the texts of one that is to be a segment.
+        characters: Characters of the texts and ids that were added, copies apart, and a constant for each message.
+        by_term: The windows that contain a term, in order; one that contains it twice occurs twice.
         texts: Texts by message and position among its texts, up to a total size.
         places: Places of escaped sources by message and source.
     """
 
-    is_wanted: Callable[[str], bool] | None = None
+    wanted: WantedTerms | None = None
+    room: float = math.inf
     messages: list[IndexedMessage] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
-    by_term: dict[str, list[Posting]] = field(default_factory=dict)
+    by_term: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     texts: dict[tuple[int, int], str] = field(default_factory=dict)
     places: dict[tuple[int, int], SourcePlace] = field(default_factory=dict)
     characters: int = 0
     lengths: list[int] = field(default_factory=list)
     message_of: list[int] = field(default_factory=list)
     source_of: list[int] = field(default_factory=list)
-    _room: int = _MAX_KEPT
+    _kept: int = 0
 
     def has_room(self, texts: Iterable[Sequence[Text]]) -> bool:
-        """Return True unless these texts, of one append, would make a segment too large; the first ones never do."""
+        """Return True unless these texts, of one append, would make it too large; the first ones never do."""
         size = sum(len(text.text) for some in texts for text in some)
-        return self.is_wanted is not None or not self.messages or self.characters + size <= MAX_CHARACTERS
+        return not self.messages or self.characters + size <= self.room
 
-    def add(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> None:
-        """Add a message with its texts, all of them read, of the entry that begins with an ordinal."""
+    def adding(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> Steps[None]:
+        """Add a message with its texts, all of them read, of the entry that begins with an ordinal, by one window."""
         self.messages.append(
             IndexedMessage(stored.ordinal, stored.type, first, stored.id, stored.tool, at, stored.payload)
         )
@@ -103,17 +129,23 @@ class IndexBuilder:
         seen = set[str]()
         self.characters += _MESSAGE + len(stored.id)
         for index, text in enumerate(texts):
-            self.characters += len(text.text) + len(text.label)
             if text.place:
                 self.places[len(self.messages) - 1, text.source_id] = text.place
-            self._add_text(index, text, language, seen)
+            shown = without_copies(text, texts[:index]) if text.is_rest else text.text
+            blank = shown.count(" ") - text.text.count(" ") if text.is_rest else 0
+            self.characters += len(text.text) - blank + len(text.label)
+            yield from self._add_text(index, text, shown, language, seen)
 
-    def _add_text(self, index: int, text: Text, language: str, seen: set[str]) -> None:
+    def _add_text(self, index: int, text: Text, shown: str, language: str, seen: set[str]) -> Steps[None]:
+        """Add the windows of a text; `shown` is the part of it that is searched, with spaces for the rest."""
         message, label, new, is_found = len(self.messages) - 1, text.label, set[str](), False
-        is_json = text.text.lstrip()[:1] in ("{", "[")
+        is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
         for start, end in windows_of(text.text) or ([(0, 0)] if label else []):
-            shown = text.text[start:end]
-            found = terms(label, language) + terms(unescaped(shown) if is_json else shown, language)
+            piece = shown[start:end]
+            if text.is_rest and piece.isspace():
+                continue
+            piece = unescaped(piece) if is_escaped else piece
+            found = terms(f"{label} {piece}" if label else piece, language)
             new.update(found)
             if text.is_rest:
                 found = [term for term in found if term not in seen]
@@ -121,25 +153,23 @@ class IndexBuilder:
                 window = Window(message, index, text.source_id, text.start, start, end, len(found), label)
                 is_found |= self._add_window(window, found)
             label = ""
+            yield
         seen |= new
-        if self.is_wanted and is_found and len(text.text) <= self._room:
+        if self.wanted and is_found and self._kept + len(text.text) <= _MAX_KEPT:
             self.texts[message, index] = text.text
-            self._room -= len(text.text)
+            self._kept += len(text.text)
 
     def _add_window(self, window: Window, found: Sequence[str]) -> bool:
         """Add a window with its terms; return True if one of them is wanted."""
-        number, counts, is_found = len(self.windows), dict[str, int](), False
+        number, by_term = len(self.windows), self.by_term
         self.windows.append(window)
         self.lengths.append(window.length)
         self.message_of.append(window.message)
         self.source_of.append(window.source_id)
-        for term in found:
-            counts[term] = counts.get(term, 0) + 1
-        for term, count in counts.items():
-            if self.is_wanted is None or self.is_wanted(term):
-                self.by_term.setdefault(term, []).append((number, count))
-                is_found = True
-        return is_found
+        wanted = found if self.wanted is None else self.wanted.among(found)
+        for term in wanted:
+            by_term[term].append(number)
+        return bool(wanted)
 
     @property
     def size(self) -> int:
@@ -159,34 +189,28 @@ class IndexBuilder:
         """Return a window."""
         return self.windows[number]
 
-    def text_of(self, window: Window) -> str | None:
-        """Return the text that a window is cut from; None if it has to be read."""
-        return self.texts.get((window.message, window.text))
-
-    def place_of(self, window: Window) -> SourcePlace | None:
-        """Return the place of the item in the payload that holds the text of a window escaped, None if none does."""
-        return self.places.get((window.message, window.source_id)) if window.payload_start < 0 else None
-
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
-        return len(self.by_term.get(term, ()))
+        return len(self.postings(term))
 
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
-        return self.by_term.get(term, ())
+        return list(Counter(self.by_term.get(term, ())).items())
+
+    def items(self) -> Iterable[tuple[str, Sequence[int]]]:
+        """Yield each term with its windows."""
+        return self.by_term.items()
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""
         return [term for term in self.by_term if len(term) <= 2 and sign in term]
 
 
-def only_terms_of(groups: Iterable[tuple[str, ...]]) -> Callable[[str], bool]:
-    """Return the function that selects the terms which a query with these groups needs."""
-    groups = list(groups)
-    wanted = {term for group in groups for term in group}
-    signs = {term for group in groups if is_single(group) for term in group}
-
-    def is_wanted(term: str) -> bool:
-        return term in wanted or (bool(signs) and len(term) <= 2 and not signs.isdisjoint(term))
-
-    return is_wanted
+def finish(steps: Steps[_Made]) -> _Made:
+    """Do all steps of some work at once, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: _Made = end.value
+            return made

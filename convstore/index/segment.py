@@ -7,88 +7,131 @@ and the ids of questions and of messages with a payload.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
+from operator import sub
 from typing import Any
 
-from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Window
+from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Steps, Window
+from convstore.index.words import is_single
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.sources.places import SourcePlace
 
-SECTIONS = ("terms", "counts", "sizes", "postings", "windows", "types", "messages")
+SECTIONS = ("terms", "sizes", "postings", "windows", "types", "messages")
 """Names of the sections of a segment, each compressed by itself."""
 
 _TYPES = sorted(MESSAGE_TYPES)
 _COLUMNS = 7
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAXIMUM_BYTES = 64_000_000
+_TERMS_AT_ONCE = 100
 
 
-def sections_of(part: IndexBuilder) -> dict[str, bytes]:
-    """Return the sections of a segment with the contents of a part."""
-    terms = sorted(part.by_term)
-    postings = [_packed(part.by_term[term]) for term in terms]
+def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
+    """Return the sections of a segment with the contents of a part, in steps."""
+    terms = yield from _sorted(part.by_term)
+    code, gaps = ("H" if len(part.windows) < 1 << 16 else "I"), bytearray()
+    for first in range(0, len(terms), _TERMS_AT_ONCE):
+        gaps += _packed([part.by_term[term] for term in terms[first : first + _TERMS_AT_ONCE]], code)
+        yield
     sections = {
         "terms": "\n".join(terms).encode(),
-        "counts": _bytes_of(len(part.by_term[term]) for term in terms),
-        "sizes": _bytes_of(map(len, postings)),
-        "postings": b"".join(postings),
+        "sizes": _bytes_of([len(part.by_term[term]) for term in terms], "I"),
+        "postings": bytes(gaps),
         "windows": _window_columns(part.windows),
         "types": bytes(_TYPES.index(one.type) for one in part.messages),
         "messages": json.dumps(_messages(part), ensure_ascii=False, separators=(",", ":")).encode(
             "utf-8", "surrogatepass"
         ),
     }
-    return {name: compress_bytes(data) for name, data in sections.items()}
+    compressed = {}
+    for name, data in sections.items():
+        yield
+        compressed[name] = compress_bytes(data)
+    return compressed
 
 
-def merged(segments: Sequence[Segment], last: IndexBuilder) -> IndexBuilder:
-    """Return a part with the contents of successive segments and of the part after them."""
+def _sorted(terms: Iterable[str]) -> Steps[list[str]]:
+    """Sort terms by their beginnings first, as sorting all of them would be one long step."""
+    groups = defaultdict[str, list[str]](list)
+    for number, term in enumerate(terms):
+        groups[term[:2]].append(term)
+        if number % _TERMS_AT_ONCE == 0:
+            yield
+    found: list[str] = []
+    for group in sorted(groups):
+        found += sorted(groups[group])
+        yield
+    return found
+
+
+def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilder]:
+    """Return a part with the contents of successive segments and of the part after them, in steps."""
     whole = IndexBuilder(characters=last.characters)
     parts: list[Part] = [*segments, last]
     for part in parts:
         first_window, first_message = len(whole.windows), len(whole.messages)
         whole.messages += map(part.message, range(part.size))
-        windows = map(part.window, range(len(part.lengths)))
-        whole.windows += [window._replace(message=window.message + first_message) for window in windows]
+        for number in range(len(part.lengths)):
+            window = part.window(number)
+            whole.windows.append(window._replace(message=window.message + first_message))
+            yield
         whole.lengths += part.lengths
         whole.message_of += [message + first_message for message in part.message_of]
         whole.source_of += part.source_of
         for (message, source_id), place in part.places.items():
             whole.places[message + first_message, source_id] = place
-        for term, postings in part.by_term.items():
-            whole.by_term.setdefault(term, []).extend((window + first_window, times) for window, times in postings)
+        for number, (term, windows) in enumerate(part.items()):
+            whole.by_term[term] += [window + first_window for window in windows]
+            if number % _TERMS_AT_ONCE == 0:
+                yield
     return whole
+
+
+def are_equal(sections: Mapping[str, bytes], others: Mapping[str, bytes]) -> bool:
+    """Return True if sections have the same contents, however they are compressed; a damaged one differs."""
+    try:
+        return all(_contents(sections[name]) == _contents(others[name]) for name in SECTIONS)
+    except ValueError:
+        return False
 
 
 class Segment:
     """A stored part of a log, whose sections are decoded when needed; access to a damaged one is a ValueError."""
 
+    texts: Mapping[tuple[int, int], str] = {}
+    """Texts in memory: none."""
+
     def __init__(self, sections: Mapping[str, bytes]) -> None:
-        self._sections = sections
+        self.sections = sections
+        self._found: dict[str, array[int]] = {}
+        self._signs: dict[str, Sequence[str]] = {}
 
     def _section(self, name: str) -> bytes:
-        return decompress_bytes(self._sections[name], maximum=_MAXIMUM_BYTES)
+        return _contents(self.sections[name])
 
     @cached_property
-    def _terms(self) -> list[str]:
-        text = self._section("terms").decode()
-        return text.split("\n") if text else []
+    def _terms(self) -> bytes:
+        """Return all terms, each in a line of its own, in the order of their bytes."""
+        return b"\n%b\n" % self._section("terms")
 
     @cached_property
-    def _counts(self) -> array[int]:
-        return _numbers_in(self._section("counts"))
+    def _sizes(self) -> array[int]:
+        return _numbers_in(self._section("sizes"), "I")
 
     @cached_property
-    def _postings(self) -> tuple[bytes, list[int]]:
-        return self._section("postings"), [0, *accumulate(_numbers_in(self._section("sizes")))]
+    def _gaps(self) -> array[int]:
+        data = self._section("postings")
+        return _numbers_in(data, "H" if len(data) == 2 * sum(self._sizes) else "I")
 
     @cached_property
     def _columns(self) -> list[array[int]]:
@@ -124,11 +167,11 @@ class Segment:
             (message, source): SourcePlace(part, start, start, *rest) for message, source, part, start, *rest in found
         }
 
-    @cached_property
-    def by_term(self) -> dict[str, Sequence[Posting]]:
-        """Return the windows of all terms."""
-        data, ends = self._postings
-        return {term: _unpacked(data[ends[index] : ends[index + 1]]) for index, term in enumerate(self._terms)}
+    def items(self) -> Iterable[tuple[str, Sequence[int]]]:
+        """Yield each term with its windows, as `by_term` of a part in memory has them."""
+        terms, sizes = self._terms[1:-1].decode().split("\n"), self._sizes
+        for term, size, end in zip(terms, sizes, accumulate(sizes), strict=bool(sizes)):
+            yield term, list(accumulate(self._gaps[end - size : end]))
 
     @property
     def size(self) -> int:
@@ -140,14 +183,10 @@ class Segment:
         return self._section("types")
 
     @cached_property
-    def _humans(self) -> list[int]:
-        human = _TYPES.index("human")
-        return [index for index, number in enumerate(self._types) if number == human]
-
-    @property
     def humans(self) -> Sequence[int]:
         """Return the indexes of its human messages, in order."""
-        return self._humans
+        human = _TYPES.index("human")
+        return [index for index, number in enumerate(self._types) if number == human]
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -179,107 +218,70 @@ class Segment:
         label = self._labels.get(number, "")
         return Window(message, text, source_id, start_in_payload - 1, start, start + size, length, label)
 
-    def text_of(self, window: Window) -> str | None:
-        """Return None, as a segment has no texts."""
-        del window
-        return None
-
-    def place_of(self, window: Window) -> SourcePlace | None:
-        """Return the place of the item in the payload that holds the text of a window escaped, None if none does."""
-        return self.places.get((window.message, window.source_id)) if window.payload_start < 0 else None
-
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
-        index = self._index(term)
-        return 0 if index is None else self._counts[index]
+        gaps = self._gaps_of(term)
+        return len(gaps) - gaps[1:].count(0)
 
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
-        index = self._index(term)
-        if index is None:
-            return ()
-        data, ends = self._postings
-        return _unpacked(data[ends[index] : ends[index + 1]])
+        return list(Counter(accumulate(self._gaps_of(term))).items())
 
-    def _index(self, term: str) -> int | None:
-        index = bisect_left(self._terms, term)
-        return index if index < len(self._terms) and self._terms[index] == term else None
+    def _gaps_of(self, term: str) -> array[int]:
+        if term not in self._found:
+            at = self._terms.find(b"\n%b\n" % term.encode())
+            index = self._terms.count(b"\n", 0, at)
+            start = sum(self._sizes[:index])
+            self._found[term] = self._gaps[start : start + self._sizes[index]] if at >= 0 else array("H")
+        return self._found[term]
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""
-        return [term for term in self._terms if len(term) <= 2 and sign in term]
+        if sign not in self._signs:
+            pattern = re.compile(rb"(?<=\n)[^\n]{0,4}%b[^\n]{0,4}(?=\n)" % re.escape(sign.encode()))
+            found = map(bytes.decode, pattern.findall(self._terms))
+            self._signs[sign] = [term for term in found if len(term) <= 2]
+        return self._signs[sign]
+
+    def only(self, groups: Iterable[tuple[str, ...]]) -> Segment:
+        """Return a segment with the words of a query alone, which takes little memory."""
+        lean = Segment({name: self.sections[name] for name in ("windows", "types", "messages")})
+        for group in groups:
+            for term in {*group, *chain.from_iterable(map(self.containing, group if is_single(group) else ()))}:
+                self._gaps_of(term)
+        lean._found, lean._signs = self._found, self._signs
+        return lean
 
 
 Part = IndexBuilder | Segment
 """A searchable part of a log, with its messages and windows numbered from 0."""
 
 
-def _packed(postings: Sequence[Posting]) -> bytes:
-    """Return postings as variable-length numbers: the gaps between windows, 0, then position and count if above 1.
+def _contents(section: bytes) -> bytes:
+    return decompress_bytes(section, maximum=_MAXIMUM_BYTES)
 
-    >>> _packed([(0, 1), (3, 2)]).hex(), _unpacked(_packed([(0, 1), (300, 200)]))
-    ('0103000202', [(0, 1), (300, 200)])
+
+def _packed(lists: Sequence[Sequence[int]], code: str) -> bytes:
+    """Return the windows of some terms: of each term the first one, then the gaps, 0 for one that occurs again.
+
+    >>> _packed([[0, 3, 3], [2]], "H").hex(" ", 2)
+    '0000 0300 0000 0200'
     """
-    out = bytearray()
-    before = -1
-    for window, _ in postings:
-        _put(out, window - before)
-        before = window
-    many = [(index, times) for index, (_, times) in enumerate(postings) if times > 1]
-    if many:
-        out.append(0)
-        before = -1
-        for index, times in many:
-            _put(out, index - before)
-            _put(out, times)
-            before = index
-    return bytes(out)
-
-
-def _put(out: bytearray, number: int) -> None:
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
-def _unpacked(data: bytes) -> list[Posting]:
-    # No variable-length number above 0 has a byte 0.
-    gaps, _, many = data.partition(b"\0")
-    windows = list(accumulate(_numbers_of(gaps), initial=-1))[1:]
-    counts = [1] * len(windows)
-    numbers = list(_numbers_of(many))
-    for index, times in zip(accumulate(numbers[::2], initial=-1), [0, *numbers[1::2]], strict=True):
-        if times:
-            counts[index] = times
-    return list(zip(windows, counts, strict=True))
-
-
-def _numbers_of(data: bytes) -> Iterable[int]:
-    """Return variable-length numbers; frequent words have gaps of one byte, which need no decoding."""
-    if data.isascii():
-        return data
-    numbers = []
-    number = shift = 0
-    for byte in data:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(number)
-            number = shift = 0
-    return numbers
+    flat = list(chain.from_iterable(lists))
+    gaps = list(map(sub, flat, chain((0,), flat)))
+    for start in accumulate(map(len, lists[:-1]), initial=0):
+        gaps[start] = flat[start]
+    return _bytes_of(gaps, code)
 
 
 def _window_columns(windows: Sequence[Window]) -> bytes:
     """Return the windows column by column; the first column holds differences."""
-    columns: list[list[int]] = [[] for _ in range(_COLUMNS)]
-    before = 0
-    for one in windows:
-        row = (one.message - before, one.text, one.source_id, one.payload_start + 1, one.start, one.end - one.start)
-        for column, number in zip(columns, (*row, one.length), strict=True):
-            column.append(number)
-        before = one.message
-    return b"".join(map(_bytes_of, columns))
+    if not windows:
+        return b""
+    messages, texts, sources, payloads, starts, ends, lengths, _ = zip(*windows, strict=True)
+    gaps = map(sub, messages, chain((0,), messages))
+    in_payload = [start + 1 for start in payloads]
+    return b"".join(map(_bytes_of, (gaps, texts, sources, in_payload, starts, map(sub, ends, starts), lengths)))
 
 
 def _messages(part: IndexBuilder) -> dict[str, Any]:
@@ -319,16 +321,16 @@ def _milliseconds(at: datetime | None) -> int:
     return 0 if at is None else (at - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _bytes_of(numbers: Iterable[int]) -> bytes:
-    """Return numbers as little-endian bytes, 8 of each."""
-    packed = array("Q", numbers)
+def _bytes_of(numbers: Iterable[int], code: str = "Q") -> bytes:
+    """Return numbers as little-endian bytes, 8 of each by default."""
+    packed = array(code, numbers)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
 
 
-def _numbers_in(data: bytes) -> array[int]:
-    numbers = array("Q")
+def _numbers_in(data: bytes, code: str = "Q") -> array[int]:
+    numbers = array(code)
     numbers.frombytes(data)
     if sys.byteorder == "big":
         numbers.byteswap()

@@ -6,6 +6,7 @@ words that the sources lack. Images, audio and files are left out.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -29,8 +30,11 @@ whatever the texts: the worst ones take 6.5 bytes for each character."""
 _WINDOW = 800
 """Maximum average number of characters in the windows of a text."""
 _SLACK = 150
-_ENDS = (re.compile(r"[.!?;:]\s|\n|[\u3002\uff01\uff1f\uff1b]"), re.compile(r"\s"), re.compile(r"[^\w]"))
-"""Places to cut a text at, best first."""
+_ENDS = [re.compile(f"(?s:.*)(?:{end})") for end in (r"[.!?;:]\s|\n|[\u3002\uff01\uff1f\uff1b]", r"\s", r"[^\w]")]
+"""Texts up to the last place to cut at, the best kind of place first."""
+
+_COPY, _COPIES = 40, 64
+"""Minimum size of a text whose copies are not split again, and the number of such texts in a message."""
 
 _NOT_TEXT = frozenset({"id", "index", "signature", "encrypted_content", "data", "base64", "call_id", "type"})
 """Keys of content blocks that hold ids or data."""
@@ -104,9 +108,40 @@ def _cut(text: str, position: int) -> int:
     """Return the best place to cut a text shortly before a position."""
     before = text[position - _SLACK : position]
     for pattern in _ENDS:
-        if found := list(pattern.finditer(before)):
-            return position - len(before) + found[-1].end()
+        if found := pattern.match(before):
+            return position - len(before) + found.end()
     return position
+
+
+def without_copies(text: Text, others: Sequence[Text]) -> str:
+    """Return a text with spaces in place of other texts of its message, plain or escaped, that it repeats.
+
+    >>> orcas = "Orcas hunt together in large groups, they say."
+    >>> without_copies(Text(f"1. {orcas} End", is_rest=True), [Text(orcas)]).split()
+    ['1.', 'End']
+    """
+    shown, found = text.text, set[int]()
+    # Newest first: the item of a source is found before the text in it.
+    for other in [one for one in reversed(others) if text.source_id in (0, one.source_id)][:_COPIES]:
+        if not _COPY <= len(other.text) <= len(shown) or other.source_id in found:
+            continue
+        at = other.start - text.start
+        if min(other.start, text.start, at) >= 0 and at + len(other.text) <= len(shown):
+            shown = shown[:at] + " " * len(other.text) + shown[at + len(other.text) :]
+        elif copy := next((copy for copy in _copies(other.text) if copy in shown), ""):
+            shown = shown.replace(copy, " " * len(copy))
+        else:
+            continue
+        found |= {other.source_id} - {0}
+    return shown
+
+
+def _copies(text: str) -> Iterator[str]:
+    """Yield a text as it is, and in JSON."""
+    yield text
+    yield json.dumps(text)[1:-1]
+    if not text.isascii():
+        yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:

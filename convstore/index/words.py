@@ -6,19 +6,21 @@ pairs of characters. Identifiers, paths and versions give their parts and the wh
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import chain
 
 import Stemmer
 
 from convstore.messages.text import fold
 
-ANALYZER_VERSION = 1
-"""Version of the terms and windows. Segments of another version are ignored and built again."""
+_RULES = 2
+"""Version of the rules that make terms and windows; part of `ANALYZER`."""
 
 _QUERY_CHARACTERS = 4_096
 """Only so much of a query is read."""
@@ -26,6 +28,7 @@ _QUERY_CHARACTERS = 4_096
 _TERM_CHARACTERS = 64
 _LONG_TOKEN = 200
 """A longer token without spaces is data; only its beginning is a term."""
+_CACHED_WORDS = 50_000
 
 _PAIRED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -108,10 +111,8 @@ def terms(text: str, language: str = "") -> list[str]:
     >>> terms("Zürich 東京都")
     ['zurich', '東京', '京都']
     """
-    found: list[str] = []
-    for token in _TOKEN.findall(text):
-        found += (_cached_terms if len(token) <= _TERM_CHARACTERS else _long_terms)(token, language)
-    return found
+    # No token contains white space, and most words of a text were split before.
+    return list(chain.from_iterable(map(_words_of(language).__getitem__, text.split())))
 
 
 def spans(text: str) -> Iterator[tuple[int, int, str]]:
@@ -140,11 +141,11 @@ def language_of(text: str) -> str:
     >>> language_of("Wo ist das Haus und wie komme ich zu dem See?"), language_of("Running shoes"), language_of("Größe")
     ('german', 'english', '')
     """
-    sample = text[:4_000]
-    counts = Counter[str]()
-    for word, times in Counter(word.strip(".,;:!?") for word in sample.casefold().split()).items():
-        for language in _LANGUAGES_OF.get(word, ()):
-            counts[language] += times
+    sample = text[:2_000]
+    counts, words = Counter[str](), Counter(sample.casefold().split())
+    for word in words.keys() & _LANGUAGES_OF.keys():
+        for language in _LANGUAGES_OF[word]:
+            counts[language] += words[word]
     (first, most), (_, second) = [*counts.most_common(2), ("", 0), ("", 0)][:2]
     if most >= _CLEAR and most > second:
         return first
@@ -187,23 +188,41 @@ def token_terms(token: str, language: str) -> set[str]:
 
 
 def _terms_of(token: str, language: str) -> tuple[str, ...]:
-    return (_cached_terms if len(token) <= _TERM_CHARACTERS else _long_terms)(token, language)
+    return (_cached_terms if len(token) <= _TERM_CHARACTERS else _split_any)(token, language)
 
 
-def _long_terms(token: str, language: str) -> tuple[str, ...]:
+class _Words(dict[str, tuple[str, ...]]):
+    """The terms of pieces of text between spaces, as a text of one language has them."""
+
+    def __init__(self, language: str) -> None:
+        self._language = language
+
+    def __missing__(self, piece: str) -> tuple[str, ...]:
+        found = tuple(term for token in _TOKEN.findall(piece) for term in _terms_of(token, self._language))
+        if len(piece) <= _TERM_CHARACTERS:
+            if len(self) >= _CACHED_WORDS:
+                self.clear()
+            self[piece] = found
+        return found
+
+
+@cache  # one for each language
+def _words_of(language: str) -> _Words:
+    return _Words(language)
+
+
+def _split_any(token: str, language: str) -> tuple[str, ...]:
     if _IS_PAIRED.match(token):
         return _pairs(token)
     return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)
 
 
+_cached_terms = lru_cache(maxsize=50_000)(_split_any)
+
+
 def _pairs(token: str) -> tuple[str, ...]:
     folded = _folded(token)
     return tuple(folded[index : index + 2] for index in range(len(folded) - 1)) or (folded,)
-
-
-@lru_cache(maxsize=50_000)
-def _cached_terms(token: str, language: str) -> tuple[str, ...]:
-    return _pairs(token) if _IS_PAIRED.match(token) else _split(token, language)
 
 
 def _split(token: str, language: str) -> tuple[str, ...]:
@@ -212,6 +231,8 @@ def _split(token: str, language: str) -> tuple[str, ...]:
     >>> _split("src/app/main.py", "english")
     ('src/app/main.py', 'src', 'app', 'main.py', 'main', 'py')
     """
+    if token.isascii() and token.isalpha() and (token.islower() or token.istitle()):
+        return (_stemmed(token.lower(), language),)
     token = unicodedata.normalize("NFC", token)
     pieces = [piece for piece in _JOINT.split(token) if piece]
     parts = [part for piece in pieces for part in _CAMEL.split(piece)]
@@ -227,6 +248,8 @@ def _split(token: str, language: str) -> tuple[str, ...]:
 
 def _folded(text: str) -> str:
     """Fold case, width, and the accents of Latin, Greek, Cyrillic, Arabic and Hebrew letters."""
+    if text.isascii():
+        return text.lower()
     folded = fold(text)
     if folded.isascii():
         return folded
@@ -237,12 +260,7 @@ def _folded(text: str) -> str:
 def _stemmed(word: str, language: str) -> str:
     if language == "english" and word in _IRREGULAR:
         word = _IRREGULAR[word]
-    return _stem(word, language) if language and len(word) > 3 and word.isalpha() else word
-
-
-@lru_cache(maxsize=50_000)
-def _stem(word: str, language: str) -> str:
-    return str(_stemmer(language).stemWord(word))
+    return str(_stemmer(language).stemWord(word)) if language and len(word) > 3 and word.isalpha() else word
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:
@@ -251,3 +269,20 @@ def _stemmer(language: str) -> Stemmer.Stemmer:
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(language, 0)
     return stemmers[language]
+
+
+_CANARIES = """
+    organization international added generously nationally houses news dying freundlichkeiten häuser aufgegessen größte
+    continuellement nationaux mangeraient rápidamente organizaciones corriendo organizzazione velocemente parlavano
+    organizações rapidamente falavam mogelijkheden organisatie gelopen организация международный добавленный
+"""
+
+
+def _fingerprint() -> str:
+    """Return a name for all that terms depend on: our rules, the stemmer's, and Unicode's."""
+    stems = [_terms_of(word, language) for language in _STOP_WORDS for word in _CANARIES.split()]
+    return hashlib.sha256(repr((_RULES, unicodedata.unidata_version, stems)).encode()).hexdigest()[:12]
+
+
+ANALYZER = _fingerprint()
+"""Fingerprint of the analyzer. Segments of another one are ignored, and left to the processes that have it."""

@@ -17,12 +17,14 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, Functio
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.messages.encoding import MESSAGE_TYPES, digest_of
+from convstore.messages.json_text import has_few_levels
+from convstore.messages.media import block_type
 from convstore.messages.values import Codec
 
 _TEXT_KEYS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _MEDIA_TYPES: Final = frozenset(
     {
-        *("image", "image_url", "input_image", "audio", "input_audio", "video", "media"),
+        *("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url", "media"),
         *("file", "input_file", "document", "text-plain"),
     }
 )
@@ -30,8 +32,6 @@ _MEDIA_HOLDERS: Final = ("source", "image_url", "input_audio", "file", "image", 
 _MEDIA_DATA: Final = ("base64", "data", "file_data", "bytes", "text", "url", "image_url", "file_id", "file_uri", "id")
 # The block's id, and fields that only some providers' clients add.
 _NOT_CONTENT: Final = frozenset({"id", "index", "extras", "cache_control", "citations", "annotations"})
-_MAX_LEVELS: Final = 200
-_CONTAINERS: Final = (dict, list, tuple)
 _write_sorted: Final = json.JSONEncoder(sort_keys=True).encode
 _TEXT_HEADS: Final = {type_: json.dumps([type_, "", [], []]).encode() for type_ in MESSAGE_TYPES}
 
@@ -66,6 +66,15 @@ def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | N
     return hashlib.blake2b(head + written, digest_size=CONTENT_DIGEST_BYTES).digest()
 
 
+def is_said(block: Any) -> bool:
+    """Return True for a content block that a person can write: text, an image, audio or a file."""
+    return (
+        _text(block) is not None
+        or block_type(block) in _MEDIA_TYPES
+        or (isinstance(block, dict) and [*block] == ["text"])
+    )
+
+
 def _texts(blocks: list[Any]) -> Iterator[str]:
     for block in blocks:
         text = _text(block)
@@ -77,26 +86,21 @@ def _text(block: Any) -> str | None:
     """Return the text of a block; None if it is no text block."""
     if isinstance(block, str):
         return block
-    kind = _kind(block)
+    kind = block_type(block)
     text = block.get(_TEXT_KEYS[kind]) if kind in _TEXT_KEYS else None
     return text if isinstance(text, str) else None
-
-
-def _kind(block: Any) -> str:
-    kind = block.get("type") if isinstance(block, dict) else None
-    return kind if isinstance(kind, str) else ""
 
 
 def _counts(block: Any, message: BaseMessage) -> bool:
     """Return True if a block is compared: media always, others unless a model wrote them (reasoning and calls)."""
     if _text(block) is not None:
         return False
-    return _kind(block) in _MEDIA_TYPES or not isinstance(message, AIMessage)
+    return is_said(block) or not isinstance(message, AIMessage)
 
 
 def _written(block: Any, codec: Codec) -> str:
     """Return a non-text block as text; media are reduced to a hash of their data, independent of the block's format."""
-    if _kind(block) in _MEDIA_TYPES and (data := _data(block)):
+    if block_type(block) in _MEDIA_TYPES and (data := _data(block)):
         return hashlib.blake2b(data.encode("utf-8", "surrogatepass"), digest_size=CONTENT_DIGEST_BYTES).hexdigest()
     if isinstance(block, dict):
         block = {key: value for key, value in block.items() if key not in _NOT_CONTENT}
@@ -125,7 +129,7 @@ def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:
 
 def _canonical(value: Any, codec: Codec) -> str:
     """Return a value as text that is independent of the order of keys and the same for 1 and 1.0."""
-    if not isinstance(value, str) and not _has_few_levels(value):
+    if isinstance(value, dict | list | tuple) and not has_few_levels(value):
         return codec.encode(value, omitted=[])
     try:
         text = _write_sorted(value)
@@ -140,14 +144,3 @@ def _number(text: str) -> int | float:
     """Parse a number; whole floats become ints, because JavaScript writes 1.0 as 1."""
     value = float(text)
     return int(value) if value.is_integer() else value
-
-
-def _has_few_levels(value: Any) -> bool:
-    """Return True if the value is nested so little that `json` can write it at any depth of the caller's stack."""
-    level = [value]
-    for _ in range(_MAX_LEVELS):
-        level = [one for one in level if isinstance(one, _CONTAINERS)]
-        if not level:
-            return True
-        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
-    return False

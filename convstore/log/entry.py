@@ -20,6 +20,8 @@ Usage = tuple[int, int, int]
 """Token counts reported by a model: input, output and total."""
 
 _LONG_TOKENS = 1_000
+_SHORT_ID = 12
+"""Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
 _ENTRY_BYTES, _MESSAGE_BYTES = 500, 250
 """Stored size of an entry's totals and of a message's fields other than its texts, approximately."""
 _NO_USAGE: Mapping[str, Usage] = {}
@@ -36,10 +38,12 @@ class PayloadRef:
         own: Number of leading characters that belong to the message; copies of its sources follow.
         digest: Digest of these characters.
         size: Bytes of its compressed chunks.
-        body: Digest of the body if that keeps edges of texts, which depend on the batch; else empty.
+        body: Digest of the body if that depends on the batch, because it keeps edges or small parts moved; else empty.
         shown: Number of leading characters that views of the finished turn show; always whole chunks.
         shown_digest: Digest of these characters; empty if they are none or all of the message's.
         is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
+        alone: If small parts moved because the batch was large, the digest of the payload that the message has in
+            another batch, empty for none; else None.
     """
 
     token: str
@@ -52,6 +56,12 @@ class PayloadRef:
     shown: int = 0
     shown_digest: bytes = b""
     is_edged: bool = False
+    alone: bytes | None = None
+
+    @property
+    def identity(self) -> bytes:
+        """The digest of the payload, independent of the batch."""
+        return self.digest if self.alone is None else self.alone
 
     def shown_part(self) -> PayloadRef:
         """Return the location of the shown characters, as a payload of its own."""
@@ -109,7 +119,7 @@ class EntryMessage:
     @property
     def identity(self) -> bytes:
         """The digests of body and payload, to detect the same id with different content."""
-        return self.digest + (self.payload.digest if self.payload else b"")
+        return self.digest + (self.payload.identity if self.payload else b"")
 
     @property
     def stored_bytes(self) -> int:
@@ -120,8 +130,9 @@ class EntryMessage:
 
     @property
     def name(self) -> tuple[str, str]:
-        """The name that notes use: its id, and the ids of its sources or the type of a long message."""
-        return self.id, self.sources if self.type == "tool" else self.type
+        """The name that notes use: its id or its ordinal, and the ids of its sources or the type of a long message."""
+        name = self.id if len(self.id) <= _SHORT_ID else f"m{self.ordinal}"
+        return name, self.sources if self.type == "tool" else self.type
 
 
 def is_named(type_: str, view_tokens: int) -> bool:

@@ -5,7 +5,7 @@ Each stored message is checked against the digests computed when it was written,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -15,7 +15,9 @@ from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.messages.copying import Template
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import without_mark
+from convstore.messages.text import text_of
 from convstore.messages.values import Codec
+from convstore.sources.detection import parse_json
 from convstore.sources.shortening import (
     SHORTENED,
     leave_out,
@@ -24,6 +26,7 @@ from convstore.sources.shortening import (
     with_stub,
     without_media,
 )
+from convstore.sources.stub import STUB_MIN_TOKENS, failure_in, stub_of
 from convstore.values.stamps import ViewStamp, read_stamp
 
 CONTENT_DIGEST_BYTES = 12
@@ -57,6 +60,22 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
     except ValueError as error:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
     return decoded
+
+
+def stub_again(
+    message: EntryMessage, appended: BaseMessage, *, source_ids: Collection[int] = (), min_tokens: int = STUB_MIN_TOKENS
+) -> str | None:
+    """Return the stub of a stored tool result, made again from the whole message; see `stub_of`."""
+    text = text_of(appended.content)
+    return stub_of(
+        tool=message.tool,
+        tool_message_id=message.id,
+        content=text,
+        tokens=message.tokens,
+        source_ids=source_ids,
+        error=failure_in(getattr(appended, "status", "success"), text, parse_json(text)),
+        min_tokens=min_tokens,
+    )
 
 
 def _no_payload(_start: int, _end: int) -> str:

@@ -30,7 +30,7 @@ NAMED_RESULTS = 20
 
 
 NamedResult = tuple[str, str]
-"""A tool message id and the ids of its sources as text."""
+"""A message as `EntryMessage.name` names it: its id or ordinal, and the ids of its sources as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,15 @@ class SummaryRecord:
 
     @property
     def digest(self) -> bytes:
-        """The checksum of a stored summary, over all fields but `at`, `folded` and `place`."""
+        """The checksum of its copy in a state, over all fields but `at`, `folded` and `place`."""
         excluded = ("at", "folded", "place")
         values = [getattr(self, one.name) for one in fields(self) if one.name not in excluded]
         return digest_of(json.dumps(values))
+
+    @property
+    def whole_digest(self) -> bytes:
+        """The checksum of its own document, which has `folded`, too."""
+        return digest_of(self.digest.hex() + json.dumps(self.folded))
 
 
 def clipped(rewinds: Rewinds, last: int) -> tuple[tuple[int, int], ...]:

@@ -234,6 +234,6 @@ def preview_of(message: BaseMessage) -> Preview | None:
 
 
 def _model(message: BaseMessage) -> str:
-    metadata = message.response_metadata if isinstance(message.response_metadata, dict) else {}
-    names = (metadata.get(key) for key in _MODEL_KEYS)
+    metadata = (message.response_metadata, message.additional_kwargs)  # dicts of OpenAI and Anthropic have it beside
+    names = (one.get(key) for one in metadata if isinstance(one, dict) for key in _MODEL_KEYS)
     return next((name[:_MODEL_CHARACTERS] for name in names if isinstance(name, str) and name), "unknown")

@@ -6,8 +6,8 @@ that have a stub.
 
 The payload begins with the parts that views of finished turns show. Images, audio, files, artifacts and response
 metadata come last, so that a view reads only the beginning. Where a part is stored depends on the message alone, so an
-equal message gives the same body and payload. Copies of sources that cannot be read in place follow after the message's
-own parts.
+equal message gives the same body and payload; only a batch that is too large for an entry moves smaller parts, too.
+Copies of sources that cannot be read in place follow after the message's own parts.
 
 Messages are restored by setting their fields, not by calling their constructors. Validators would fill in and convert
 values, and the restored message must equal the stored one.
@@ -52,7 +52,7 @@ DIGEST_BYTES = 16
 _MAX_SMALL_PARTS = 250_000
 """Maximum characters of all smaller parts together; above it, parts of about average size move to the payload too."""
 
-_SMALLEST_PART = 500
+SMALLEST_PART = 500
 """Parts with fewer characters never move to the payload."""
 
 EDGE_CHARACTERS = 2_000
@@ -137,6 +137,7 @@ class _Payload:
     codec: Codec
     omitted: list[str] | None
     max_edges: int = 0
+    minimum: int = PART_MINIMUM
     pieces: list[str] = field(default_factory=list)
     length: int = 0
     edges: int = 0
@@ -207,18 +208,20 @@ def encode_message(
     artifact: str | None = None,
     omitted: list[str] | None = None,
     max_edges: int = 0,
+    minimum: int = PART_MINIMUM,
 ) -> EncodedMessage:
     """Split a message's fields, as `fields_of` returns them, into body and payload.
 
     `artifact` is the encoded artifact of a tool result, if it is encoded already. `max_edges` limits the characters of
-    long texts that the body keeps. With `omitted`, values of unknown types are left out and their paths appended to it.
+    long texts that the body keeps. Parts with at least `minimum` characters leave the body. With `omitted`, values of
+    unknown types are left out and their paths appended to it.
     """
-    payload = _Payload(codec, omitted, max_edges)
+    payload = _Payload(codec, omitted, max_edges, minimum)
     if fields["type"] == "tool":
         return _encode_result(fields, payload, artifact)
     body = codec.encode(fields, omitted=omitted)
     # Every model call needs the system prompt, so it stays whole in the entry.
-    if len(body) < PART_MINIMUM or fields["type"] == "system":
+    if len(body) < minimum or fields["type"] == "system":
         return EncodedMessage(body)
     fields = dict(fields)
     _put_large_parts(fields, payload, late=False)
@@ -303,10 +306,16 @@ def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -
     Called twice: parts that no view of a finished turn shows (`late`) come last.
     """
     for key, value in fields.items():
-        if type(value) is PayloadRange or key in _IN_BODY or (key in _LATE and not late):
+        if type(value) is PayloadRange or key in _IN_BODY:
             continue
-        if _size(value, payload) >= PART_MINIMUM:
+        size = _size(value, payload)
+        if size >= payload.minimum and (late or not _is_late(key, size)):
             fields[key] = _split(key, value, payload, late=late)
+
+
+def _is_late(key: Any, size: int) -> bool:
+    """Return True for a part that no view of a finished turn shows; views show smaller ones of these fields."""
+    return key in _LATE and size >= PART_MINIMUM
 
 
 def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
@@ -322,7 +331,7 @@ def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
         minimum = _minimum(value, payload)
         return [_split_dict(call, payload, minimum, keep=_IN_BODY) if type(call) is dict else call for call in value]
     if type(value) is dict:
-        return _split_dict(value, payload, _minimum(value.values(), payload), keep=() if late else _LATE)
+        return _split_dict(value, payload, _minimum(value.values(), payload), late=late)
     return payload.put_text(value) if key == "content" and is_text(value) else payload.put(value)
 
 
@@ -341,11 +350,14 @@ def _split_block(block: Any, payload: _Payload, minimum: int) -> Any:
 
 
 def _split_dict(
-    value: dict[Any, Any], payload: _Payload, minimum: int, *, keep: Collection[str] = ()
+    value: dict[Any, Any], payload: _Payload, minimum: int, *, keep: Collection[str] = (), late: bool = True
 ) -> dict[Any, Any]:
     return {
         key: payload.put(part)
-        if key not in keep and type(part) is not PayloadRange and _size(part, payload) >= minimum
+        if key not in keep
+        and type(part) is not PayloadRange
+        and (size := _size(part, payload)) >= minimum
+        and (late or not _is_late(key, size))
         else part
         for key, part in value.items()
     }
@@ -353,10 +365,10 @@ def _split_dict(
 
 def _minimum(parts: Collection[Any], payload: _Payload) -> int:
     """Return the size from which parts leave the body: a lower one if the small parts together are too large."""
-    if len(parts) * PART_MINIMUM <= _MAX_SMALL_PARTS:
-        return PART_MINIMUM
+    if payload.minimum < PART_MINIMUM or len(parts) * PART_MINIMUM <= _MAX_SMALL_PARTS:
+        return payload.minimum
     small = sum(size for size in (_size(part, payload) for part in parts) if size < PART_MINIMUM)
-    return max(_SMALLEST_PART, _MAX_SMALL_PARTS // len(parts)) if small > _MAX_SMALL_PARTS else PART_MINIMUM
+    return max(SMALLEST_PART, _MAX_SMALL_PARTS // len(parts)) if small > _MAX_SMALL_PARTS else PART_MINIMUM
 
 
 def _size(value: Any, payload: _Payload) -> int:

@@ -15,6 +15,9 @@ from langchain_core.messages.base import TextAccessor
 LINE_DEPTH = 40
 """Maximum nesting of values in one line; each tag adds two levels, and Python's parser fails near 1,000."""
 
+MAX_LEVELS = 200
+"""Nesting far above what models write, and far below the limit of Python's recursive `json`."""
+
 MANY_NODES = 2_000
 """A value with more nodes is written in several calls, so that other threads can run in between."""
 
@@ -58,6 +61,17 @@ def _is_plain(value: Any) -> bool:
             elif type(one) is list:
                 inner.extend(one)
         level = inner
+    return False
+
+
+def has_few_levels(value: Any) -> bool:
+    """Return True if dicts, lists and tuples nest at most `MAX_LEVELS` deep, at any depth of the caller's stack."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        children = (child for one in level for child in (one.values() if isinstance(one, dict) else one))
+        level = [child for child in children if isinstance(child, dict | list | tuple)]
+        if not level:
+            return True
     return False
 
 

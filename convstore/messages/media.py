@@ -23,11 +23,18 @@ _KINDS = {
     "document": "file",
     "media": "file",
 }
+_IN_RESULTS = frozenset({"image", "image_url", "document", "file"})
 _HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras", "metadata")
 _BYTES = ("base64", "data", "file_data", "result", "url", "image_url", "video_url", "file_url")
 _NAMES = ("filename", "file_name", "name", "title")
 _MIME_TYPES = ("mime_type", "media_type")
 _NAME_CHARACTERS, _MIME_CHARACTERS = 100, 60
+
+
+def block_type(block: Any) -> str:
+    """Return the type of a content block; "" for a text or a block without one."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def is_media(block: Any) -> bool:
@@ -36,7 +43,7 @@ def is_media(block: Any) -> bool:
     >>> is_media({"type": "image", "url": "https://example.org/cat.png"}), is_media({"type": "text", "text": "cat"})
     (True, False)
     """
-    if type(block) is not dict or type(kind := block.get("type")) is not str or kind not in _KINDS:
+    if block_type(block) not in _KINDS:
         return False
     source = block.get("source")
     inner = source.get("type") if type(source) is dict else block.get("source_type")
@@ -58,6 +65,19 @@ def media_description(block: dict[str, Any]) -> str:
     if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
         about += f", {mime}"
     return about if data is None or address else f"{about}, {_size(data):,} bytes"
+
+
+def shown_block(block: Any) -> dict[str, Any] | None:
+    """Return a media block in a form that LangChain accepts in a tool result; None if there is none.
+
+    >>> shown_block({"type": "input_image", "image_url": "https://a/b.png"})
+    {'type': 'image_url', 'image_url': {'url': 'https://a/b.png'}}
+    """
+    if not is_media(block):
+        return None
+    if block["type"] == "input_image" and isinstance(address := block.get("image_url"), str):
+        return {"type": "image_url", "image_url": {"url": address}}
+    return block if block["type"] in _IN_RESULTS else None
 
 
 def _values(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -149,6 +149,7 @@ class Codec:
 
         Raises:
             ValueError: The text was not written by `encode`.
+            UnregisteredTypeError: A value has a type that is not registered here.
         """
         return self._decode(text, PayloadReader(fetch, limit) if fetch and '"$":' in text else None)
 
@@ -183,7 +184,10 @@ class Codec:
         name, plain = node["$"]
         if name == _LINE:
             return lines.pop(plain)  # each line may be used once: shared lines could unfold without end
-        kind = self._by_name[name]
+        try:
+            kind = self._by_name[name]
+        except KeyError as error:
+            raise UnregisteredTypeError(f"a value of type {name!r}: register it with register_artifact_type") from error
         try:
             value = kind.load(plain)
         except Exception as error:  # `load` may be the application's function
@@ -192,6 +196,10 @@ class Codec:
             return value
         part = parts.read(value)
         return part if value.raw else self._decode(part, parts)
+
+
+class UnregisteredTypeError(ValueError):
+    """A stored value has a type that this codec does not know; it need not be damaged."""
 
 
 class _AnyName(dict[str, Kind]):

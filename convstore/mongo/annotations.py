@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError
-from convstore.mongo.bson_values import from_stored, stored_number, stored_text, to_stored
+from convstore.mongo.bson_values import from_stored, reading, stored_number, stored_text, to_stored
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
@@ -40,11 +39,8 @@ class Annotations:
 
 def _values_in(document: Document) -> tuple[int, dict[str, str]]:
     """Return the ordinal of a message and its annotations; raise a CorruptDocumentError if they are damaged."""
-    key = str(document["_id"])
-    try:
+    with reading(document, ANNOTATIONS):
         ordinal = stored_number(document["ordinal"])
-        if key != annotation_id(stored_text(document["conversation"]), ordinal):
+        if document["_id"] != annotation_id(stored_text(document["conversation"]), ordinal):
             raise ValueError("the key, the conversation and the ordinal do not agree")
         return ordinal, {name: from_stored(text) for name, text in document.get("values", {}).items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(key, repr(error), collection=ANNOTATIONS) from error

@@ -6,12 +6,15 @@ functions then raise TypeError, and callers turn it into an error that names the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import bson
 from bson.int64 import Int64
+
+from convstore.exceptions import CorruptDocumentError
 
 _NUMBERS, _TEXTS = frozenset({int, Int64}), frozenset({str})
 
@@ -45,6 +48,15 @@ def encoded(document: dict[str, Any]) -> bytes:
 def from_stored(stored: str | bytes) -> str:
     """Return the text that `to_stored` was given."""
     return stored if isinstance(stored, str) else stored_bytes(stored).decode("utf-8", "surrogatepass")
+
+
+@contextmanager
+def reading(document: Mapping[str, Any], collection: str = "log") -> Iterator[None]:
+    """Turn errors about the values of a document into a CorruptDocumentError that names it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error), collection=collection) from error
 
 
 def utc(moment: datetime) -> datetime:

@@ -5,10 +5,10 @@ Every collection except ``heads`` keeps a conversation in one range of ``_id``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import CursorNotFound, DuplicateKeyError
 
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import conversation_range
@@ -26,6 +26,7 @@ class Collection:
     """
 
     def __init__(self, driver: Driver, name: str, *, raw: bool = False) -> None:
+        self._driver, self.read_limit = driver, driver.read_limit
         self.driver_collection = driver.collection(name, raw=raw)
 
     async def find(
@@ -40,15 +41,24 @@ class Collection:
         size = max(limit, _BATCH) + 1  # larger than the limit, so that the server closes the cursor at once
         async with driver_errors():
             found = self.driver_collection.find(
-                dict(query), fields, sort=list(order) or None, limit=limit, batch_size=size
+                dict(query), fields, sort=list(order) or None, limit=limit, batch_size=size, **self.read_limit
             )
-            documents: list[Document] = await found.to_list(None)
+            try:
+                documents: list[Document] = await found.to_list(None)
+            except CursorNotFound:  # a failover, say; nothing was returned yet, so the read begins again
+                documents = await found.clone().to_list(None)
         return documents
+
+    async def each(self, query: Document, *, order: Sequence[tuple[str, int]]) -> AsyncIterator[Document]:
+        """Yield the documents that a filter matches, those of one answer at a time in memory. One command or more."""
+        async with driver_errors(seconds=None):
+            async for document in self.driver_collection.find(dict(query), sort=list(order), batch_size=_BATCH):
+                yield document
 
     async def find_one(self, query: Document, fields: Mapping[str, int] | None = None) -> Document | None:
         """Return a document that a filter matches, or None."""
         async with driver_errors():
-            document: Document | None = await self.driver_collection.find_one(dict(query), fields)
+            document: Document | None = await self.driver_collection.find_one(dict(query), fields, **self.read_limit)
         return document
 
     async def insert(self, document: Document) -> bool:
@@ -60,12 +70,15 @@ class Collection:
                 return False
         return True
 
-    async def update(self, query: Document, change: Document, *, upsert: bool = False) -> bool:
-        """Update a document; False if the filter matched none."""
+    async def update(self, query: Document, change: Any, *, upsert: bool = False) -> bool:
+        """Update a document, as a mapping or a pipeline says; False if the filter matched none."""
         async with driver_errors():
-            return bool(
-                (await self.driver_collection.update_one(dict(query), dict(change), upsert=upsert)).matched_count
-            )
+            return bool((await self.driver_collection.update_one(dict(query), change, upsert=upsert)).matched_count)
+
+    async def update_many(self, query: Document, change: Document) -> None:
+        """Update all documents that a filter matches."""
+        async with driver_errors():
+            await self.driver_collection.update_many(dict(query), dict(change))
 
     async def replace(self, query: Document, document: Document) -> bool:
         """Replace a document; False if the filter matched none."""
@@ -80,7 +93,8 @@ class Collection:
     async def delete_many(self, query: Document) -> int:
         """Delete all documents that a filter matches and return their number."""
         async with driver_errors():
-            return int((await self.driver_collection.delete_many(dict(query))).deleted_count)
+            with self._driver.limited():
+                return int((await self.driver_collection.delete_many(dict(query))).deleted_count)
 
     async def delete(self, conversation: str) -> int:
         """Delete all documents of a conversation and return their number. Two commands for each 5,000 documents."""
@@ -104,7 +118,9 @@ async def delete_range(collection: Collection, conversation: str, low: str, high
     removed, further = 0, True
     while further:
         async with driver_errors():
-            found = collection.driver_collection.find(between(conversation, low, high), {"_id": 1}).sort("_id", 1)
+            found = collection.driver_collection.find(
+                between(conversation, low, high), {"_id": 1}, sort=[("_id", 1)], **collection.read_limit
+            )
             further = await found.skip(_DELETED_AT_ONCE).limit(1).to_list(None)
         removed += await collection.delete_many(between(conversation, low, further[0]["_id"] if further else high))
     return removed

@@ -284,6 +284,7 @@ def _payload_document(ref: PayloadRef) -> dict[str, Any]:
         "body": ref.body or None,
         "shown_digest": ref.shown_digest or None,
         "edged": int(ref.is_edged) or None,
+        "alone": ref.alone,
     }
     return document | {key: value for key, value in optional.items() if value is not None}
 
@@ -300,9 +301,10 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
         b"" if (found := document.get(key)) is None else stored_bytes(found, length=DIGEST_BYTES)
         for key in ("body", "shown_digest")
     )
+    alone = None if (found := document.get("alone")) is None else stored_bytes(found)
     token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
     digest, size = stored_bytes(document["digest"], length=DIGEST_BYTES), stored_number(document["size"])
-    return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)))
+    return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)), alone)
 
 
 def summary_document(record: SummaryRecord) -> dict[str, Any]:
@@ -365,7 +367,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
             messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
             place=(key, collection),
         )
-        if document["digest"] != record.digest:
+        if document["digest"] != (record.digest if state else record.whole_digest):
             raise ValueError("the digest does not match the content")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error

@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import re
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import bson
-from bson.codec_options import CodecOptions
+import pymongo
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, ReadPreference, UpdateOne, WriteConcern
 from pymongo.errors import (
     BulkWriteError,
+    CollectionInvalid,
     ConfigurationError,
     ConnectionFailure,
+    CursorNotFound,
     ExecutionTimeout,
     InvalidOperation,
     OperationFailure,
@@ -59,7 +64,12 @@ _CLUSTERED_SINCE = (5, 3)
 # The primary stepped down or shuts down; no majority to read from yet; a time limit of the server expired. A server
 # may also report these codes for single writes of a command, where the driver does not check them.
 _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
+_EXISTS = 48
 _DEFAULT_DATABASE = "convstore"
+# One damaged value must not hide the documents that are read with it: a check of its type or its digest names it.
+_OPTIONS = CodecOptions[Mapping[str, Any]](
+    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
 _BAD_LOGIN = frozenset({11, 18})  # UserNotFound, AuthenticationFailed
 # Debugging details that PyMongo appends to an error: timeouts, every server it knows, and the whole reply.
 _TIMEOUTS = re.compile(r" \(configured timeouts:[^)]*\)")
@@ -82,7 +92,7 @@ class Driver:
         prefix: The beginning of the names of this store's collections; names of collections are given without it.
     """
 
-    def __init__(self, database: Any, *, prefix: str = "") -> None:
+    def __init__(self, database: Any, *, prefix: str = "", now: Callable[[], datetime] | None = None) -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
         found: DriverName | None = next((name for class_, name in _KNOWN if class_ in classes), None)
         if found is None:
@@ -92,6 +102,24 @@ class Driver:
             )
         self.name: DriverName = found
         self.database, self.prefix = database, prefix
+        self._now = now or (partial(datetime.now, UTC) if found == "memory" else None)
+
+    def is_past(self, field: str) -> dict[str, Any]:
+        """Return the filter for documents whose time in a field is past by the server's clock; not for an upsert.
+
+        With an injected clock or in memory the time is a literal. `$$NOW` alone would match documents without the
+        field, too, and use no index.
+        """
+        if self._now:
+            return {field: {"$lte": self._now()}}
+        return {field: {"$exists": True}, "$expr": {"$lte": [f"${field}", "$$NOW"]}}
+
+    def setting(self, values: Mapping[str, Any], *, field: str, ahead: timedelta) -> Any:
+        """Return the update that sets values, and a field to a time ahead of the clock of `is_past`."""
+        if self._now:
+            return {"$set": {**values, field: self._now() + ahead}}
+        literals = {name: {"$literal": value} for name, value in values.items()}
+        return [{"$set": {**literals, field: {"$add": ["$$NOW", ahead // timedelta(milliseconds=1)]}}}]
 
     @property
     def enforces_array_indexes(self) -> bool:
@@ -104,13 +132,24 @@ class Driver:
         With `raw`, the documents that it returns are decoded later, by `decoded`; in memory they are never encoded.
         """
         has_raw_documents = raw and self.name != "memory"
+        options = CodecOptions() if self.name == "memory" else _OPTIONS
         return self.database.get_collection(
             self.prefix + name,
-            codec_options=CodecOptions(document_class=RawBSONDocument) if has_raw_documents else CodecOptions(),
+            codec_options=_OPTIONS.with_options(document_class=RawBSONDocument) if has_raw_documents else options,
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
             write_concern=WriteConcern("majority", j=True),
         )
+
+    @property
+    def read_limit(self) -> dict[str, int]:
+        """Return the option that ends an abandoned read at the server, too."""
+        return {} if self.name == "memory" else {"max_time_ms": int(COMMAND_SECONDS * 1_000)}
+
+    def limited(self) -> AbstractContextManager[object]:
+        """Send ``maxTimeMS`` with writes that may take long, unless the client does by its ``timeoutMS``."""
+        has_limit = self.name == "memory" or self.database.client.options.timeout is not None
+        return nullcontext() if has_limit else pymongo.timeout(COMMAND_SECONDS)
 
     async def update_each(
         self, collection: Any, updates: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
@@ -131,11 +170,19 @@ class Driver:
             if self.prefix + name in await self.database.list_collection_names():
                 return
             options = await self._options(clustered)
-            try:
-                await self.database.create_collection(self.prefix + name, **options)
-            except PyMongoError as error:
-                if getattr(error, "code", None) != 48:  # NamespaceExists: another process created it first
-                    raise
+            # Servers other than MongoDB's refuse some: the store works without, only the last refusal counts.
+            for refused in ((), ("storageEngine",), ("clusteredIndex",), tuple(options)):
+                some = {name: value for name, value in options.items() if name not in refused}
+                try:
+                    await self.database.create_collection(self.prefix + name, **some)
+                except OperationFailure as error:
+                    if error.code != _EXISTS and some:
+                        continue
+                    if error.code != _EXISTS:
+                        raise
+                except CollectionInvalid:
+                    pass  # another process created it first
+                return
 
     async def can_cluster(self) -> bool:
         """Return True if this server supports clustered collections. One command."""
@@ -171,7 +218,7 @@ class Driver:
 def decoded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a document of any collection as a dict."""
     try:
-        return bson.decode(document.raw) if isinstance(document, RawBSONDocument) else document
+        return bson.decode(document.raw, _OPTIONS) if isinstance(document, RawBSONDocument) else document
     except BSONError as error:
         raise _refusal(error) from error
 
@@ -289,6 +336,11 @@ def _refusal(error: Exception) -> StoreError:
         if hint := _dns_hint(reason):
             return StoreUnavailableError(f"the servers of the address cannot be looked up: {reason}{hint}")
         return StoreError(f"PyMongo cannot work with this server or these options: {reason}")
+    if isinstance(error, CursorNotFound):
+        return StoreError(
+            f"the server closed the cursor of a long read ({reason}), as after ten minutes without a request or in a "
+            "failover: start again from the beginning; a repeated import writes only what is missing"
+        )
     if _is_undecided(error):
         return StoreUnavailableError(
             f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"

@@ -17,10 +17,11 @@ from typing import Any
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from convstore.exceptions import CorruptDocumentError, InvalidCursorError
+from convstore.exceptions import CorruptDocumentError, InvalidCursorError, StoreError
 from convstore.log.entry import Totals
 from convstore.log.state import NO_START, ViewStart
-from convstore.mongo.bson_values import from_stored, stored_list, stored_text, to_stored, utc
+from convstore.messages.values import Codec, UnregisteredTypeError
+from convstore.mongo.bson_values import from_stored, reading, stored_list, stored_text, to_stored, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import totals_document, totals_from
 from convstore.mongo.driver import Driver, driver_errors
@@ -40,6 +41,7 @@ class Head:
         start: The start of views under the policy of the store that refreshed the head.
         details: Title and metadata as the codec wrote them, as far as they were set.
         open_until: Until then stores may append without refreshing the head; None if the head is up to date.
+        problem: In a listing, why the rest of a damaged head cannot be read; else "".
     """
 
     conversation: str
@@ -50,6 +52,20 @@ class Head:
     start: ViewStart = NO_START
     details: Mapping[str, str] = field(default_factory=dict)
     open_until: datetime | None = None
+    problem: str = ""
+
+    def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
+        """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
+        try:
+            title, metadata = (codec.decode(self.details.get(*one)) for one in (("title", "null"), ("metadata", "{}")))
+            if not isinstance(title, str | None) or not isinstance(metadata, dict):
+                raise ValueError("its title or its metadata has the wrong type")
+        except UnregisteredTypeError as error:
+            raise StoreError(f"title and metadata of {self.scope} cannot be read in this store: {error}") from error
+        except ValueError as error:
+            problem = f"its title and its metadata cannot be read; set them again: {error}"
+            raise CorruptDocumentError(head_id(self.scope), problem, collection=HEADS) from error
+        return title, metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +202,11 @@ class Heads:
         query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}}
         if cursor is not None:
             moment, key = _read_cursor(cursor)
+            query["updated_at"] = {"$lte": moment}  # where the index begins to be read
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
         order = [("updated_at", -1), ("_id", -1)]
         documents = await self._heads.find(query, {"start": 0}, order=order, limit=limit)
-        return [(head_from(document), _write_cursor(document)) for document in documents]
+        return [(_listed(document), _write_cursor(document)) for document in documents]
 
 
 def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
@@ -205,10 +222,9 @@ def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
 
 def head_from(document: Document) -> Head:
     """Return the head that a document holds; raise a CorruptDocumentError if it is damaged."""
-    key = str(document.get("_id"))
-    try:
+    with reading(document, HEADS):
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
-        if head_id(scope) != key:
+        if head_id(scope) != document["_id"]:
             raise ValueError("the key does not match the scope")
         return Head(
             conversation=stored_text(document["conversation"]),
@@ -220,8 +236,18 @@ def head_from(document: Document) -> Head:
             details={name: from_stored(text) for name, text in document.get("details", {}).items()},
             open_until=_open_until(document),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(key, repr(error), collection=HEADS) from error
+
+
+def _listed(document: Document) -> Head:
+    """Return a head, or what can be read of a damaged one, which must not hide the others of a page."""
+    try:
+        return head_from(document)
+    except CorruptDocumentError as error:
+        conversation, scope = document.get("conversation"), document.get("scope")
+        texts = {name: value for name, value in scope.items() if isinstance(value, str)} if scope else {}
+        updated_at = document["updated_at"]
+        moment = utc(updated_at) if isinstance(updated_at, datetime) else _EPOCH
+        return Head(conversation if isinstance(conversation, str) else "", texts, moment, moment, problem=str(error))
 
 
 def _open_until(document: Document) -> datetime | None:
@@ -233,7 +259,8 @@ def _open_until(document: Document) -> datetime | None:
 
 
 def _write_cursor(document: Document) -> str:
-    millis = (utc(document["updated_at"]) - _EPOCH) // timedelta(milliseconds=1)
+    moment = document["updated_at"]
+    millis = (utc(moment) - _EPOCH) // timedelta(milliseconds=1) if isinstance(moment, datetime) else 0
     return base64.urlsafe_b64encode(f"{millis}:{document['_id']}".encode()).decode().rstrip("=")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES
@@ -35,10 +35,20 @@ _HEADS = (
 _SEARCH = (Index("conversations", (("conversation", 1), ("_id", 1))),)
 
 
-def indexes_for(scope_keys: Sequence[str]) -> dict[str, tuple[Index, ...]]:
-    """Return the indexes of each collection; heads are listed newest first, all of them and by one scope key."""
-    by_key = (
-        Index(f"scope_{key}", ((f"scope.{key}", 1), ("updated_at", -1), ("_id", -1)), present=f"scope.{key}")
-        for key in scope_keys
-    )
-    return {LOG: _LOG, HEADS: (*by_key, *_HEADS), SUMMARIES: (), ANNOTATIONS: (), SEARCH: _SEARCH}
+def indexes_for(
+    scope_keys: Sequence[str], listings: Iterable[Sequence[str]] = (), *, has_default: bool = True
+) -> dict[str, tuple[Index, ...]]:
+    """Return the indexes of each collection; heads are listed newest first, all of them and by some scope keys.
+
+    That is by each key, by the `listings`, and by default by all keys but the last, or by both of two: all
+    conversations of a user in a team, for example.
+    """
+    default = [scope_keys[: max(2, len(scope_keys) - 1)]] if has_default else []
+    by_scope = {tuple(sorted(keys)): None for keys in (*((key,) for key in scope_keys), *default, *listings) if keys}
+    return {LOG: _LOG, HEADS: (*map(_by_scope, by_scope), *_HEADS), SUMMARIES: (), ANNOTATIONS: (), SEARCH: _SEARCH}
+
+
+def _by_scope(keys: Sequence[str]) -> Index:
+    """Return the index for listings by these scope keys together."""
+    fields = [(f"scope.{key}", 1) for key in keys]
+    return Index(f"scope_{'+'.join(keys)}", (*fields, ("updated_at", -1), ("_id", -1)), present=fields[0][0])

@@ -34,16 +34,16 @@ class Inspection:
         """Return a head as it is now, or None. One command."""
         return await self._heads.find_one({"_id": key})
 
-    async def set_head(self, head: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
-        """Change a head if no append has refreshed it since it was read; `closes` closes it, too. One command."""
+    async def set_head(self, unchanged: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
+        """Change a head if it matches the filter of `log_fields`; `closes` closes it, too. One command."""
         update: dict[str, Any] = {"$set": dict(changes)}
         if closes:
             update["$unset"] = {"open_until": "", "open_by": ""}
-        return await self._heads.update(log_fields(head), update)
+        return await self._heads.update(unchanged, update)
 
-    async def is_same(self, head: Document) -> bool:
-        """Return True if no append has refreshed a head since it was read. One command."""
-        return await self._heads.find_one(log_fields(head), {"_id": 1}) is not None
+    async def is_same(self, unchanged: Document) -> bool:
+        """Return True if a head matches the filter of `log_fields`. One command."""
+        return await self._heads.find_one(unchanged, {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
         """Return the next page of entries after a key and through another, in order; empty at the end. One command."""
@@ -73,16 +73,15 @@ class Inspection:
         return await self.entry(state_id(conversation))
 
     async def replace_state(self, state: Document | None, document: Document) -> bool:
-        """Replace a damaged state if it is unchanged, or insert a missing one. One command."""
-        return await (self._log.insert(document) if state is None else self._log.replace(state, document))
+        """Replace a damaged state of the same revision, or insert a missing one. One command."""
+        if state is None:
+            return await self._log.insert(document)
+        return await self._log.replace({"_id": state["_id"], "revision": state.get("revision")}, document)
 
-    async def drop_from_state(self, state: Document, name: str) -> bool:
-        """Remove a field from a state, if the field is unchanged. One command."""
-        return await self._log.update({"_id": state["_id"], name: state[name]}, {"$unset": {name: ""}})
-
-    async def entry_span(self, key: str) -> Document | None:
-        """Return the first ordinal of an entry and the number of its messages. One command."""
-        return await self._log.find_one({"_id": key}, {"first": 1, "count": 1})
+    async def set_hint(self, state: Document, name: str, value: Any) -> bool:
+        """Replace a field that a load can find out, None to remove it, in a state of the same revision. One command."""
+        update = {"$unset": {name: ""}} if value is None else {"$set": {name: value}}
+        return await self._log.update({"_id": state["_id"], "revision": state["revision"]}, update)
 
     async def chunk_keys(self, conversation: str, *, after: str = "") -> list[str]:
         """Return the next page of chunk keys after a key, in order; empty at the end. One command."""
@@ -129,8 +128,11 @@ class Inspection:
 
 
 def log_fields(head: Document) -> Document:
-    """Return the fields of a head that an append refreshes, as a filter."""
-    return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start", "open_by")}
+    """Return the filter for a head that no append has refreshed since it was read; it needs no damaged total."""
+    fields = {name: head.get(name) for name in ("_id", "conversation", "updated_at", "open_by")}
+    if not isinstance(totals := head.get("totals"), Mapping):
+        return fields | {"totals": totals}
+    return fields | {f"totals.{name}": value for name, value in totals.items() if isinstance(value, int | str)}
 
 
 class SchemaInspection:

@@ -60,9 +60,9 @@ def annotation_id(conversation: str, ordinal: int) -> str:
     return f"{conversation}:{ordinal:012d}"
 
 
-def segment_id(conversation: str, first: int) -> str:
-    """Return the key of a search segment that begins with an entry."""
-    return f"{conversation}:{first:012d}"
+def segment_id(conversation: str, first: int, analyzer: str) -> str:
+    """Return the key of a search segment that begins with an entry; each analyzer has segments of its own."""
+    return f"{conversation}:{first:012d}:{analyzer}"
 
 
 def summary_id(conversation: str, token: str) -> str:

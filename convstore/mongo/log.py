@@ -8,7 +8,9 @@ An entry is inserted at the next number. A duplicate key means that another writ
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -35,6 +37,7 @@ _COMMAND_BYTES = 32_000_000
 _IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))
 _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
+_IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
 LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
@@ -64,6 +67,7 @@ class Log:
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
         self.must_look_first = not driver.enforces_array_indexes
+        self._gate = _IN_MEMORY if driver.name == "memory" else nullcontext()
         # The entry is encoded once, to know its size; mongomock takes dicts only.
         self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode
 
@@ -116,7 +120,8 @@ class Log:
             for command in ahead:
                 await self._log.driver_collection.insert_many(command, ordered=True)
             try:
-                await self._log.driver_collection.insert_many([*last, document, *after], ordered=True)
+                with self._gate:
+                    await self._log.driver_collection.insert_many([*last, document, *after], ordered=True)
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     raise  # the chunks may still be rolled back, so they do not count as sent
@@ -201,10 +206,13 @@ class Log:
         documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
         return await entries_from([filled(document, body="") for document in documents])
 
-    async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
+    async def payload_ranges(
+        self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False
+    ) -> list[str]:
         """Return ranges of characters of payloads, read from the chunks that contain them alone.
 
-        One command for all ranges of one append; several run in parallel. Damage is a CorruptDocumentError.
+        One command for all ranges of one append; several run in parallel. One for all if the appends are successive
+        ones, as their chunks are stored next to each other. Damage is a CorruptDocumentError.
         """
         sizes: dict[str, dict[int, int]] = {}
         for ref, start, end in wanted:
@@ -213,34 +221,38 @@ class Log:
                 sizes.setdefault(ref.token, {}).update({number: of_payload[number] for number in numbers})
         gate, chunks = asyncio.Semaphore(_PARALLEL), dict[str, dict[int, str]]()
 
-        async def read(token: str) -> None:
+        async def read(tokens: Sequence[str]) -> None:
             async with gate:
-                chunks[token] = await self._chunks(conversation, token, sizes[token])
+                chunks.update(await self._chunks(conversation, {token: sizes[token] for token in tokens}))
 
-        if len(sizes) == 1:  # a task of its own would take longer than the rest of this function
-            await read(*sizes)
+        if len(sizes) == 1 or (sizes and in_a_row):  # a task of its own would take longer than the rest of this
+            await read(sorted(sizes))
         else:
-            await asyncio.gather(*map(read, sizes))
+            await asyncio.gather(*(read([token]) for token in sizes))
         return [_piece(ref, start, end, chunks.get(ref.token, {})) for ref, start, end in wanted]
 
-    async def _chunks(self, conversation: str, token: str, sizes: Mapping[int, int]) -> dict[int, str]:
-        """Return chunks of one append by number; `sizes` has the characters of each. One command."""
-        numbers = sorted(sizes)
-        low, high = chunk_range(conversation, token, numbers[0], numbers[-1] - numbers[0] + 1)
-        query = between(conversation, low, high)
-        if numbers[-1] - numbers[0] >= len(numbers):
-            query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
+    async def _chunks(self, conversation: str, sizes: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, str]]:
+        """Return chunks of appends by token and number; `sizes` has the characters of each. One command."""
+        keys = {
+            (token, number): chunk_id(conversation, token, number) for token in sizes for number in sorted(sizes[token])
+        }
+        (first, low), (last, high) = min(keys), max(keys)
+        query = between(conversation, chunk_id(conversation, first, low), chunk_id(conversation, last, high + 1))
+        if first != last or high - low >= len(keys):
+            query["_id"]["$in"] = list(keys.values())
         found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
         documents = {document["_id"]: document for document in found}
         frames = []
-        for number in numbers:
-            key = chunk_id(conversation, token, number)
+        for (token, number), key in keys.items():
             if key not in documents:
                 raise CorruptDocumentError(key, "a chunk of a payload is missing")
-            frames.append((key, documents[key].get("data"), sizes[number]))
+            frames.append((key, documents[key].get("data"), sizes[token][number]))
         heavy = sum(size for *_, size in frames) > _ENTRY_BYTES
         texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
-        return dict(zip(numbers, texts, strict=True))
+        chunks: dict[str, dict[int, str]] = {token: {} for token in sizes}
+        for (token, number), text in zip(keys, texts, strict=True):
+            chunks[token][number] = text
+        return chunks
 
     async def delete(self, conversation: str) -> tuple[int, int]:
         """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""

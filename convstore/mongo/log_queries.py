@@ -6,7 +6,9 @@ Every filter is a range of ``_id`` or uses an index; any other would scan a clus
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection as Items
+from collections.abc import Sequence
 from typing import Any
 
 from convstore.log.entry import Entry, EntryMessage
@@ -18,6 +20,7 @@ from convstore.mongo.keys import LOG, entry_range
 from convstore.mongo.log import StoredMessageRow, entries_from, filled, rows_of
 
 _NEWEST_FIRST = (("_id", -1),)
+_MAX_BEGUN = 20
 _NOT_SEARCHED = {"lookup": 0, "rewound": 0, "totals.preview": 0}
 _NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}
 _NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0} | {
@@ -59,6 +62,13 @@ class LogQueries:
         documents = await self._log.find({"conversation": conversation, "first": {"$in": sorted(firsts)}})
         return {row.message.ordinal: row for row in rows_of(documents).values()}
 
+    async def messages_by_beginning(self, conversation: str, beginnings: Sequence[str]) -> dict[str, StoredMessageRow]:
+        """Return the messages whose ids begin in one of some ways; none if there are many. One command."""
+        if not beginnings:
+            return {}
+        documents = await self._log.find(beginnings_filter(conversation, beginnings), limit=_MAX_BEGUN)
+        return rows_of(documents) if len(documents) < _MAX_BEGUN else {}
+
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
         query = between(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
@@ -76,3 +86,9 @@ class LogQueries:
         documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
         messages = [one for found in documents for one in reversed(entry_from(filled(found, body="")).messages)]
         return [one for one in messages if one.type in ("human", "ai") and one.tokens >= tokens][:limit]
+
+
+def beginnings_filter(conversation: str, beginnings: Sequence[str]) -> dict[str, Any]:
+    """Return the filter for ids that begin in one of some ways; with Python's flag "u" it would scan the index."""
+    patterns = [re.compile(f"^{re.escape(beginning)}", re.ASCII) for beginning in beginnings]
+    return {"conversation": conversation, "messages.id": {"$in": patterns}}

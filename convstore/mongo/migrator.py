@@ -13,6 +13,7 @@ import importlib.util
 import re
 import time
 import uuid
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,8 @@ from convstore.mongo.collection import Collection
 from convstore.mongo.driver import Driver, DriverName, driver_errors
 from convstore.mongo.indexes import indexes_for
 from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
+from convstore.mongo.tombstones import Tombstones
+from convstore.values.scope import check_listing
 
 _LEASE = "lease"
 _LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
@@ -48,8 +51,8 @@ class Migration:
 class Target:
     """The operations that a migration may use; each of them is idempotent."""
 
-    def __init__(self, driver: Driver, *, scope_keys: Sequence[str]) -> None:
-        self._driver, self._indexes = driver, indexes_for(scope_keys)
+    def __init__(self, driver: Driver, *, scope_keys: Sequence[str], listings: Sequence[Sequence[str]] = ()) -> None:
+        self._driver, self._indexes = driver, indexes_for(scope_keys, listings)
 
     async def ensure(self, *collections: str) -> None:
         """Create collections and their indexes where they are missing; the log is clustered if the server can."""
@@ -68,10 +71,11 @@ class Migrator:
     """Runs pending migrations and lists applied ones."""
 
     def __init__(self, driver: Driver, *, scope_keys: Sequence[str]) -> None:
-        self._applied = Collection(driver, MIGRATIONS)
+        self._driver, self._applied = driver, Collection(driver, MIGRATIONS)
         self._target = Target(driver, scope_keys=scope_keys)
         self.driver_name: DriverName = driver.name
-        self.scope_keys = tuple(scope_keys)
+        self.scope_keys, self._database = tuple(scope_keys), driver.database.name
+        self._heads = Tombstones(driver)
 
     async def applied(self) -> list[str]:
         """Return the names of the migrations that ran, in order. One command."""
@@ -92,18 +96,34 @@ class Migrator:
         """Raise a NotSetUpError if a migration is pending, a SchemaVersionError if the database is newer."""
         if pending := await self.pending():
             raise NotSetUpError(
-                f"the database is not set up for this convstore ({pending[0].name} has not run); "
+                f"the database {self._database!r} is not set up for this convstore ({pending[0].name} has not run); "
                 "call `await store.setup()` once, or run `convstore migrate`"
             )
 
-    async def run(self) -> list[str]:
+    async def check_keys(self) -> None:
+        """Warn if all stored conversations, or 100 by the order of their hashes, have other scope keys. One command."""
+        heads = await self._heads.page({}, after="", limit=100)
+        stored = {tuple(sorted(head.scope)) for head in heads if head.scope}
+        if stored and tuple(sorted(self.scope_keys)) not in stored:
+            warnings.warn(
+                f"the scope keys of this store are {', '.join(self.scope_keys)}, those of the conversations in the "
+                f"database {self._database!r} {' or '.join(map(', '.join, sorted(stored)))}; it will find none of them",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    async def run(self, listings: Sequence[Sequence[str]] = ()) -> list[str]:
         """Run pending migrations, one runner at a time, and return the names of those that this call ran.
+
+        Indexes for listings by other combinations of scope keys are created as well.
 
         Raises:
             SchemaVersionError: The database is newer than this version; nothing was done.
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
         # Each store names its own scope keys, so their indexes are checked every time.
+        checked = [check_listing(self.scope_keys, keys) for keys in listings]
+        self._target = Target(self._driver, scope_keys=self.scope_keys, listings=checked)
         if not await self.pending() and await self._target.has_heads():
             return []
         return await self.leased(self._run_pending)
@@ -131,12 +151,11 @@ class Migrator:
 
     async def _renew(self, owner: str, ends: float) -> float:
         """Renew the lease and return its end, unchanged while the server is unreachable; raise if the lease is lost."""
-        renewed_ends, until = time.monotonic() + _LEASE_TIME.total_seconds(), datetime.now(UTC) + _LEASE_TIME
+        renewed_ends = time.monotonic() + _LEASE_TIME.total_seconds()
+        lease = self._driver.setting({}, field="until", ahead=_LEASE_TIME)
         try:
             async with driver_errors(seconds=_RENEW_SECONDS):
-                renewed = await self._applied.driver_collection.update_one(
-                    {"_id": _LEASE, "owner": owner}, {"$set": {"until": until}}
-                )
+                renewed = await self._applied.driver_collection.update_one({"_id": _LEASE, "owner": owner}, lease)
         except StoreUnavailableError:
             if time.monotonic() >= ends:
                 raise
@@ -169,16 +188,15 @@ class Migrator:
             ) from error
 
     async def _try_lease(self, owner: str) -> bool:
-        now = datetime.now(UTC)
+        """Take the lease if there is none, else if it has expired: an upsert cannot compare with the server's time."""
+        lease = self._driver.setting({"owner": owner}, field="until", ahead=_LEASE_TIME)
         async with driver_errors():
             try:
                 await self._applied.driver_collection.update_one(
-                    {"_id": _LEASE, "until": {"$lt": now}},
-                    {"$set": {"owner": owner, "until": now + _LEASE_TIME}},
-                    upsert=True,
+                    {"_id": _LEASE, "owner": {"$exists": False}}, lease, upsert=True
                 )
             except DuplicateKeyError:
-                return False
+                return await self._applied.update({"_id": _LEASE, **self._driver.is_past("until")}, lease)
         return True
 
 

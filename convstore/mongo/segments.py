@@ -1,25 +1,29 @@
 """Read and write the ``search`` collection: immutable segments of the search index.
 
-A segment covers a range of entries and is stored under the first of them. So the insert of a segment decides between
-two processes that seal the same entries, and a larger segment replaces the first of those that it covers in one write;
-readers skip the others. Everything in it can be derived from the log.
+A segment covers a range of entries and is stored under the first of them and the analyzer that made it. So the insert
+of a segment decides between two processes that seal the same entries, a larger segment replaces the first of those that
+it covers in one write, and processes with different analyzers do not disturb each other. The links of the entries
+before its first and of its last one bind it to the log. Everything in it can be derived from the log.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from convstore.index.segment import SECTIONS, Segment
-from convstore.index.words import ANALYZER_VERSION
-from convstore.mongo.bson_values import stored_bytes, stored_number
+from convstore.index.words import ANALYZER
+from convstore.log.entry import Totals
+from convstore.mongo.bson_values import stored_bytes, stored_number, utc
 from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SEARCH, conversation_range, segment_id
 
-_WITHOUT_SECTIONS = {"sections": 0, "digest": 0}
+_NUMBERS = ("until", "after", "link", "tokens", "characters", "merges")
+_UNREAD = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,80 +33,131 @@ class StoredSegment:
     Attributes:
         first: Number of the first entry.
         until: Number of the last entry.
-        link: The link of that entry, by which a log that was restored from a backup is recognised.
+        after: The link of the entry before the first one, 0 if there is none.
+        link: The link of the last entry. A log that was restored from a backup has another one.
         tokens: The running total of the log at that entry, to estimate how much was appended since.
         characters: Characters of the texts in it.
-        sections: Its contents; empty if they were not read.
+        merges: How often its oldest texts were merged.
+        read_at: When it was made, or last found by a search, to half a day; None for a new one.
+        is_own: This analyzer made it.
+        part: Its contents; empty if they were not read.
     """
 
     first: int
     until: int
+    after: int
     link: int
     tokens: int
     characters: int
-    sections: Mapping[str, bytes] = field(default_factory=dict)
+    merges: int = 0
+    read_at: datetime | None = None
+    is_own: bool = True
+    part: Segment = field(default_factory=lambda: Segment({}))
+
+
+class Chain(list[StoredSegment]):
+    """Segments that cover a log from its first entry on, each following the one before it."""
+
+    def add(self, document: Document, *, contents: bool = True, only: Sequence[tuple[str, ...]] | None = None) -> None:
+        """Add the segment of a document, or only the words of a query of it, if it follows and is not damaged."""
+        with suppress(ValueError):  # `verify` reports it
+            segment = segment_from(document, contents=contents)
+            if (segment.first, segment.after) == (self.until + 1, self.link):
+                self.append(segment if only is None else replace(segment, part=segment.part.only(only)))
 
     @property
-    def part(self) -> Segment:
-        """Return its contents."""
-        return Segment(self.sections)
+    def until(self) -> int:
+        """Return the number of the last entry that they cover, 0 if there is none."""
+        return self[-1].until if self else 0
+
+    @property
+    def link(self) -> int:
+        """Return the link of that entry, 0 if there is none."""
+        return self[-1].link if self else 0
+
+    @property
+    def tokens(self) -> int:
+        """Return the running total of the log at that entry, 0 if there is none."""
+        return self[-1].tokens if self else 0
+
+    @property
+    def parts(self) -> list[Segment]:
+        """Return their contents."""
+        return [one.part for one in self]
+
+    def ends_with(self, totals: Totals) -> bool:
+        """Return True if the last entry that they cover has these totals."""
+        return (self.until, self.link) == (totals.entries, totals.link)
+
+    def is_read_mark_due(self, now: datetime) -> bool:
+        """Return True if half a day passed since a search was noted in the segments that it read."""
+        return any(one.read_at is None or now - one.read_at > _UNREAD / 2 for one in self[:1])
 
 
 class Segments:
-    """Commands on the ``search`` collection."""
+    """Commands on the ``search`` collection; those of other analyzers are left alone."""
 
     def __init__(self, driver: Driver) -> None:
         self._search = Collection(driver, SEARCH)
 
-    async def chain(self, conversation: str, *, with_sections: bool = True) -> list[StoredSegment]:
-        """Return the segments that cover a conversation from its first entry on without holes. One command.
+    async def documents(self, conversation: str, *, contents: bool = True) -> list[Document]:
+        """Return the documents of a conversation's segments in order. One command."""
+        fields = None if contents else {"sections": 0}
+        return await self._search.find(_own(conversation), fields, order=[("_id", 1)])
 
-        Damaged segments, those of another analyzer, and those after them are left out: the log has it all.
-        """
-        query = between(conversation, *conversation_range(conversation))
-        fields = None if with_sections else _WITHOUT_SECTIONS
-        documents = await self._search.find(query, fields, order=[("_id", 1)])
-        return _chain_of(documents, with_sections=with_sections)
-
-    async def chains(self, conversations: Sequence[str]) -> dict[str, list[StoredSegment]]:
-        """Return the chains of some conversations by id. One command."""
-        documents = await self._search.find({"conversation": {"$in": list(conversations)}})
-        by_id: dict[str, list[Document]] = {}
-        for document in sorted(documents, key=lambda one: str(one["_id"])):
-            by_id.setdefault(str(document["conversation"]), []).append(document)
-        return {conversation: _chain_of(found, with_sections=True) for conversation, found in by_id.items()}
+    def documents_of_all(self, conversations: Iterable[str]) -> AsyncIterator[Document]:
+        """Yield the documents of the segments of some conversations, of each in order. One command or more."""
+        query = {"conversation": {"$in": list(conversations)}, "version": ANALYZER}
+        return self._search.each(query, order=[("conversation", 1), ("_id", 1)])
 
     async def put(
-        self, conversation: str, segment: StoredSegment, *, replaces: StoredSegment | None, at: datetime
+        self,
+        conversation: str,
+        segment: StoredSegment,
+        *,
+        read: Iterable[Document],
+        kept: Iterable[StoredSegment],
+        at: datetime,
     ) -> bool:
-        """Insert a segment, or replace an unchanged one with the same first entry; False if another process was first.
+        """Store a segment, and remove those that were read but are not kept; False if another process was first.
 
-        One command; two if one of another analyzer is replaced.
+        What changed since it was read stays. At most two commands.
         """
-        document = {
-            "_id": segment_id(conversation, segment.first),
+        document: dict[str, object] = {
+            "_id": segment_id(conversation, segment.first, ANALYZER),
             "conversation": conversation,
-            "version": ANALYZER_VERSION,
-            "until": segment.until,
-            "link": segment.link,
-            "tokens": segment.tokens,
-            "characters": segment.characters,
+            "version": ANALYZER,
+            **{name: getattr(segment, name) for name in _NUMBERS},
             "at": at,
-            "sections": dict(segment.sections),
-            "digest": _digest(segment.sections),
+            "read_at": at,
+            "sections": dict(segment.part.sections),
         }
-        key = {"_id": document["_id"], "conversation": conversation}
-        if replaces is not None:
-            return await self._search.replace({**key, "until": replaces.until}, document)
-        if await self._search.insert(document):
-            return True
-        return await self._search.replace({**key, "version": {"$ne": ANALYZER_VERSION}}, document)
+        document["digest"] = _digest(document)
+        keys = {segment_id(conversation, one.first, ANALYZER) for one in kept}
+        old = {one["_id"]: {"$eq": one.get("digest")} for one in read if one["_id"] not in keys}
+        if (replaced := old.pop(document["_id"], None)) is None:
+            is_stored = await self._search.insert(document)
+        else:
+            query = {"_id": document["_id"], "conversation": conversation, "digest": replaced}
+            is_stored = await self._search.replace(query, document)
+        if is_stored and old:
+            same = [{"_id": key, "digest": digest} for key, digest in old.items()]
+            await self._search.delete_many({**between(conversation, *conversation_range(conversation)), "$or": same})
+        return is_stored
 
-    async def drop_covered(self, conversation: str, segment: StoredSegment) -> None:
-        """Remove the segments that another one covers. One command."""
-        low, high = segment_id(conversation, segment.first), segment_id(conversation, segment.until + 1)
-        query = {"conversation": conversation, "_id": {"$gt": low, "$lt": high}, "until": {"$lte": segment.until}}
+    async def drop_from(self, conversation: str, number: int) -> None:
+        """Remove the segments of all analyzers that cover an entry or later ones. One command."""
+        query = {**between(conversation, *conversation_range(conversation)), "until": {"$not": {"$lt": number}}}
         await self._search.delete_many(query)
+
+    async def mark_read(self, conversation: str, at: datetime) -> None:
+        """Store that a search read a conversation, and drop what another analyzer made and nobody read for a day.
+
+        Two commands.
+        """
+        await self._search.update_many(_own(conversation), {"$set": {"read_at": at}})
+        unread = {"version": {"$ne": ANALYZER}, "read_at": {"$not": {"$gte": at - _UNREAD}}}
+        await self._search.delete_many({**between(conversation, *conversation_range(conversation)), **unread})
 
     async def delete(self, conversation: str) -> int:
         """Remove all segments of a conversation, which are few, and return their number. One command."""
@@ -113,42 +168,42 @@ class Segments:
         return await self._search.count(conversation)
 
 
-def segment_from(document: Document, *, with_sections: bool = True) -> StoredSegment:
-    """Return the segment of a document; raise a ValueError if it is damaged, or made by another analyzer."""
+def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
+    """Return the segment of a document that was read with its contents or without; ValueError if it is damaged."""
     try:
-        first = stored_number(int(str(document["_id"]).rpartition(":")[2]), minimum=1)
-        if document["_id"] != segment_id(str(document["conversation"]), first):
-            raise ValueError("the key does not match the conversation")
-        if document["version"] != ANALYZER_VERSION:
-            raise ValueError("it was made by another version of the analyzer")
-        sections = {name: stored_bytes(document["sections"][name]) for name in SECTIONS} if with_sections else {}
-        if with_sections and document["digest"] != _digest(sections):
-            raise ValueError("its contents do not match their digest")
-        until = stored_number(document["until"], minimum=first)
-        link, tokens, characters = (stored_number(document[name]) for name in ("link", "tokens", "characters"))
-        return StoredSegment(first, until, link, tokens, characters, sections)
-    except (KeyError, TypeError, OverflowError) as error:
+        first = stored_number(int(str(document["_id"]).split(":")[1]), minimum=1)
+        if document["_id"] != segment_id(str(document["conversation"]), first, str(document["version"])):
+            raise ValueError("the key does not match the conversation and the analyzer")
+        sections = {}
+        if contents:
+            sections = {name: stored_bytes(document["sections"][name]) for name in SECTIONS}
+            if document["digest"] != _digest(document):
+                raise ValueError("its contents do not match their digest")
+        numbers = {name: stored_number(document[name]) for name in _NUMBERS}
+        if numbers["until"] < first:
+            raise ValueError("it ends before it begins")
+        is_own, read_at = document["version"] == ANALYZER, utc(document["read_at"])
+        return StoredSegment(first, **numbers, read_at=read_at, is_own=is_own, part=Segment(sections))
+    except (IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(repr(error)) from error
 
 
-def _chain_of(documents: Iterable[Document], *, with_sections: bool) -> list[StoredSegment]:
-    chain: list[StoredSegment] = []
+def chain_of(documents: Iterable[Document], *, contents: bool = True) -> Chain:
+    """Return the segments of some documents, without damaged ones and those after them: the log has it all."""
+    chain = Chain()
     for document in documents:
-        start = chain[-1].until + 1 if chain else 1
-        try:
-            segment = segment_from(document, with_sections=with_sections)
-        except ValueError:
-            break  # the log is read instead; `verify` reports it
-        if segment.until < start:
-            continue
-        if segment.first != start:
-            break
-        chain.append(segment)
+        chain.add(document, contents=contents)
     return chain
 
 
-def _digest(sections: Mapping[str, bytes]) -> bytes:
-    digest = hashlib.sha256()
+def _own(conversation: str) -> dict[str, object]:
+    return {**between(conversation, *conversation_range(conversation)), "version": ANALYZER}
+
+
+def _digest(document: Document) -> bytes:
+    """Return the digest of all fields of a document that are read and never change."""
+    header = [str(document["_id"]).partition(":")[2], *(int(document[name]) for name in _NUMBERS)]
+    digest = hashlib.sha256(repr(header).encode())
     for name in SECTIONS:
-        digest.update(hashlib.sha256(sections[name]).digest())
+        digest.update(hashlib.sha256(document["sections"][name]).digest())
     return digest.digest()[:16]

@@ -11,11 +11,11 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntrySource
 from convstore.log.totals import ShownSources
 from convstore.mongo.bson_values import (
     from_stored,
+    reading,
     stored_bytes,
     stored_list,
     stored_number,
@@ -140,10 +140,8 @@ def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
 
 def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
     """Return those of some ids that sources of an entry have; raise a CorruptDocumentError if it is damaged."""
-    try:
+    with reading(document):
         runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in stored_list(document["sources"])]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
     return {number for number in wanted if any(first <= number <= last for first, last in runs)}
 
 
@@ -151,10 +149,8 @@ def shown_in(documents: Iterable[Mapping[str, Any]]) -> dict[bytes, int]:
     """Return the newest distinct sources of some entries, read in order; raise a CorruptDocumentError for damage."""
     shown = ShownSources({})
     for document in documents:
-        try:
+        with reading(document):
             for run in stored_list(document.get("sources", ())):
                 for number, digest in enumerate(_digests_of(run), stored_number(run["first"])):
                     shown.add(digest, number)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptDocumentError(str(document.get("_id")), f"the digests of its sources: {error!r}") from error
     return shown.numbers

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import bson
 
-from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.rows import rows_of
 from convstore.log.state import LeadingSystem, State, ViewStart, system_of
 from convstore.log.summary import SummaryRecord
+from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import (
     from_stored,
+    reading,
     storable,
     stored_bytes,
     stored_list,
@@ -55,7 +57,7 @@ def state_document(state: State) -> dict[str, Any]:
         "aside": state.aside,
         "versions": state.versions,
         "starts": [start_document(start) for start in state.starts],
-        "system": system_document(state.system) if state.system else None,
+        "system": system_document(state.system, state.conversation) if state.system else None,
         "changes": [list(change) for change in state.changes],
     }
     return document | {name: value for name, value in optional.items() if value}
@@ -63,10 +65,9 @@ def state_document(state: State) -> dict[str, Any]:
 
 def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> State:
     """Return the state of a document, given its current summary; raise a CorruptDocumentError if it is damaged."""
-    key = str(document.get("_id"))
-    try:
+    with reading(document):
         conversation = stored_text(document["conversation"])
-        if key != state_id(conversation):
+        if document["_id"] != state_id(conversation):
             raise ValueError("the key does not match the conversation")
         return State(
             conversation,
@@ -79,29 +80,23 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
             starts=starts_in(document),
-            system=_system_from(system) if (system := document.get("system")) is not None else None,
+            system=system_in(document),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(key, repr(error)) from error
 
 
 def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
     """Return token and digest of a state's current summary, empty for none; a CorruptDocumentError if it is damaged."""
     if (summary := document.get("summary")) is None:
         return "", b""
-    try:
+    with reading(document):
         return stored_text(summary["token"]), stored_bytes(summary["digest"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), f"a summary: {error!r}") from error
 
 
 def changes_in(document: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Return the changes of the current summary in a state: last entries and tokens; CorruptDocumentError if not."""
-    try:
+    with reading(document):
         pairs = [stored_list(one) for one in stored_list(document.get("changes", ()))]
         return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
-    except (TypeError, ValueError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
 def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
@@ -113,18 +108,8 @@ def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
 def start_document(start: ViewStart) -> list[Any]:
     """Return a start in the form that states and heads store; later starts compare greater."""
     results = [[to_stored(part) for part in result] for result in start.results]
-    return [
-        start.rewind_entry,
-        start.revision,
-        start.entry,
-        start.first,
-        start.through,
-        start.turn,
-        start.link,
-        to_stored(start.counter),
-        start.policy,
-        results,
-    ]
+    numbers = [start.rewind_entry, start.revision, start.entry, start.first, start.through, start.turn, start.link]
+    return [*numbers, to_stored(start.counter), start.policy, results]
 
 
 def start_from(value: Any) -> ViewStart:
@@ -132,26 +117,14 @@ def start_from(value: Any) -> ViewStart:
     *numbers, counter, policy, results = stored_list(value)
     rewind_entry, revision, entry, first, through, turn, link = map(stored_number, numbers)
     names = tuple((from_stored(id_), from_stored(about)) for id_, about in map(stored_list, stored_list(results)))
-    return ViewStart(
-        rewind_entry,
-        revision,
-        entry,
-        first,
-        through,
-        turn,
-        link,
-        from_stored(counter),
-        stored_text(policy),
-        names,
-    )
+    place = (rewind_entry, revision, entry, first, through, turn, link)
+    return ViewStart(*place, from_stored(counter), stored_text(policy), names)
 
 
 def starts_in(document: Mapping[str, Any]) -> tuple[ViewStart, ...]:
     """Return the starts of views in a state's document; raise a CorruptDocumentError if they are damaged."""
-    try:
+    with reading(document):
         return tuple(map(start_from, stored_list(document.get("starts", ()))))
-    except (TypeError, ValueError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
 def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
@@ -163,25 +136,29 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
     return {name: document[name] for name in _ALWAYS} if is_large else document
 
 
-def system_document(system: LeadingSystem) -> dict[str, Any]:
-    """Return leading system messages in the form that states store."""
-    messages = [{**message_document(one), "ordinal": one.ordinal, "entry": one.entry} for one in system.messages]
-    return {
-        "messages": storable(messages),
+def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
+    """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
+    document = {
+        "messages": storable([{**message_document(one), "ordinal": one.ordinal} for one in system.messages]),
         "through": system.through,
         "rewound": [list(one) for one in system.rewound],
         "counter": to_stored(system.counter),
     }
+    return document | {"digest": _system_digest(document, conversation)}
 
 
-def _system_from(document: Mapping[str, Any]) -> LeadingSystem:
-    messages = (
-        message_from(one, stored_number(one["ordinal"]), stored_text(one["entry"]))
-        for one in stored_list(document["messages"])
-    )
-    ranges = (
-        (stored_number(low), stored_number(high)) for low, high in map(stored_list, stored_list(document["rewound"]))
-    )
-    return LeadingSystem(
-        tuple(messages), stored_number(document["through"]), tuple(ranges), from_stored(document["counter"])
-    )
+def _system_digest(document: Mapping[str, Any], conversation: str) -> bytes:
+    return hashlib.sha256(conversation.encode() + bson.encode(document)).digest()[:DIGEST_BYTES]
+
+
+def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
+    """Return the leading system messages in a state's document; None if only the log has them whole."""
+    try:
+        document, key = dict(state["system"]), str(state["_id"])
+        if document.pop("digest") != _system_digest(document, stored_text(state["conversation"])):
+            return None
+        messages = tuple(message_from(one, one["ordinal"], key) for one in document["messages"])
+        ranges = tuple((low, high) for low, high in document["rewound"])
+        return LeadingSystem(messages, document["through"], ranges, from_stored(document["counter"]))
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -7,7 +7,7 @@ never an upsert: a deleted conversation stays deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.log.entry import Entry, Totals
@@ -30,6 +30,7 @@ class States:
     """Commands on the states of conversations."""
 
     def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._log, self._raw_log = Collection(driver, LOG), Collection(driver, LOG, raw=True)
 
     async def find(self, conversation: str) -> Document | None:
@@ -87,20 +88,22 @@ class States:
 
         None keeps the start of views under a policy, or the leading system messages, as they are stored.
         """
-        changes: dict[str, Any] = {"system": system_document(system)} if system else {}
+        changes: dict[str, Any] = {"system": system_document(system, state.conversation)} if system else {}
         if start:
             others = [one for one in state.starts if one.policy != start.policy]
             changes["starts"] = [start_document(one) for one in (start, *others)[:_MAXIMUM_STARTS]]
         await self._change(state, {}, {"$set": changes})
 
-    async def lease(self, state: State, *, owner: str, at: datetime, until: datetime) -> bool:
+    async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
-        is_free = {"$or": [{"lease.until": {"$exists": False}}, {"lease.until": {"$lt": at}}]}
-        return await self._change(state, is_free, {"$set": {"lease": {"owner": owner, "until": until}}})
+        is_free = {"$or": [{"lease.until": {"$exists": False}}, self._driver.is_past("lease.until")]}
+        taken = self._driver.setting({"lease.owner": owner}, field="lease.until", ahead=time)
+        return await self._change(state, is_free, taken)
 
-    async def renew(self, state: State, *, owner: str, until: datetime) -> bool:
+    async def renew(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Renew a lease; False if it is lost. One command."""
-        return await self._change(state, {"lease.owner": owner}, {"$set": {"lease.until": until}})
+        renewed = self._driver.setting({}, field="lease.until", ahead=time)
+        return await self._change(state, {"lease.owner": owner}, renewed)
 
     async def give_back(self, state: State, *, owner: str, wait_until: datetime | None) -> None:
         """Release a lease. `wait_until` records a failure and the time of the next try. One command."""
@@ -130,6 +133,6 @@ class States:
         update = {"$set": changes, "$unset": {"lease": "", "wait_until": ""}, "$push": kept}
         return await self._change(state, {"lease.owner": owner}, update)
 
-    async def _change(self, state: State, condition: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+    async def _change(self, state: State, condition: Mapping[str, Any], update: Any) -> bool:
         query = {"_id": state_id(state.conversation), "conversation": state.conversation, "revision": state.revision}
         return await self._log.update(query | dict(condition), update)

@@ -9,8 +9,7 @@ from typing import Any
 
 import bson
 
-from convstore.exceptions import CorruptDocumentError
-from convstore.mongo.bson_values import stored_number, stored_text, utc
+from convstore.mongo.bson_values import reading, stored_number, stored_text, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, LOG, conversation_range, scope_filter
@@ -20,7 +19,7 @@ _MAXIMUM_DAYS = 100_000
 _DAY = "%Y-%m-%d"
 _TOTALS = ("active", "turns", "tokens", "view_tokens")
 _HEAD_FIELDS = dict.fromkeys(("conversation", "created_at", *(f"totals.{name}" for name in _TOTALS)), 1)
-_SUMMARY_FIELDS = {"summary.totals": 1, "summary.tokens": 1}
+_SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
 
 _SUMS = {
     "messages": {"$sum": "$count"},
@@ -90,15 +89,15 @@ class Statistics:
                 return
             query["_id"] = {"$gt": documents[-1]["_id"]}
 
-    async def summaries(self, conversations: Sequence[str] | None) -> list[tuple[int, int]]:
-        """Return for each current summary the size of the messages that it covers, and its own. One command."""
+    async def summaries(self, conversations: Sequence[str] | None) -> dict[str, tuple[int, int]]:
+        """Return by conversation the size of the messages that its summary covers, and the summary's. One command."""
         query: dict[str, Any] = {"revision": {"$exists": True}}
         if conversations is not None:
             query["conversation"] = {"$in": list(conversations)}
         async with driver_errors(seconds=None):
             found = self._driver.collection(LOG).find(query, _SUMMARY_FIELDS)
             documents = await found.batch_size(_BATCH).to_list(None)
-        return [_summary_sizes(document) for document in documents if document.get("summary")]
+        return dict(_summary_sizes(document) for document in documents if document.get("summary"))
 
     async def amounts(self, collection: str, conversations: Sequence[str] | None) -> list[Amount]:
         """Measure the documents of a collection, of all or some conversations. One command; the server reads them."""
@@ -119,12 +118,11 @@ class Statistics:
         ]
 
 
-def _summary_sizes(document: Document) -> tuple[int, int]:
-    try:
+def _summary_sizes(document: Document) -> tuple[str, tuple[int, int]]:
+    with reading(document):
         summary = document["summary"]
-        return stored_number(summary["totals"][2]), stored_number(summary["tokens"][1])
-    except (KeyError, TypeError, IndexError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+        sizes = stored_number(summary["totals"][2]), stored_number(summary["tokens"][1])
+        return stored_text(document["conversation"]), sizes
 
 
 def _amount(collection: str, document: Document) -> Amount:
@@ -139,9 +137,7 @@ def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:
 
 
 def _head_totals(document: Document) -> HeadTotals:
-    try:
+    with reading(document, HEADS):
         totals = document["totals"]
         counts = (stored_number(totals[name]) for name in _TOTALS)
         return HeadTotals(stored_text(document["conversation"]), utc(document["created_at"]), *counts)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error), collection=HEADS) from error

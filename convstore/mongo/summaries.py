@@ -24,6 +24,7 @@ class Summaries:
             "_id": summary_id(conversation, record.token),
             "conversation": conversation,
             "folded": [list(result) for result in record.folded],
+            "digest": record.whole_digest,
         }
         await self._summaries.insert(document)
 

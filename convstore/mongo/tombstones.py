@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from pymongo import ReturnDocument
+
 from convstore.mongo.bson_values import utc
-from convstore.mongo.collection import Collection, Document
-from convstore.mongo.driver import Driver
-from convstore.mongo.keys import HEADS, head_id, scope_filter
+from convstore.mongo.collection import Collection, Document, between
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, conversation_range, head_id, scope_filter
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}
 _BY_KEY = (("_id", 1),)
@@ -42,7 +44,8 @@ class Tombstones:
     """Commands on the ``heads`` collection that end conversations."""
 
     def __init__(self, driver: Driver) -> None:
-        self._heads = Collection(driver, HEADS)
+        self._driver, self._heads = driver, Collection(driver, HEADS)
+        self._others = [Collection(driver, name) for name in (LOG, SUMMARIES, ANNOTATIONS, SEARCH)]
 
     async def find(self, scope: Mapping[str, str]) -> HeadKey | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""
@@ -76,11 +79,11 @@ class Tombstones:
         order = [("updated_at", 1), ("_id", 1)]
         return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
-    async def write_tombstone(self, head: HeadKey, *, at: datetime, sweep_at: datetime, pruned: bool) -> bool:
+    async def write_tombstone(self, head: HeadKey, *, at: datetime, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
 
         With `pruned`, only if the head was not opened or refreshed since it was read: a concurrent writer then starts a
-        new conversation and writes its batch there. After `sweep_at`, no append can still be in flight.
+        new conversation and writes its batch there. After `sweep_after`, no append can still be in flight.
         """
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
@@ -90,16 +93,16 @@ class Tombstones:
             "head": head.key,
             "marks": {key: _mark(key, value) for key, value in head.scope.items()},
             "pruned": pruned,
-            "sweep_at": sweep_at,
             "swept": False,
         }
+        written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
         key = {"_id": _tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
-        await self._heads.update(key, {"$set": tombstone}, upsert=True)
+        await self._heads.update(key, written, upsert=True)
         ended = await self._heads.delete_one(query)
         if ended:
             # Written again: a concurrent sweep may have dropped it because it still found the head.
-            await self._heads.update(key, {"$set": tombstone}, upsert=True)
+            await self._heads.update(key, written, upsert=True)
         return ended
 
     async def was_pruned(self, conversation: str) -> bool:
@@ -109,28 +112,45 @@ class Tombstones:
 
     async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:
         """Return ended conversations with these scope values that were not swept yet, ordered by key. One command."""
-        query: dict[str, Any] = {f"marks.{key}": _mark(key, value) for key, value in partial_scope.items()}
-        query |= {"sweep_at": {"$exists": True}, "swept": {"$ne": True}}
+        query = {"sweep_at": {"$exists": True}, "swept": {"$ne": True}, **_marks_filter(partial_scope)}
         return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, order=_BY_KEY)]
 
-    async def due(self, *, at: datetime, limit: int) -> list[str]:
-        """Return ended conversations whose sweep is due. One command."""
-        found = await self._heads.find({"sweep_at": {"$lte": at}}, {"_id": 1}, limit=limit)
-        return [_ended(tombstone) for tombstone in found]
+    async def due(self, partial_scope: Mapping[str, str], *, limit: int) -> list[str]:
+        """Return ended conversations with these scope values whose sweep is due. One command."""
+        query = self._driver.is_past("sweep_at") | _marks_filter(partial_scope)
+        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, limit=limit)]
 
-    async def is_ended(self, conversation: str) -> bool:
+    async def take(self, conversation: str, *, time: timedelta) -> Document | None:
+        """Take a sweep that is due; None if another process has it. After that time it is due again. One command."""
+        query = {"_id": _tombstone_id(conversation), **self._driver.is_past("sweep_at")}
+        update = self._driver.setting({}, field="sweep_at", ahead=time)
+        async with driver_errors():
+            taken: Document | None = await self._heads.driver_collection.find_one_and_update(
+                query, update, return_document=ReturnDocument.AFTER
+            )
+        return taken
+
+    async def is_ended(self, conversation: str, tombstone: Document | None = None) -> bool:
         """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both."""
-        tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
+        tombstone = tombstone or await self._heads.find_one({"_id": _tombstone_id(conversation)})
         if tombstone is None:
             return False
         head = {"_id": tombstone.get("head"), "conversation": conversation}
         return await self._heads.find_one(head, {"_id": 1}) is None
 
-    async def swept(self, conversation: str, *, at: datetime, again: datetime) -> None:
-        """Record a sweep that was due; drop the tombstone after the second one. Two commands, then one."""
-        due = {"_id": _tombstone_id(conversation), "sweep_at": {"$lte": at}}
-        if not await self._heads.delete_one({**due, "swept": True}):
-            await self._heads.update(due, {"$set": {"sweep_at": again, "swept": True}})
+    async def clear(self, conversation: str) -> None:
+        """Delete what came late to an ended conversation. One range delete in each collection."""
+        for collection in self._others:
+            await collection.delete_many(between(conversation, *conversation_range(conversation)))
+
+    async def swept(self, tombstone: Document, *, again_after: timedelta) -> None:
+        """Record a sweep that was taken, and drop the tombstone after the second, unless it was written again."""
+        taken = {"_id": tombstone["_id"], "sweep_at": tombstone["sweep_at"]}
+        if tombstone.get("swept"):
+            await self._heads.delete_one(taken)
+        else:
+            again = self._driver.setting({"swept": True}, field="sweep_at", ahead=again_after)
+            await self._heads.update(taken, again)
 
 
 def _is_closed(at: datetime) -> dict[str, Any]:
@@ -144,6 +164,10 @@ def _tombstone_id(conversation: str) -> str:
 
 def _ended(tombstone: Document) -> str:
     return str(tombstone["_id"]).partition(":")[2]
+
+
+def _marks_filter(partial_scope: Mapping[str, str]) -> dict[str, Any]:
+    return {f"marks.{key}": _mark(key, value) for key, value in partial_scope.items()}
 
 
 def _mark(key: str, value: object) -> str:

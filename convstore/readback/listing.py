@@ -11,10 +11,12 @@ from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log_queries import LogQueries
+from convstore.readback.page import remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.values.models import SourcePage
 from convstore.values.scope import Scope
 
 _MAX_LISTED = 20
@@ -32,14 +34,16 @@ class Listing:
     def __init__(self, reader: LogReader, queries: LogQueries, *, codec: Codec) -> None:
         self._reader, self._queries, self._codec = reader, queries, codec
 
-    async def read(self, scope: Scope, request: Request) -> str:
+    async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """Return the newest results and long messages, and the turns before the view, on one page.
 
         If this store has not loaded a view, all turns count as earlier ones.
         """
         cached = await self._reader.find(scope)
-        if cached is None:
-            return _NOTHING
+        listed = await self._listed(cached, request) if cached else []
+        return "\n".join([*(listed or [_NOTHING]), *remarks([], [], [], request)]), SourcePage()
+
+    async def _listed(self, cached: CachedConversation, request: Request) -> list[str]:
         async with self._reader.reading(cached):
             snapshot = await self._reader.snapshot(cached)
             results = await self._reader.newest_results(cached, limit=_MAX_LISTED)
@@ -47,12 +51,12 @@ class Listing:
             questions = await self._questions(snapshot)
         readable = sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]
         title = "Tool results and long messages" if messages else "Tool results"
-        title += " that can be read, newest first (tool_message_id: tool and its arguments, source ids):"
-        room = request.characters - _MESSAGE
+        title += " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, source ids):"
+        room = request.characters - _MESSAGE - sum(weight(line) + 1 for line in remarks([], [], [], request))
         listed = _fitting(title, map(_line, readable), room - room // 3 * bool(questions))
         room -= sum(weight(line) + 1 for line in listed)
         earlier = "Earlier turns, newest first (message id, date, question); pass find to search everything:"
-        return "\n".join([*listed, *_fitting(earlier, questions, room)]) or _NOTHING
+        return [*listed, *_fitting(earlier, questions, room)]
 
     async def _long_messages(self, snapshot: Snapshot) -> list[EntryMessage]:
         """Return the newest long human and AI messages that are active, among the newest entries."""
@@ -88,9 +92,10 @@ def _view_start(cached: CachedConversation) -> tuple[int, int] | None:
 
 def _line(message: EntryMessage) -> str:
     if message.type != "tool":
-        return f"{in_one_line(message.id)}: {message.type} message of {message.tokens} tokens"
+        return f"{in_one_line(message.id)}: {message.type} message of {message.tokens} tokens, m{message.ordinal}"
     called = in_line(f"{message.tool or 'tool'} {message.arguments}".strip(), _CALL_CHARACTERS)
-    return f"{in_one_line(message.id)}: {called}" + (f", source ids {message.sources}" if message.sources else "")
+    sources = f", source ids {message.sources}" if message.sources else ""
+    return f"{in_one_line(message.id)}: {called}, m{message.ordinal}{sources}"
 
 
 def _fitting(title: str, lines: Iterable[str], room: int) -> Sequence[str]:

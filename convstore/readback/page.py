@@ -6,18 +6,21 @@ texts are read. Text that the model sent is quoted on one line and cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from convstore.messages.text import fold, in_one_line
+from convstore.messages.text import fold
 from convstore.messages.tokens import fitting, weight
+from convstore.readback.cursor import last_line
 from convstore.readback.passages import Passage, in_line
 from convstore.readback.request import Request
-from convstore.readback.text_search import matches, snippets
-from convstore.sources.source import FoundSource
+from convstore.readback.text_search import matches, snippets, windows_with_words
+from convstore.sources.source import FoundSource, write_ids
+from convstore.values.models import SourcePage
 
 _MIN_TEXT = 200
+_MAX_WITH_WORDS = 8
 _NAMED = 20
 _NAME_CHARACTERS = 60
 MAX_APPENDS = 8
@@ -28,7 +31,7 @@ MAX_APPENDS = 8
 class Piece:
     """A part of a passage and the item of its source; both are empty until they are read.
 
-    `found` is the item that the tool returned. It stays None if it is too large to read.
+    `found` is the item that the tool returned. It stays None if it is too large to read. `block` is an image or file.
     """
 
     passage: Passage
@@ -36,6 +39,7 @@ class Piece:
     end: int
     text: str = ""
     found: FoundSource | None = None
+    block: Any = None
 
     def cut(self, length: int) -> Piece:
         """Return the first `length` characters of the piece."""
@@ -53,6 +57,7 @@ class Page:
         parts: The pieces that the page shows.
         following: Cursor of the next page, "" on the last page.
         appends: Tokens of the appends whose payloads the page reads.
+        has_match: It shows a match of a search.
     """
 
     room: int
@@ -60,6 +65,7 @@ class Page:
     parts: list[Piece] = field(default_factory=list)
     following: str = ""
     appends: set[str] = field(default_factory=set)
+    has_match: bool = False
 
     def room_for(self, passage: Passage) -> int:
         """Return the room that remains for the text of a passage."""
@@ -82,10 +88,44 @@ class Page:
             self.appends.add(passage.ref.token)
 
     @property
-    def text(self) -> Iterator[str]:
-        """Yield the page as text for a model."""
+    def shown(self) -> list[Any]:
+        """Return the page for a model: texts under their headers, each followed by the image or file it describes."""
+        shown = list[Any]()
         for part in self.parts:
-            yield f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}"
+            shown.append(f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}")
+            shown += [part.block] if part.block else []
+        return shown
+
+
+@dataclass(slots=True)
+class Answer:
+    """A page with the lines after its texts.
+
+    Attributes:
+        shown: Texts, each under a header, images and files.
+        lines: What could not be done.
+        page: The values for a program; their cursor is the position at which the page ended.
+        request: What it answers, by ordinals and source numbers; its cursor may hold it whole.
+    """
+
+    shown: list[Any]
+    lines: list[str]
+    page: SourcePage
+    request: Request
+
+    def written(self) -> tuple[Any, SourcePage]:
+        """Return the page, a text or blocks, and its values; the last line, and the cursor, say how to read on."""
+        cursor = self.request.cursor_at(self.page.next_cursor) if self.page.next_cursor else ""
+        page = self.page.model_copy(update={"next_cursor": cursor or None})
+        texts, blocks = list[str](), list[Any]()
+        for part in (*self.shown, *self.lines, last_line(cursor)):
+            if isinstance(part, str):
+                texts.append(part)
+            else:
+                blocks += [{"type": "text", "text": "\n".join([*texts, ""])}, part]
+                texts = []
+        text = "\n".join(texts)
+        return ([*blocks, {"type": "text", "text": text}] if blocks else text), page
 
 
 def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[list[Piece], str]:
@@ -138,9 +178,21 @@ def fill_matches(page: Page, piece: Piece, find: str) -> None:
             return
         end = _end_after_match(piece.text, find, start, start + max(fitting(excerpt, room), 1))
         page.add(Piece(passage, piece.start + start, piece.start + end, piece.text[start:end], piece.found))
+        page.has_match = True
         if end < stop:
             page.following = f"{passage.key}@{piece.start + end}"
             return
+
+
+def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:
+    """Add the best passages with words of a search to the last page of its exact matches, as far as they fit."""
+    for index, start, end in windows_with_words([piece.text for piece in pieces], find, limit=_MAX_WITH_WORDS):
+        piece, text = pieces[index], pieces[index].text[start:end]
+        text = text[: fitting(text, page.room_for(piece.passage))]
+        shown, begin = [part for part in page.parts if part.passage is piece.passage], piece.start + start
+        is_new = all(begin + len(text) <= part.start or part.end <= begin for part in shown)
+        if is_new and len(text) >= min(end - start, _MIN_TEXT):
+            page.add(Piece(piece.passage, begin, begin + len(text), text, piece.found))
 
 
 def _end_after_match(text: str, find: str, start: int, end: int) -> int:
@@ -152,29 +204,39 @@ def _end_after_match(text: str, find: str, start: int, end: int) -> int:
 
 def no_match(request: Request, page: Page | None = None) -> str:
     """Return the line for a search without a match."""
-    so_far = " in what was read so far" if page and page.following else ""
-    return f"No match for '{_quoted(request.find, 50)}'{so_far}."
+    text = f"No match for '{_quoted(request.find, 50)}'"
+    if page and page.following:
+        return f"{text} in what was read so far."
+    if page and page.parts:
+        return f"{text} as it stands; these passages have its words."
+    return f"{text}. Try other words{', or find without ids' if request.names else ''}."
 
 
-def unknown_cursor(request: Request) -> str:
-    """Return the line for an invalid cursor."""
-    return f"Unknown cursor '{_quoted(request.cursor, 50)}'. Ask again without a cursor."
+def unknown_cursor(request: Request) -> Answer:
+    """Return the answer to an invalid cursor."""
+    text = f"Unknown cursor '{_quoted(request.cursor, 50)}'. Ask again without a cursor."
+    return Answer([text], remarks([], [], [], request), SourcePage(), Request())
 
 
-def remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
-    """Return the lines about parts of a call that could not be done, in three eighths of a page at most."""
-    lines = _not_found(names, valid, room=request.characters // 4)
+def remarks(names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], request: Request) -> list[str]:
+    """Return the lines about parts of a call that could not be done, in three eighths of a page at most.
+
+    Args:
+        names: The names that were not found.
+        valid: Ids that the conversation has.
+        numbers: Source numbers that it has.
+        request: The call.
+    """
+    lines = _not_found(names, valid, numbers, room=request.characters // 4) if names else []
     room = request.characters * 3 // 8 - sum(weight(line) + 1 for line in lines)
     for remark in request.remarks:
-        room -= len(remark) + 1
+        room -= weight(remark) + 1
         lines += [remark] if room >= 0 else []
     return lines
 
 
-def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -> list[str]:
-    """Return a line with the names that were not found and valid ones; an empty list if all were found."""
-    if not names:
-        return []
+def _not_found(names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], *, room: int) -> list[str]:
+    """Return a line with the names that were not found, and what there is instead."""
     named: list[str] = []
     room_left = room // 2 - len("Not found: , and 10000 more.")
     for name in names[:_NAMED]:
@@ -184,12 +246,20 @@ def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -
             break
         named.append(text)
     rest = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
-    ids, room_left = list[str](), room // 2 - len(" Valid ids: .")
-    for id_ in map(in_one_line, valid):
-        room_left -= weight(id_) + 2
-        ids += [id_] if room_left >= 0 else []
-    line = f"Not found: {', '.join(named)}{rest}."
-    return [line + (f" Valid ids: {', '.join(ids)}." if ids else "")]
+    line, room = f"Not found: {', '.join(named)}{rest}.", room // 2
+    is_number = all(isinstance(name, int) for name in names)
+    existing = write_ids(numbers) or "none" * is_number
+    for label, hints in (
+        ("Valid ids", [] if is_number and existing != "none" else valid),
+        ("Source numbers here", existing.split(", ")),
+    ):
+        kept = list[str]()
+        room -= len(f" {label}: .")
+        for hint in filter(None, hints):
+            room -= weight(hint) + 2
+            kept += [hint] if room >= 0 else []
+        line += f" {label}: {', '.join(kept)}." if kept else ""
+    return [line]
 
 
 def _quoted(text: Any, limit: int) -> str:

@@ -8,34 +8,40 @@ payload chunks that hold them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
 from convstore.log.stored_message import read_message
-from convstore.messages.text import fold
+from convstore.messages.media import shown_block
+from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.log_queries import LogQueries
+from convstore.readback.cursor import Place, read_cursor
+from convstore.readback.names import Names
 from convstore.readback.page import (
     MAX_APPENDS,
+    Answer,
     Page,
     Piece,
     fill_matches,
     fill_texts,
+    fill_words,
     next_texts,
     no_match,
     remarks,
     unknown_cursor,
 )
 from convstore.readback.passages import (
-    Cursor,
     Passage,
+    StoredBlock,
     in_order,
     is_compared,
     passage_of_source,
     passages_of,
-    read_cursor,
 )
 from convstore.readback.request import Request
 from convstore.readback.source_values import page_source
@@ -43,13 +49,14 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.places import read_item
+from convstore.sources.source import read_ids
 from convstore.values.models import Source, SourcePage
-from convstore.values.scope import MAX_IDS, Scope, id_problem
+from convstore.values.scope import Scope
 
-_LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
 """Characters that a message takes in addition to its text, by `approximate_tokens`."""
-_MAX_SUGGESTED = 5
+_MAX_SUGGESTED, _MAX_NUMBERED = 5, 100
+"""Newest results whose ids, and whose source numbers, an answer names if others were not found."""
 _READ_AT_ONCE = 4_000_000
 _ITEMS_AT_ONCE = 1_000_000
 """Maximum number of characters read for the items of the sources on a page."""
@@ -62,19 +69,17 @@ _Range = tuple[PayloadRef, int, int]
 class Pager:
     """Answers requests of a model or a program with pages."""
 
-    def __init__(self, reader: LogReader, *, codec: Codec) -> None:
-        self._reader, self._codec = reader, codec
+    def __init__(self, reader: LogReader, queries: LogQueries, *, codec: Codec) -> None:
+        self._reader, self._names, self._codec = reader, Names(reader, queries), codec
 
-    async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
-        """Return one page for some ids or a cursor, as text for the model and as values for the program.
-
-        Both name the ids that were not found. The method never raises on invalid arguments from a model.
-        """
+    async def read(self, scope: Scope, request: Request) -> Answer:
+        """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""
         cached = await self._reader.find(scope)
         if cached is None:
-            missing = request.names
-            unknown = [] if missing else [unknown_cursor(request)]
-            return "\n".join([*unknown, *remarks(missing, [], request), "End."]), SourcePage(not_found=missing)
+            if request.cursor:
+                return unknown_cursor(request)
+            lines = remarks(request.names, [], [], request)
+            return Answer([], lines, SourcePage(not_found=request.names), Request())
         async with self._reader.reading(cached):
             return await self._read(cached, request)
 
@@ -93,79 +98,45 @@ class Pager:
         if cached is None:
             return SourcePage(not_found=request.names)
         async with self._reader.reading(cached):
-            passages, not_found = await self._collect(cached, request, sources_only=True)
+            named = await self._names.find(cached, request, exactly=True)
+            each = [*((row, source) for row in named.rows for source in row.sources), *named.sources]
+            passages = in_order([passage_of_source(source, row, self._codec) for row, source in each])
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
                     f"{str(request.cursor)[:50]!r} is not a cursor of this call; start again without a cursor"
                 )
-            return self._source_page(page, not_found, request)
+            return self._source_page(page, named.missing, request)
 
-    async def _read(self, cached: CachedConversation, request: Request) -> tuple[str, SourcePage]:
-        passages, not_found = await self._collect(cached, request)
-        valid = await self._reader.newest_results(cached, limit=_MAX_SUGGESTED) if not_found else []
-        lines = remarks(not_found, [message.id for message in valid], request)
-        room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
+    async def _read(self, cached: CachedConversation, request: Request) -> Answer:
+        named = await self._names.find(cached, request)
+        places = [Place(row.message.ordinal, row.entry.first) for row in named.rows]
+        numbers = [source.id for _, source in named.sources]
+        said = [*named.remarks, *request.remarks]
+        request = replace(request, tool_message_ids=(), places=places, source_ids=numbers, remarks=said)
+        request = request.cut_for_cursor()
+        rows, sources = named.rows[: len(request.places)], named.sources[: len(request.source_ids)]
+        passages = await self._passages(rows, await self._compared(cached, rows, request))
+        passages = in_order([*passages, *(passage_of_source(source, row, self._codec) for row, source in sources)])
+        lines = await self._remarks(cached, named.missing, request)
+        room = request.characters - sum(weight(line) + 1 for line in lines) - request.last_line_room - _MESSAGE
         page = await self._page(cached, request, passages, room=room)
         if page is None:
-            return "\n".join([unknown_cursor(request), *lines, "End."]), SourcePage(not_found=not_found)
-        shown, remark_of = list(page.text), {f"{passage.key}@0": passage.remark for passage in passages}
-        if request.find and passages and not shown:
-            shown = [no_match(request, page)]
+            return unknown_cursor(request)
+        remark_of = {f"{passage.key}@0": passage.remark for passage in passages}
+        if request.find and passages and not page.has_match:
+            lines.insert(0, no_match(request, page))
         remark = remark_of.get(page.following, "")
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
-        last = f'More: cursor="{page.following}"' if page.following else "End."
-        return "\n".join([*shown, *lines, last]), self._source_page(page, not_found, request)
+        return Answer(page.shown, lines, self._source_page(page, named.missing, request), request)
 
-    async def _collect(
-        self, cached: CachedConversation, request: Request, *, sources_only: bool = False
-    ) -> tuple[list[Passage], list[int | str]]:
-        """Return the passages of the requested ids, and the ids that the conversation does not have."""
-        if not request.names:
-            passages = await self._collect_at(cached, read_cursor(request.cursor))
-            return [passage for passage in passages if passage.source or not sources_only], []
-        rows, missing_ids = await self._find_messages(cached, request.tool_message_ids[:MAX_IDS])
-        numbers = list(dict.fromkeys(request.source_ids))
-        found = await self._reader.log.sources_by_id(cached.conversation, numbers) if numbers else {}
-        if sources_only:
-            passages = [passage_of_source(source, row, self._codec) for row in rows for source in row.sources]
-        else:
-            passages = await self._passages(rows, await self._compared(cached, rows, request))
-        named = [found[number] for number in numbers if number in found]
-        passages += [passage_of_source(source, row, self._codec) for row, source in named]
-        missing_numbers = [number for number in numbers if number not in found]
-        return in_order(passages), [*missing_ids, *missing_numbers]
-
-    async def _collect_at(self, cached: CachedConversation, cursor: Cursor | None) -> list[Passage]:
-        """Return the passage that a cursor continues."""
-        if cursor is None:
-            return []
-        if cursor.source_id is not None:
-            found = await self._reader.log.sources_by_id(cached.conversation, [cursor.source_id])
-            return [passage_of_source(source, row, self._codec) for row, source in found.values()]
-        row = await self._reader.log.message_at(cached.conversation, cursor.ordinal or 0)
-        if row is None:
-            return []
-        payloads = await self._compared(cached, [row], Request(cursor=cursor.key))
-        return [passage for passage in await self._passages([row], payloads) if passage.key == cursor.key]
-
-    async def _find_messages(
-        self, cached: CachedConversation, ids: Sequence[str]
-    ) -> tuple[list[StoredMessageRow], list[str]]:
-        """Return messages by message id or by the id of their call, and the ids that match neither."""
-        ids = list(dict.fromkeys(ids))
-        valid = [id_ for id_ in ids if not id_problem(id_)]
-        by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
-        calls = [id_ for id_ in valid if id_ not in by_id]
-        results = await self._reader.log.messages_by_call(cached.conversation, calls) if calls else []
-        rows: list[StoredMessageRow] = []
-        missing = []
-        for id_ in ids:
-            found = [by_id[id_]] if id_ in by_id else [row for row in results if row.message.call == id_]
-            rows += found
-            missing += [] if found else [id_]
-        return rows, missing
+    async def _remarks(self, cached: CachedConversation, missing: Sequence[int | str], request: Request) -> list[str]:
+        """Return the lines about what could not be done, with what there is instead of missing names."""
+        newest = await self._reader.newest_results(cached, limit=_MAX_NUMBERED) if missing else []
+        valid = [in_one_line(message.id) for message in newest[:_MAX_SUGGESTED]]
+        numbers = (number for message in newest for number in read_ids(message.sources))
+        return remarks(missing, valid, numbers, request)
 
     async def _page(
         self, cached: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int
@@ -183,6 +154,8 @@ class Pager:
         page = Page(
             room, request.characters // 8, appends={one.compared_append for one in passages if one.compared_append}
         )
+        largest = 0 if request.find else room
+        passages = [one if one.overhead(page.label) + one.length < largest else one.named_only() for one in passages]
         if request.find:
             await self._fill_matches(cached, page, passages, offset, request.find)
         else:
@@ -195,11 +168,13 @@ class Pager:
         self, cached: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
     ) -> None:
         """Add the text around each match, starting at an offset of the first passage; the reads are bounded."""
+        first: list[Piece] = []
         for _ in range(_MAX_ROUNDS):
             pieces = _next_pieces(page, passages, offset)
             if not pieces:
                 break
             await self._read_pieces(cached, pieces)
+            first = first or pieces
             await run_in_thread_if_long(
                 partial(_fill, page, pieces, find), characters=sum(len(piece.text) for piece in pieces)
             )
@@ -212,6 +187,10 @@ class Pager:
         remaining = [passage for index, passage in enumerate(passages) if index or offset < passage.length]
         if remaining:
             page.following = f"{remaining[0].key}@{offset if remaining[0] is passages[0] else 0}"
+        else:
+            await run_in_thread_if_long(
+                partial(fill_words, page, first, find), characters=4 * sum(len(piece.text) for piece in first)
+            )
 
     async def _read_pieces(self, cached: CachedConversation, pieces: Sequence[Piece]) -> None:
         """Read the texts of pieces and the items of their sources, with one read for each append."""
@@ -219,6 +198,8 @@ class Pager:
         room = _ITEMS_AT_ONCE
         for piece in pieces:
             passage = piece.passage
+            if isinstance(passage.block, StoredBlock) and passage.block.ref:
+                wanted.append((passage.block.ref, passage.block.range.start, passage.block.range.end))
             if passage.ref is None:
                 piece.text = passage.text[piece.start : piece.end]
                 if passage.source:
@@ -231,7 +212,10 @@ class Pager:
                 room -= passage.source.place.rest
         found = dict(zip(wanted, await self._reader.log.payload_ranges(cached.conversation, wanted), strict=True))
         for piece in pieces:
-            passage = piece.passage
+            passage, block = piece.passage, piece.passage.block
+            if isinstance(block, StoredBlock) and block.ref:
+                block = self._codec.decode(found[block.ref, block.range.start, block.range.end])
+            piece.block = shown_block(block)
             if passage.ref is None:
                 continue
             if passage.source and (item := found.get((passage.ref, *_item(passage.source)))) is not None:
@@ -256,7 +240,7 @@ class Pager:
         """
         cursor, room = read_cursor(request.cursor), 2**62 if request.find else request.characters
         first_row = next(
-            (index for index, row in enumerate(rows) if not cursor or _names_part_of(row, cursor)), len(rows)
+            (index for index, row in enumerate(rows) if not cursor or _has_part(row, cursor.key)), len(rows)
         )
         wanted: list[EntryMessage] = []
         tokens, remaining = set[str](), _READ_AT_ONCE
@@ -320,6 +304,6 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
     return pieces if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages) else []
 
 
-def _names_part_of(row: StoredMessageRow, cursor: Cursor) -> bool:
-    """Return True if a cursor names a passage of a message."""
-    return row.message.ordinal == cursor.ordinal or any(source.id == cursor.source_id for source in row.sources)
+def _has_part(row: StoredMessageRow, key: str) -> bool:
+    """Return True if a passage of a message has a key."""
+    return key.partition(".")[0] == f"m{row.message.ordinal}" or any(str(source.id) == key for source in row.sources)

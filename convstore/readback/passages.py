@@ -1,12 +1,10 @@
 """Splits a stored message into named passages that can be read page by page.
 
-A passage is read from beginning to end. Its key and an offset form a cursor: ``11@4000`` continues in source 11,
-``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second additional part of that message.
+A passage is read from beginning to end; `cursor` has the keys by which a page continues it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,9 +13,10 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntrySource, PayloadRef
+from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import text_of
-from convstore.messages.tokens import fitting, weight
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, IMAGE_TOKENS, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.dedup import SHOWN_ABOVE, Result, deduplicated
@@ -30,36 +29,30 @@ _MIN_COMPARED = 1_000
 """A shorter content is shown in addition to its sources, even if it repeats them."""
 _MAX_COMPARED = 1_000_000
 """Maximum size of a payload, in characters, for which repeated texts are removed before it is shown."""
+_MAX_BLOCKS = 8_000_000
+"""The same for a content of blocks, which is read whole because there may be images among them."""
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _REST = "What follows is what else the tool said, the texts apart."
 _WRAPPER_LENGTHS = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
 """Lengths of wrappers around a list of items that add no content; all differ, so none can hide one more value."""
 _REPLACEMENT = "\ufffd"
-_CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{1,6})?)@(?P<offset>\d{1,15})", re.ASCII)
 
 
-class Cursor(NamedTuple):
-    """The position where a page ended: its passage, and the source or the ordinal of the message it belongs to."""
+class StoredBlock(NamedTuple):
+    """An image or file in a payload."""
 
-    key: str
-    source_id: int | None
-    ordinal: int | None
-    offset: int
+    range: PayloadRange
+    ref: PayloadRef | None
 
 
-def read_cursor(text: Any) -> Cursor | None:
-    """Parse a cursor; return None if the text is not a cursor.
-
-    >>> read_cursor("11@4000")
-    Cursor(key='11', source_id=11, ordinal=None, offset=4000)
-    """
-    found = _CURSOR.fullmatch(text.strip()) if isinstance(text, str) else None
-    if not found:
-        return None
-    source, ordinal = found["source"], found["ordinal"]
-    return Cursor(
-        found["key"], int(source) if source else None, int(ordinal) if ordinal else None, int(found["offset"])
-    )
+def block_weight(block: Any) -> int:
+    """Return the weight of an image or file on a page, 0 for None: that of its tokens, and a little for its size."""
+    if block is None:
+        return 0
+    is_stored = isinstance(block, StoredBlock)
+    size = block.range.end - block.range.start if is_stored else len(text_of(block))
+    about = block.range.about if is_stored else media_description(block)
+    return IMAGE_TOKENS * CHARACTERS_PER_TOKEN + size // 1_000 if about.startswith("image") else size
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +73,7 @@ class Passage:
         compared_append: Token of the append whose payload was read to find repeated texts, "" for none.
         is_deferred: True if it may repeat others but was not compared yet; no page shows it.
         remark: Line that announces it on the page before; it begins a new page.
+        block: The image or file that the text describes, or where a payload holds it; None if no page shows it.
     """
 
     key: str
@@ -95,6 +89,7 @@ class Passage:
     is_deferred: bool = False
     remark: str = ""
     suffix: str = ""
+    block: Any = None
 
     def header(self, start: int, end: int, *, limit: int) -> str:
         """Return the header line for a part of the passage; its label is cut to a weight.
@@ -105,8 +100,12 @@ class Passage:
         return f"{self._name(limit)}, characters {start}-{end} of {self.length}"
 
     def overhead(self, limit: int) -> int:
-        """Return the maximum weight of its header line on a page."""
-        return weight(self._name(limit)) + _NUMBERS
+        """Return the maximum weight of its header line and its block on a page."""
+        return weight(self._name(limit)) + _NUMBERS + block_weight(self.block)
+
+    def named_only(self) -> Passage:
+        """Return the passage with a text in place of its image or file."""
+        return replace(self, block=None) if self.block is not None else self
 
     def _name(self, limit: int) -> str:
         return self.label[: fitting(self.label, limit - len(self.suffix))].rstrip() + self.suffix
@@ -115,8 +114,11 @@ class Passage:
 def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     """Return True if a message's payload must be read whole first, because its content may repeat other passages."""
     ref = row.message.payload
-    if ref is None or ref.ends[-1] > _MAX_COMPARED or row.message.type != "tool":
+    if ref is None or row.message.type != "tool":
         return False
+    has_blocks = isinstance(message.content, PayloadRange) and not message.content.raw
+    if has_blocks or ref.ends[-1] > _MAX_COMPARED:
+        return has_blocks and ref.ends[-1] <= _MAX_BLOCKS
     return bool(row.sources) or getattr(message, "artifact", None) is not None
 
 
@@ -131,14 +133,15 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
         row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
     texts = [passage_of_source(source, row, codec) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
-    content = _of_value(label, message.content, ref, payload)
+    content = _of_value(label, _blocks_in(message.content, payload, codec), ref, payload)
     parts = _Parts(content, _artifact(row, message, payload, codec))
-    if payload is not None or ref is None:
+    if ref is None or (payload is not None and len(payload) <= _MAX_COMPARED):
         parts = _without_repeats(codec, row, getattr(message, "artifact", None), payload or "", parts)
     elif not is_compared(row, message) and _is_long(content, texts):
         parts = parts._replace(content=[replace(passage, remark=_REPEATED) for passage in content])
     listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload)]
-    own = [replace(passage, key=f"{key}.{position}" if position else key) for position, passage in enumerate(listed)]
+    names = [f"{key}.{position}" if position else key for position in range(len(listed))]
+    own = [replace(one, key=name, suffix=f", {key}") for one, name in zip(listed, names, strict=True)]
     if ref is None or not is_compared(row, message):
         return [*texts, *own]
     return [
@@ -236,13 +239,28 @@ def in_line(text: Any, limit: int) -> str:
 def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
     """Split a content or an artifact into passages; parts in the payload become separate passages."""
     label = _one_line(label)
+    if is_media(value) or (isinstance(value, PayloadRange) and value.is_media):
+        in_payload = isinstance(value, PayloadRange)
+        text = f"[{value.about if in_payload else media_description(value)}]"
+        return [Passage("", label, len(text), text=text, block=StoredBlock(value, ref) if in_payload else value)]
     if isinstance(value, PayloadRange):
         return [_stored(label, value.start, value.end, ref, payload)]
     parts = _parts_of(value)
-    if any(isinstance(part, PayloadRange) for _, part in parts):
+    if any(isinstance(part, PayloadRange) or is_media(part) for _, part in parts):
         return [passage for name, part in parts for passage in _of_value(f"{label}, {name}", part, ref, payload)]
     text = text_of(value)
     return [Passage("", label, len(text), text=text)]
+
+
+def _blocks_in(content: Any, payload: str | None, codec: Codec) -> Any:
+    """Return the blocks of a content in a payload that was read, if there are images or files among them."""
+    if payload is None or not isinstance(content, PayloadRange) or content.raw:
+        return content
+    try:
+        blocks = codec.decode(payload[content.start : content.end])
+    except ValueError:
+        return content  # a type unknown to this process: the passage shows the stored form
+    return blocks if type(blocks) is list and any(map(is_media, blocks)) else content
 
 
 def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None) -> Passage:
@@ -254,8 +272,13 @@ def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: s
 
 def _parts_of(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list):
-        return [(f"part {position}", part) for position, part in enumerate(value, 1)]
+        return [(f"part {position}", _text_of_block(part)) for position, part in enumerate(value, 1)]
     return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
+
+
+def _text_of_block(part: Any) -> Any:
+    """Return the text of a plain text block; any other value unchanged."""
+    return part["text"] if type(part) is dict and set(part) == {"type", "text"} and type(part["text"]) is str else part
 
 
 def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None, codec: Codec) -> list[Passage]:

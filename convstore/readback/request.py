@@ -6,12 +6,13 @@ The tool and `conversation` build it; the pager answers it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.readback.cursor import Place, compact_names, read_cursor, room_for_last_line, write_cursor
 from convstore.sources.source import MAX_SOURCES, read_ids
 from convstore.values.models import SourcePage
 from convstore.values.scope import MAX_IDS, check_number
@@ -29,9 +30,10 @@ class Request:
         tool_message_ids: Ids of messages, shown with their sources, or of tool calls, shown with their results.
         source_ids: Ids of single sources.
         find: Show only the text around matches of this, ignoring case; "" for everything.
-        cursor: Cursor of the previous page; "" for the first page. Without names, it continues its passage.
+        cursor: Position at which the previous page ended; "" for the first page.
         page_tokens: Size of a page.
         remarks: Lines that tell the model which parts of its call could not be done.
+        places: Messages that a cursor names, shown after those of `tool_message_ids`.
     """
 
     tool_message_ids: Sequence[str] = ()
@@ -40,6 +42,41 @@ class Request:
     cursor: str = ""
     page_tokens: int = PAGE_TOKENS
     remarks: Sequence[str] = ()
+    places: Sequence[Place] = ()
+
+    @classmethod
+    def continued(cls, cursor: str, *, page_tokens: int, remarks: Sequence[str] = ()) -> Request:
+        """Return the request that a cursor of the tool continues; an unknown one continues nothing."""
+        if (found := read_cursor(cursor)) is None:
+            return cls(cursor=cursor or "?", page_tokens=page_tokens, remarks=remarks)
+        position = f"{found.key}@{found.offset}"
+        return cls((), found.source_ids, found.find, position, page_tokens, remarks, found.places)
+
+    def cursor_at(self, position: str) -> str:
+        """Return the cursor that continues this request, whose names are places and source numbers, at a position."""
+        return write_cursor(position, self._compact[0], self.find)
+
+    def cut_for_cursor(self) -> Request:
+        """Return the request with as many names as a cursor holds."""
+        _, messages, sources = self._compact
+        cut = len(self.places) - messages + len(self.source_ids) - sources
+        more = [f"Only the first {messages + sources} names are read; {cut} are left."] if cut else []
+        kept = self.places[:messages], self.source_ids[:sources]
+        return replace(self, places=kept[0], source_ids=kept[1], remarks=[*self.remarks, *more])
+
+    @property
+    def is_search(self) -> bool:
+        """Return True for a request that the index answers: for words everywhere, or after all exact matches."""
+        return bool(self.find) and (self.cursor.startswith("f") or not (self.names or self.cursor))
+
+    @property
+    def last_line_room(self) -> int:
+        """Return the maximum weight of the last line of a page."""
+        return room_for_last_line(self._compact[0], self.find)
+
+    @property
+    def _compact(self) -> tuple[str, int, int]:
+        return compact_names(self.places, self.source_ids, room=self.characters // 8)
 
     @property
     def characters(self) -> int:
@@ -48,15 +85,16 @@ class Request:
 
     @property
     def names(self) -> list[int | str]:
-        """Return all ids in the request, without duplicates."""
-        return [*dict.fromkeys(self.tool_message_ids[:MAX_IDS]), *dict.fromkeys(self.source_ids)]
+        """Return all names in the request, without duplicates."""
+        places = (f"m{place.ordinal}" for place in self.places)
+        return [*dict.fromkeys((*self.tool_message_ids[:MAX_IDS], *places)), *dict.fromkeys(self.source_ids)]
 
 
 class ReadBack(NamedTuple):
     """Functions that return one page of a conversation, text and values, to async and to sync callers."""
 
-    read: Callable[[Request], Awaitable[tuple[str, SourcePage]]]
-    read_sync: Callable[[Request], tuple[str, SourcePage]]
+    read: Callable[[Request], Awaitable[tuple[Any, SourcePage]]]
+    read_sync: Callable[[Request], tuple[Any, SourcePage]]
 
 
 def check_page_tokens(page_tokens: int) -> int:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from convstore.index.texts import windows_of
+from convstore.index.words import is_common, language_of, query_groups, terms
 from convstore.messages.text import fold
 
 _CONTEXT = 200
+_SEARCHED_FOR_WORDS = 200_000
+"""Maximum characters that are searched for words; their forms take a second for three million."""
 
 
 _GROWING = re.compile(
@@ -56,6 +60,27 @@ def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
             break
     if stop:
         yield start, stop
+
+
+def windows_with_words(texts: Sequence[str], find: str, *, limit: int) -> list[tuple[int, int, int]]:
+    """Return the windows with most words of a query, in any form: index of the text, start and end, best first.
+
+    >>> windows_with_words(["Whales sing.", "A seal and a whale."], "seals whale", limit=1)
+    [(1, 0, 19)]
+    """
+    groups = query_groups(find)
+    groups = [group for group in groups if not is_common(group)] or groups
+    found: list[tuple[int, int, int, int]] = []
+    room = _SEARCHED_FOR_WORDS
+    for index, text in enumerate(texts):
+        language = language_of(text)
+        for start, end in windows_of(text[:room]):
+            words = set(terms(text[start:end], language))
+            score = sum(not words.isdisjoint(group) for group in groups)
+            found += [(-score, index, start, end)] if score else []
+        room = max(0, room - len(text))
+    best = min(found, default=(0,))[0]
+    return [window[1:] for window in sorted(found)[:limit] if 2 * window[0] <= best]
 
 
 def _growth(text: str, folded: str) -> tuple[list[int], list[int]]:

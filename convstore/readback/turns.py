@@ -214,9 +214,11 @@ class Turns:
 
     def _outline(self, cached: CachedConversation, turn: _StoredTurn) -> TurnOutline:
         (entry, first), (last_entry, last) = turn.messages[0], turn.messages[-1]
-        later = (one.tokens for one in last_entry.messages if one.ordinal > last.ordinal)
-        answers = [stored for _, stored in turn.messages if stored.type == "ai"]
-        answer = next((one for one in reversed(answers) if one.seen), answers[-1] if answers else None)
+        answers = [found for found in turn.messages if found[1].type == "ai"]
+        end, answer = next(
+            (found for found in reversed(answers) if found[1].seen), answers[-1] if answers else (last_entry, None)
+        )
+        later = (one.tokens for one in end.messages if one.ordinal >= (answer.ordinal if answer else last.ordinal + 1))
         return TurnOutline(
             turn_id=first.id,
             number=entry.turn_at(first.ordinal),
@@ -225,7 +227,7 @@ class Turns:
             created_at=entry.at,
             text=" ".join(self._reader.stubbed(first).text[:_TEXT_CHARACTERS].split()),
             tokens=sum(stored.tokens for _, stored in turn.messages),
-            tokens_through=last_entry.totals.tokens - sum(later),
+            tokens_before=end.totals.tokens - sum(later),
             is_finished=turn.is_finished,
             answer=answer.ordinal if answer else None,
             seen=stamp_of(cached.conversation, answer) if answer else None,

@@ -7,8 +7,11 @@ Tasks that continue in the background are referenced until they end, so that non
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import math
+from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 _Result = TypeVar("_Result")
 
@@ -22,7 +25,8 @@ class Background:
     """Tasks of one or more event loops that may outlive the calls that started them."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._working = WeakSet[asyncio.AbstractEventLoop]()
 
     async def finish(self, work: Coroutine[Any, Any, _Result], *, seconds: float) -> _Result | None:
         """Return the result if the work ends in time; else return None and let the work continue.
@@ -43,16 +47,50 @@ class Background:
             raise
         return task.result() if done else None
 
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run work in the background, unless this event loop still runs what was started before.
+
+        An error of it is logged by the event loop. The end of the loop may cancel it without a message of asyncio.
+        """
+        self._tasks -= {task for task in self._tasks if task.get_loop().is_closed()}
+        if (loop := asyncio.get_running_loop()) not in self._working or not self._own():
+            self._working.add(loop)
+            # gather instead of create_task: asyncio does not warn if the loop ends first. In an empty context instead
+            # of that of the request that happened to start it.
+            task = Context().run(lambda: asyncio.gather(self._worked(work, loop)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(retrieve_cancellation)
+
+    async def _worked(self, work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            await work()
+        finally:
+            self._working.discard(loop)  # at once: what is started from now on, the work does not see
+
+    @property
+    def is_busy(self) -> bool:
+        """Return True if any task runs, in any event loop."""
+        return bool(self._tasks)
+
+    def _own(self) -> set[asyncio.Future[Any]]:
+        loop = asyncio.get_running_loop()
+        return {task for task in self._tasks if task.get_loop() is loop}
+
+    async def wait(self) -> None:
+        """Wait for this event loop's tasks to end, those that are started meanwhile, too."""
+        while own := self._own():
+            await asyncio.gather(*own, return_exceptions=True)
+
     async def close(self) -> None:
         """Cancel this event loop's unfinished tasks and wait for them to end, for a limited time."""
-        loop = asyncio.get_running_loop()
-        tasks = {task for task in self._tasks if task.get_loop() is loop}
+        tasks = self._own()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_ENDING_SECONDS)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         _retrieve(task)
 
@@ -60,25 +98,29 @@ class Background:
 async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Await work to its end even if the caller is cancelled meanwhile, so that a retry does not race with the work.
 
-    A cancelled caller waits for it up to `SETTLE_SECONDS`; then the work is cancelled too.
+    A cancelled caller waits for it up to `SETTLE_SECONDS`, however often it is cancelled: anyio cancels in each cycle
+    of the event loop. Then the work is cancelled too.
 
     Raises:
         BaseException: The error of the work, or the cancellation of the caller.
     """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:
-        task.add_done_callback(_retrieve)
+    task, clock = asyncio.ensure_future(work), asyncio.get_running_loop().time
+    cancellation: asyncio.CancelledError | None = None
+    ends = math.inf
+    while not task.done() and (left := ends - clock()) > 0:
         try:
-            await asyncio.wait({task}, timeout=SETTLE_SECONDS)
-        finally:
-            task.cancel()
-        raise
-    return task.result()
+            await asyncio.wait({task}, timeout=None if cancellation is None else left)
+        except asyncio.CancelledError as error:
+            ends = min(ends, clock() + SETTLE_SECONDS)
+            cancellation = error
+    if cancellation is None:
+        return task.result()
+    task.add_done_callback(_retrieve)
+    task.cancel()
+    raise cancellation
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def _retrieve(task: asyncio.Future[Any]) -> None:
     """Retrieve the error of an unawaited task, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
@@ -18,7 +19,7 @@ from convstore.log.rows import Row
 from convstore.log.state import NO_START, LeadingSystem, State, ViewStart
 from convstore.log.stored_message import KeptMessage, Shown
 from convstore.log.summary import SummaryRecord
-from convstore.runtime.clock import ID_LIFETIME, Clock
+from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
 from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
 
@@ -30,6 +31,8 @@ _MAXIMUM_STARTS = 8
 _MAXIMUM_BYTES = 32_000_000
 _MESSAGE_OVERHEAD = 3_500
 """Bytes that a cached message takes in addition to its stored size, with its row and its decoded form."""
+_CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
+"""Bytes of a cached conversation, and of a source that was shown or a rewound range."""
 
 _Owner = TypeVar("_Owner")
 _Value = TypeVar("_Value")
@@ -51,10 +54,10 @@ class SharedLimit:
 
 
 class SizedLRU(Generic[_Owner, _Value]):
-    """A cache with one value for each owner, which draws on a shared limit."""
+    """A cache with one value for each owner, which draws on a shared limit; `on_evict` gets each evicted owner."""
 
-    def __init__(self, limit: SharedLimit) -> None:
-        self._limit, self.size = limit, 0
+    def __init__(self, limit: SharedLimit, on_evict: Callable[[_Owner], None] | None = None) -> None:
+        self._limit, self.size, self._on_evict = limit, 0, on_evict
         self._values: dict[_Owner, _Value] = {}
 
     def get(self, owner: _Owner) -> _Value | None:
@@ -73,7 +76,13 @@ class SizedLRU(Generic[_Owner, _Value]):
         self.size, limit.size = self.size + size, limit.size + size
         while limit.size > limit.maximum:
             cache, oldest = next(iter(limit.items))
-            cache.drop(oldest)
+            cache.evict(oldest)
+
+    def evict(self, owner: _Owner) -> None:
+        """Remove the value of an owner, and whatever else depends on it."""
+        self.drop(owner)
+        if self._on_evict:
+            self._on_evict(owner)
 
     def drop(self, owner: _Owner) -> _Value | None:
         """Remove and return the value of an owner."""
@@ -116,7 +125,8 @@ class LoadedEnd:
     @property
     def size(self) -> int:
         """Estimate the memory that it takes."""
-        return sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
+        shown = sum(len(one.stored.body) for one in self.shown.values())  # decoded, so their text is there again
+        return shown + sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,13 +149,13 @@ class CachedConversation:
         revision: The highest revision of the state that was seen.
         summary: Digest of the current summary, and the summary.
         state: The document of the state as it was read last, and the state.
-        lock: Serialises appends: a tail is used only after the append before it is acknowledged.
+        locks: A lock for each event loop; see `lock`.
     """
 
     scope: Scope
     conversation: str
-    verified_at: float
-    confirmed_at: float = float("-inf")
+    verified_at: Moment
+    confirmed_at: Moment = (float("-inf"), 0.0)
     tail: Totals | None = None
     counted: Totals | None = None
     entries: int = 0
@@ -156,7 +166,29 @@ class CachedConversation:
     revision: int = 0
     summary: tuple[bytes, SummaryRecord | None] = (b"", None)
     state: tuple[Mapping[str, Any], State] | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(default_factory=WeakKeyDictionary)
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """The lock that serialises appends of this event loop, so that a tail is used only once it is acknowledged.
+
+        The log itself orders the appends of several loops, as it does those of several processes.
+        """
+        return self.locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    @property
+    def key(self) -> tuple[Scope, str]:
+        """Return its scope and its id."""
+        return self.scope, self.conversation
+
+    @property
+    def size(self) -> int:
+        """Estimate the memory that it takes, without payloads and the end of the log."""
+        system, stored, summary = self.system, self.state[1].system if self.state else None, self.summary[1]
+        texts = [message.body for one in (system, stored is not system and stored) if one for message in one.messages]
+        texts += [summary.text, *summary.messages] if summary else []
+        shown = self.tail.shown if self.tail and self.tail.shown else ()
+        return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + _ITEM_OVERHEAD * (len(shown) + len(self.rewinds.ranges))
 
     def follow(self, rewind_entry: Entry) -> None:
         """Cache the active messages as of a newer rewind entry."""
@@ -191,6 +223,7 @@ class ConversationCache:
         limit = SharedLimit(_MAXIMUM_BYTES)
         self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
         self.ends = SizedLRU[CachedConversation, LoadedEnd](limit)
+        self._rest = SizedLRU[CachedConversation, None](limit, self.forget)
 
     def get(self, scope: Scope) -> CachedConversation | None:
         """Return the cached conversation of a scope."""
@@ -204,28 +237,41 @@ class ConversationCache:
         cached = self._by_scope.get(scope)
         if cached is None or cached.conversation != conversation:
             self._drop(scope)
-            cached = self._by_scope[scope] = CachedConversation(scope, conversation, self._clock.monotonic())
+            cached = self._by_scope[scope] = CachedConversation(scope, conversation, self._clock.moment())
             while len(self._by_scope) > _MAXIMUM_CONVERSATIONS:
                 self._drop(next(iter(self._by_scope)))
         self.verify(cached)
         return cached
 
+    def outside(self, scope: Scope, conversation: str) -> CachedConversation:
+        """Return a scope's conversation without adding it to the cache, as it would push another one out."""
+        cached = self._by_scope.get(scope)
+        if cached is not None and cached.conversation == conversation:
+            return cached
+        return CachedConversation(scope, conversation, self._clock.moment())
+
     def verify(self, cached: CachedConversation) -> None:
         """Record that the head was just seen with this conversation."""
-        cached.verified_at = self._clock.monotonic()
+        cached.verified_at = self._clock.moment()
 
     def is_fresh(self, cached: CachedConversation) -> bool:
         """Return True if the id may be used without reading the head first."""
-        return self._clock.monotonic() - cached.verified_at < ID_LIFETIME
+        return self._clock.is_within(ID_LIFETIME, since=cached.verified_at)
 
     def confirm(self, cached: CachedConversation, tail: Totals) -> None:
         """Cache a tail that was just inserted, or read from a majority."""
         cached.advance(tail)
-        cached.confirmed_at = self._clock.monotonic()
+        cached.confirmed_at = self._clock.moment()
+        self._weigh(cached)
+
+    def _weigh(self, cached: CachedConversation) -> None:
+        """Count the memory of a conversation; above the limit the least recently used ones are dropped."""
+        if self.is_current(cached):
+            self._rest.put(cached, None, size=cached.size)
 
     def is_confirmed(self, cached: CachedConversation) -> bool:
         """Return True if the cached tail may be used without comparing it with the log first."""
-        return self._clock.monotonic() - cached.confirmed_at < TAIL_LIFETIME
+        return self._clock.is_within(TAIL_LIFETIME, since=cached.confirmed_at)
 
     def is_warm(self, cached: CachedConversation) -> bool:
         """Return True if id and tail may both be used without a command."""
@@ -249,6 +295,7 @@ class ConversationCache:
         if cached is not None:
             self.payloads.drop(cached)
             self.ends.drop(cached)
+            self._rest.drop(cached)
 
     def keep_payloads(self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
         """Replace the cached payloads of a conversation; if they exceed the limit, the last ones are kept."""
@@ -277,6 +324,7 @@ class ConversationCache:
 
     def keep_end(self, cached: CachedConversation, end: LoadedEnd) -> None:
         """Cache the last entries of a log."""
+        self._weigh(cached)
         if self.is_current(cached):
             self.ends.put(cached, end, size=end.size)
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from bson import ObjectId
 
@@ -61,6 +62,11 @@ def is_backdated() -> bool:
     return _said.get() is not None
 
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+Moment = tuple[float, float]
+"""A time by the monotonic clock, which counts a machine's sleep where it can, and by the wall clock."""
+
+
 def _now() -> datetime:
     # MongoDB stores milliseconds.
     moment = _said.get() or datetime.now(UTC)
@@ -77,10 +83,21 @@ class Clock:
     """A source of time and unique tokens; tests pass their own."""
 
     now: Callable[[], datetime] = _now
-    monotonic: Callable[[], float] = time.monotonic
+    # time.monotonic stands still while the machine sleeps.
+    monotonic: Callable[[], float] = partial(time.clock_gettime, _BOOT_CLOCK) if _BOOT_CLOCK else time.monotonic
+    wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     call_later: Callable[[float, Callable[[], None]], object] = _call_later
     # An ObjectId begins with the time, by which a sweep finds orphaned chunks.
     token: Callable[[], str] = lambda: str(ObjectId())
     # Fits into BSON's signed 64-bit integer.
     link: Callable[[], int] = lambda: secrets.randbits(63)
+
+    def moment(self) -> Moment:
+        """Return the time by both clocks."""
+        return self.monotonic(), self.wall()
+
+    def is_within(self, seconds: float, *, since: Moment) -> bool:
+        """Return True if by both clocks fewer seconds passed since a moment; a wall clock that jumps back is old."""
+        monotonic, wall = since
+        return self.monotonic() - monotonic < seconds and abs(self.wall() - wall) < seconds

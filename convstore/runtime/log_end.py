@@ -84,13 +84,7 @@ class LogEndReader:
         One command; a second one in parallel reads the head if the cached id is 10 seconds old. One more reads a large
         summary that is new to this store.
 
-        Args:
-            cached: The conversation.
-            start: Number of the first entry to read.
-            limit: Maximum number of entries.
-            has_hints: Read starts of views, leading system messages and rewound ranges, too.
-            first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
-            known: An entry that was read before; it is not parsed again.
+        The arguments are those of `States.read_end`.
 
         Raises:
             ConversationDeletedError: The scope has another conversation now, or none.

@@ -84,6 +84,15 @@ class LogReader:
             self._cache.forget(cached)
         return None
 
+    def outside(self, scope: Scope, head: Head) -> CachedConversation:
+        """Return the conversation of a head that was just read, without caching it."""
+        return self._cache.outside(scope, head.conversation)
+
+    async def _is_current(self, cached: CachedConversation) -> bool:
+        """Return True if the scope still has this conversation."""
+        now = self.seen(cached.scope, await self._heads.find(dict(cached.scope)))
+        return now is not None and now.conversation == cached.conversation
+
     @asynccontextmanager
     async def reading(self, cached: CachedConversation) -> AsyncIterator[None]:
         """Tell damage from a concurrent deletion: after an error inside, check that the conversation still exists.
@@ -94,7 +103,7 @@ class LogReader:
         try:
             yield
         except CorruptDocumentError as error:
-            if self.seen(cached.scope, await self._heads.find(dict(cached.scope))) is cached:
+            if await self._is_current(cached):
                 raise
             raise ConversationDeletedError(_DELETED) from error
 
@@ -130,7 +139,7 @@ class LogReader:
             found = await read()
             if last(found) >= entries and (revision is None or revision(found) >= minimum_revision):
                 return found
-            if self.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
+            if not await self._is_current(cached):
                 raise ConversationDeletedError(_DELETED)
             if not is_recent:
                 self._cache.forget(cached)
@@ -203,14 +212,19 @@ class LogReader:
         cached.follow(found)
         return Rewinds.of(found)
 
-    async def payloads(self, cached: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
-        """Return the whole texts of some payloads, in order."""
-        return await self.log.payload_ranges(cached.conversation, [(ref, 0, ref.ends[-1]) for ref in refs])
+    async def payloads(
+        self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False
+    ) -> list[str]:
+        """Return the whole texts of some payloads, in order; one command if they are of successive entries."""
+        wanted = [(ref, 0, ref.ends[-1]) for ref in refs]
+        return await self.log.payload_ranges(cached.conversation, wanted, in_a_row=in_a_row)
 
-    async def payloads_of(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
+    async def payloads_of(
+        self, cached: CachedConversation, messages: Sequence[EntryMessage], *, in_a_row: bool = False
+    ) -> dict[str, str]:
         """Return the payloads of those messages that have one, by message id."""
         refs = {message.id: message.payload for message in messages if message.payload}
-        return dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
+        return dict(zip(refs, await self.payloads(cached, list(refs.values()), in_a_row=in_a_row), strict=True))
 
     async def decode_whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Decode messages in full, equal to those that were appended.

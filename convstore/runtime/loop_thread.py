@@ -7,6 +7,7 @@ loop blocks that loop, but cannot deadlock.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -70,17 +71,28 @@ class _Closable(Protocol):
 _Store = TypeVar("_Store", bound=_Closable)
 
 
+_of_parents: list[object] = []
+"""Twins of the process that forked this one: collecting their event loop would end its watch of shared sockets."""
+
+
 class Twin(Generic[_Store]):
-    """A second store on an event loop of its own, made when a sync caller first needs it.
+    """A second store on an event loop of its own, made when a sync caller first needs it, once in each process.
 
     Args:
-        make: Makes the store; called once.
+        make: Makes the store.
     """
 
     def __init__(self, make: Callable[[], _Store]) -> None:
         self._make, self._lock = make, threading.Lock()
         self._made: tuple[LoopThread, _Store] | None = None
         self._is_closed = False
+        self._process = os.getpid()
+
+    def _leave_to_parent(self) -> None:
+        """Start again in a forked process, which has no thread of its parent's."""
+        if self._process != os.getpid():
+            _of_parents.append(self._made)
+            self._process, self._lock, self._made = os.getpid(), threading.Lock(), None
 
     def run(self, work: Callable[[_Store], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run work on the second store and wait for the result.
@@ -88,6 +100,7 @@ class Twin(Generic[_Store]):
         Raises:
             StoreClosedError: `close` was called before the work ended.
         """
+        self._leave_to_parent()
         with self._lock:
             if self._is_closed:
                 raise StoreClosedError("this store was closed; make a new store")
@@ -106,6 +119,7 @@ class Twin(Generic[_Store]):
             await asyncio.get_running_loop().run_in_executor(thread, self._stop)
 
     def _stop(self) -> None:
+        self._leave_to_parent()
         with self._lock:
             self._is_closed, made, self._made = True, self._made, None
         if made is not None:

@@ -26,7 +26,7 @@ from convstore.log.entry import Totals
 from convstore.log.state import NO_START, ViewStart
 from convstore.mongo.heads import HeadChange, Heads, Opening
 from convstore.mongo.log import Log, SlotTaken
-from convstore.runtime.background import retrieve_cancellation
+from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.runtime.parallel import in_parallel
@@ -109,7 +109,7 @@ class OpenHeads:
         self._running: dict[str, Burst] = {}
         self._queue: OrderedDict[Burst, None] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
-        self._pending_work: set[asyncio.Future[tuple[None]]] = set()
+        self._background = Background()
 
     async def insert(
         self,
@@ -182,7 +182,7 @@ class OpenHeads:
             self._queue.pop(burst, None)
             self._stop(burst)
             return False
-        cached.verified_at = self._clock.monotonic()
+        cached.verified_at = self._clock.moment()
         burst.counted = max(burst.counted, totals.entries)
         burst.refreshed = totals.entries
         return True
@@ -242,9 +242,7 @@ class OpenHeads:
 
     async def settled(self) -> None:
         """Wait for the running work of this event loop's timer, if any."""
-        loop = asyncio.get_running_loop()
-        own = [work for work in self._pending_work if work.get_loop() is loop]
-        await asyncio.gather(*own, return_exceptions=True)
+        await self._background.wait()
 
     def ring(self, due: float = math.inf) -> None:
         """Start closing the heads that are due, unless this event loop already does; the timer calls it.
@@ -256,13 +254,7 @@ class OpenHeads:
         if loop.time() > due + _TOLERANCE:
             self._set_timer(_TOLERANCE)
             return
-        self._pending_work -= {work for work in self._pending_work if work.get_loop().is_closed()}
-        if all(work.get_loop() is not loop for work in self._pending_work):
-            # gather instead of create_task: asyncio does not warn if the loop ends first. Listings then read the log.
-            work = asyncio.gather(self._work())
-            self._pending_work.add(work)
-            work.add_done_callback(self._pending_work.discard)
-            work.add_done_callback(retrieve_cancellation)
+        self._background.start(self._work)  # if the loop ends first, listings read the log
 
     def _enqueue(self, burst: Burst) -> None:
         self._queue[burst] = None

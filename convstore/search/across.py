@@ -1,32 +1,40 @@
 """Search several conversations at once: rank their messages together, and return hits by conversation.
 
-Segments of all conversations are read by one command. Logs with entries that are in no segment are read one by one, a
-limited number of them.
+Segments of all conversations are read by one command, and only the words of the query are kept of them. Entries that
+are in no segment are read conversation by conversation, up to a limit in text and time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
-from convstore.exceptions import ConversationDeletedError
-from convstore.index.part import IndexBuilder, IndexedMessage, only_terms_of
-from convstore.index.ranking import Found, ranked
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
+from convstore.index.part import IndexBuilder, IndexedMessage, WantedTerms
+from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS
-from convstore.mongo.segments import Segments
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.mongo.segments import Chain, Segments
 from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.parallel import in_parallel
-from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
-from convstore.search.searcher import RANKING_COST, Match, Searcher
+from convstore.search.searcher import Match, Searcher, ranked_of
 
+_AT_ONCE = 2
+"""Number of such searches that an event loop runs at once; the others wait."""
+_MAX_CHARACTERS, _MAX_SECONDS = 4_000_000, 2.0
+"""Limits of what a search reads that is in no segment."""
 _MAX_TAILS = 20
-"""Maximum number of logs with unsealed entries that a search reads."""
+"""If more conversations have such entries, the others are sealed after the search."""
 _SPARE = 200
 """Messages that are ranked beyond the limit, as some may be rewound. If more are, messages are ranked again."""
 _GAP = [IndexedMessage(0, "human")] * 8
@@ -34,96 +42,143 @@ _GAP = [IndexedMessage(0, "human")] * 8
 
 _Conversation = tuple[CachedConversation, Totals]
 """A conversation with the totals of its last entry."""
+_Read = TypeVar("_Read")
+
+
+@dataclass(slots=True)
+class _Search:
+    """One search; `incomplete` has the indexes of conversations that were not searched whole."""
+
+    conversations: Sequence[_Conversation]
+    request: SearchRequest
+    reader: LogReader
+    incomplete: set[int] = field(default_factory=set)
+
+    async def each(
+        self, indexes: Sequence[int], read: Callable[[int], Awaitable[_Read]], default: _Read
+    ) -> list[_Read]:
+        """Return what is read of some conversations; the default of one that was deleted, or is damaged and named."""
+
+        async def one(index: int) -> _Read:
+            try:
+                async with self.reader.reading(self.conversations[index][0]):
+                    return await read(index)
+            except ConversationDeletedError:
+                return default
+            except CorruptDocumentError:
+                self.incomplete.add(index)
+                return default
+
+        return await in_parallel(one, indexes)
 
 
 class AcrossSearcher:
     """Searches any conversations of a store together."""
 
     def __init__(
-        self, reader: LogReader, logs: LogParts, segments: Segments, searcher: Searcher, sealer: Sealer | None
+        self,
+        reader: LogReader,
+        logs: LogParts,
+        segments: Segments,
+        searcher: Searcher,
+        sealer: Sealer | None,
+        *,
+        clock: Clock,
     ) -> None:
-        self._reader, self._logs, self._segments = reader, logs, segments
+        self._reader, self._logs, self._segments, self._clock = reader, logs, segments, clock
         self._searcher, self._sealer = searcher, sealer
+        self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
     async def search(
         self, conversations: Sequence[_Conversation], request: SearchRequest
     ) -> tuple[list[tuple[int, Match]], list[int]]:
-        """Return the best messages, each with the index of its conversation, and the conversations not read whole.
+        """Return the best messages, each with the index of its conversation, and the conversations not searched whole.
 
         The conversations come in order of importance, the most important first.
         """
         if not request.groups or not conversations:
             return [], []
-        logs, incomplete = await self._read(conversations, request)
-        found = await _ranked(logs, request, limit=request.limit + _SPARE)
-        logs = await self._with_rewinds(conversations, logs, {index for index, _ in found})
-        active = [one for one in found if logs[one[0]].rewinds.is_active(one[1].message.ordinal)]
-        if len(active) < request.limit and len(found) == request.limit + _SPARE:
-            logs = await self._with_rewinds(conversations, logs, range(len(logs)))
-            active = await _ranked(logs, request, limit=request.limit)
-        return await self._matches(conversations, logs, active[: request.limit], request), incomplete
+        search = _Search(conversations, request, self._reader)
+        async with self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
+            matches = await self._matches_of(search)
+        return matches, sorted(search.incomplete)
 
-    async def _read(
-        self, conversations: Sequence[_Conversation], request: SearchRequest
-    ) -> tuple[list[SearchedLog], list[int]]:
-        """Return the log of each conversation, without rewinds, and the indexes of those not read whole."""
-        chains = await self._segments.chains([cached.conversation for cached, _ in conversations])
-        logs, unsealed = list[SearchedLog](), list[int]()
-        for index, (cached, totals) in enumerate(conversations):
-            chain = chains.get(cached.conversation, [])
-            logs.append(SearchedLog([segment.part for segment in chain]))
-            if totals.entries > (chain[-1].until if chain else 0):
+    async def _matches_of(self, search: _Search) -> list[tuple[int, Match]]:
+        request, logs = search.request, await self._read(search)
+        found = await _ranked(logs, request, limit=request.limit + _SPARE)
+        logs = await self._with_rewinds(search, logs, {index for index, _ in found})
+        active = [one for one in found if logs[one[0]].is_active(one[1].message)]
+        if len(active) < request.limit and len(found) == request.limit + _SPARE:
+            logs = await self._with_rewinds(search, logs, range(len(logs)))
+            active = await _ranked(logs, request, limit=request.limit)
+        return await self._matches(search, logs, active[: request.limit])
+
+    async def _read(self, search: _Search) -> list[SearchedLog]:
+        """Return the log of each conversation, without rewinds."""
+        known = await self._known(search)
+        unsealed, room = list[int](), _MAX_CHARACTERS
+        for index, (_, totals) in enumerate(search.conversations):
+            if totals.entries and not known[index].ends_with(totals):
+                size = max(0, totals.tokens - known[index].tokens) * CHARACTERS_PER_TOKEN
+                search.incomplete |= {index} if size > room else set()
+                room -= size if size <= room else 0
                 unsealed.append(index)
-                if self._sealer:
-                    self._sealer.note(cached.scope, cached.conversation, totals)
-        is_wanted = only_terms_of(request.groups)
+        wanted, until = WantedTerms(search.request.groups), self._clock.monotonic() + _MAX_SECONDS
 
         async def read(index: int) -> SearchedLog:
-            try:
-                async with self._reader.reading(conversations[index][0]):
-                    return await self._logs.read(conversations[index][0], is_wanted)
-            except ConversationDeletedError:
-                return SearchedLog()
+            cached, chain = search.conversations[index][0], known[index]
+            if index in search.incomplete or self._clock.monotonic() > until:
+                search.incomplete.add(index)
+                return SearchedLog(chain.parts if chain and await self._logs.follows(cached, chain) else ())
+            log = await self._logs.read(cached, wanted, chain)
+            if log.is_due or index in unsealed[_MAX_TAILS:]:
+                self._schedule(cached)
+            return log
 
-        whole = await in_parallel(read, unsealed[:_MAX_TAILS])
-        for index, log in zip(unsealed, whole, strict=False):
+        logs = [SearchedLog(one.parts) for one in known]
+        for index, log in zip(unsealed, await search.each(unsealed, read, SearchedLog()), strict=True):
             logs[index] = log
-        return logs, unsealed[_MAX_TAILS:]
+        for index in search.incomplete:
+            self._schedule(search.conversations[index][0])
+        return logs
+
+    def _schedule(self, cached: CachedConversation) -> None:
+        if self._sealer:
+            self._sealer.schedule(*cached.key)
+
+    async def _known(self, search: _Search) -> list[Chain]:
+        """Return the segments of each conversation, with the words of the query alone. One command."""
+        known = [Chain() for _ in search.conversations]
+        chain_of = {cached.conversation: chain for (cached, _), chain in zip(search.conversations, known, strict=True)}
+        async for document in self._segments.documents_of_all(chain_of):
+            chain_of[document["conversation"]].add(document, only=search.request.groups)
+        for (cached, _), chain in zip(search.conversations, known, strict=True):
+            if self._sealer:
+                self._sealer.searched(*cached.key, chain, is_whole=True)
+        return known
 
     async def _with_rewinds(
-        self, conversations: Sequence[_Conversation], logs: Sequence[SearchedLog], indexes: Collection[int]
+        self, search: _Search, logs: Sequence[SearchedLog], indexes: Collection[int]
     ) -> list[SearchedLog]:
         """Return the logs, some of them with their rewinds. One command for each that has any not read before."""
 
-        async def complete(index: int) -> SearchedLog:
-            (cached, totals), log = conversations[index], logs[index]
+        async def read(index: int) -> SearchedLog:
+            (cached, totals), log = search.conversations[index], logs[index]
             if index not in indexes or not totals.rewind_entry or log.rewinds is not NO_REWINDS:
                 return log
-            try:
-                async with self._reader.reading(cached):
-                    return replace(log, rewinds=await self._reader.rewinds(cached, totals))
-            except ConversationDeletedError:
-                return log  # `_matches` finds no messages of it
+            return replace(log, rewinds=await self._reader.rewinds(cached, totals))
 
-        return await in_parallel(complete, range(len(logs)))
+        return await search.each(range(len(logs)), read, SearchedLog())
 
     async def _matches(
-        self,
-        conversations: Sequence[_Conversation],
-        logs: Sequence[SearchedLog],
-        found: Sequence[tuple[int, Found]],
-        request: SearchRequest,
+        self, search: _Search, logs: Sequence[SearchedLog], found: Sequence[tuple[int, Found]]
     ) -> list[tuple[int, Match]]:
         async def match(index: int) -> list[tuple[int, Match]]:
-            cached, own = conversations[index][0], [one for owner, one in found if owner == index]
-            try:
-                async with self._reader.reading(cached):
-                    matches = await self._searcher.matches(cached, logs[index], own, request)
-            except ConversationDeletedError:
-                return []
-            return [(index, one) for one in matches]
+            own = [one for owner, one in found if owner == index]
+            cached = search.conversations[index][0]
+            return [(index, one) for one in await self._searcher.matches(cached, logs[index], own, search.request)]
 
-        groups = await in_parallel(match, list(dict.fromkeys(index for index, _ in found)))
+        groups = await search.each(list(dict.fromkeys(index for index, _ in found)), match, list[tuple[int, Match]]())
         return [one for group in groups for one in group]
 
 
@@ -135,12 +190,5 @@ async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit:
         parts += [*log.parts, IndexBuilder(messages=_GAP)]
         place_of += [(index, number) for number in range(len(log.parts) + 1)]
 
-    def is_allowed(part: int, message: IndexedMessage) -> bool:
-        rewinds = logs[place_of[part][0]].rewinds
-        return request.allows(message.ordinal, message.type) and rewinds.is_active(message.ordinal)
-
-    def rank() -> list[Found]:
-        return ranked(parts, request.groups, is_allowed=is_allowed, limit=limit)
-
-    found = await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
+    found = await ranked_of(parts, lambda part: logs[place_of[part][0]], request, limit=limit)
     return [(place_of[one.part][0], one._replace(part=place_of[one.part][1])) for one in found]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from convstore.index.part import IndexBuilder, IndexedMessage
+from convstore.index.part import IndexBuilder, IndexedMessage, Steps, WantedTerms, finish
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.index.texts import Text, cut_to_fit, texts_of
@@ -21,23 +20,26 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.messages.values import Codec
+from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.log_queries import LogQueries
-from convstore.mongo.segments import Segments, StoredSegment
+from convstore.mongo.segments import Chain, Segments, chain_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.pace import COMMAND, Pace
 from convstore.runtime.threads import run_in_thread_if_long
 
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
 """More text or entries than this after the last segment are due to be sealed."""
 
-_ENTRIES_AT_ONCE = 100
-_CHARACTERS_AT_ONCE = 4_000_000
+_ENTRIES_AT_ONCE, _FEW_ENTRIES = 100, 16
+_CHARACTERS_AT_ONCE, _FEW_CHARACTERS = 4_000_000, 200_000
+"""What is read at once, by a search and in the background."""
 _LAST_ENTRIES = 4
 """Entries that are read in any case, to find the question of the turn in progress."""
-_COST = 10
+_COST = 4
 """Splitting a text into terms takes about so many times longer than decoding it."""
 
 
@@ -46,32 +48,25 @@ class LogEnds:
     """The segments and the last entries of a log, read in one round trip.
 
     Attributes:
-        chain: The segments that cover it from its first entry on.
+        chain: The segments.
         entries: The last entries, from the last one that the segments cover on, and at least four.
         documents: The same and more of them, as they are stored.
-        parts: The contents of the segments.
     """
 
-    chain: Sequence[StoredSegment] = ()
+    chain: Chain = field(default_factory=Chain)
     entries: Sequence[Entry] = ()
-    documents: Sequence[Mapping[str, Any]] = ()
-    parts: Sequence[Part] = ()
-
-    @property
-    def until(self) -> int:
-        """Return the number of the last entry that the segments cover."""
-        return self.chain[-1].until if self.chain else 0
+    documents: Sequence[Document] = ()
 
     @property
     def unsealed(self) -> list[Entry]:
         """Return the entries that are in no segment, as far as they were read."""
-        return [entry for entry in self.entries if entry.number > self.until]
+        return [entry for entry in self.entries if entry.number > self.chain.until]
 
     def are_all(self, cached: CachedConversation) -> bool:
         """Return True if a search needs no more of the log."""
         rewind_entry = self.entries[-1].totals.rewind_entry
         return (
-            self.entries[0].number <= self.until + 1
+            self.entries[0].number <= self.chain.until + 1
             and not any(message.payload for entry in self.unsealed for message in entry.messages)
             and rewind_entry in (0, cached.rewinds.entry)
         )
@@ -95,6 +90,10 @@ class SearchedLog:
     question: int = 0
     is_due: bool = False
 
+    def is_active(self, message: IndexedMessage) -> bool:
+        """Return True for a message that is not rewound, in a log that could be read."""
+        return bool(self.parts) and self.rewinds.is_active(message.ordinal)
+
     def turn_of(self, found: Found) -> IndexedMessage:
         """Return the first message of the turn that contains an active message."""
         part = self.parts[found.part]
@@ -114,35 +113,40 @@ class LogParts:
     def __init__(self, reader: LogReader, queries: LogQueries, segments: Segments | None, *, codec: Codec) -> None:
         self._reader, self._queries, self._segments, self._codec = reader, queries, segments, codec
 
-    async def read(self, cached: CachedConversation, is_wanted: Callable[[str], bool]) -> SearchedLog:
-        """Return the log with the terms that a query needs."""
-        return await self.whole(cached, await self.ends(cached), is_wanted)
+    async def read(self, cached: CachedConversation, wanted: WantedTerms, chain: Chain) -> SearchedLog:
+        """Return the log whose segments are known with the terms that a query needs."""
+        return await self.whole(cached, _ends(chain, await self._tail(cached)), wanted)
+
+    async def follows(self, cached: CachedConversation, chain: Chain) -> bool:
+        """Return True if the last of some segments was made from this log. One command."""
+        entry = await self._reader.log.entry(cached.conversation, chain.until)
+        return entry.totals.link == chain.link
 
     async def ends(self, cached: CachedConversation) -> LogEnds:
         """Return the segments and the last entries of a log; no entries if it is empty. One round trip."""
-        chain, documents = await asyncio.gather(self._chain(cached), self._tail(cached))
-        ends = _ends(chain, documents)
+        segments, documents = await asyncio.gather(self._segments_of(cached), self._tail(cached))
+        ends = _ends(chain_of(segments), documents)
         if ends.entries:
             cached.entries = max(cached.entries, ends.entries[-1].number)
         return ends
 
-    async def whole(self, cached: CachedConversation, ends: LogEnds, is_wanted: Callable[[str], bool]) -> SearchedLog:
+    async def whole(self, cached: CachedConversation, ends: LogEnds, wanted: WantedTerms) -> SearchedLog:
         """Return the log whose ends were read, with the terms that a query needs."""
         if not ends.entries:
             return SearchedLog()
-        builder, last = IndexBuilder(is_wanted), ends.entries[-1]
+        builder, last = IndexBuilder(wanted), ends.entries[-1]
         rewinds, added = await asyncio.gather(
             self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, ends)
         )
         if added is None:
-            return await self.whole(cached, _ends([], ends.documents), is_wanted)
+            return await self.whole(cached, _ends(Chain(), ends.documents), wanted)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        return SearchedLog([*ends.parts, builder], rewinds, last.last, _question(ends.entries, rewinds), is_due)
+        return SearchedLog([*ends.chain.parts, builder], rewinds, last.last, _question(ends.entries, rewinds), is_due)
 
-    async def _chain(self, cached: CachedConversation) -> list[StoredSegment]:
-        return await self._segments.chain(cached.conversation) if self._segments else []
+    async def _segments_of(self, cached: CachedConversation) -> Sequence[Document]:
+        return await self._segments.documents(cached.conversation) if self._segments else ()
 
-    async def _tail(self, cached: CachedConversation) -> list[Mapping[str, Any]]:
+    async def _tail(self, cached: CachedConversation) -> Sequence[Document]:
         return await self._reader.read_your_writes(
             cached,
             lambda: self._queries.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES),
@@ -153,7 +157,7 @@ class LogParts:
         """Add the entries after the segments; return their number, None if the segments are those of another log."""
         added = 0
         async for entries in self._rest(cached, ends):
-            if ends.chain and not added and entries[0].after != ends.chain[-1].link:
+            if ends.chain and not added and entries[0].after != ends.chain.link:
                 return None
             await self.add(cached, builder, entries)
             added += len(entries)
@@ -161,45 +165,54 @@ class LogParts:
 
     async def _rest(self, cached: CachedConversation, ends: LogEnds) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries that are in no segment in order, in batches."""
-        async for entries in self.entries(cached, start=ends.until + 1, before=ends.entries[0].number):
+        async for entries in self.entries(cached, start=ends.chain.until + 1, before=ends.entries[0].number):
             yield entries
         await self._reader.check(cached, ends.entries)
         if unsealed := ends.unsealed:
             yield unsealed
 
-    async def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
+    async def entries(
+        self, cached: CachedConversation, *, start: int, before: int, pace: Pace | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries from one number and before another with their sources, in order, in batches."""
-        last = list[Entry]()
+        last, at_once = list[Entry](), _FEW_ENTRIES if pace else _ENTRIES_AT_ONCE
         while start < before:
-            end = min(start + _ENTRIES_AT_ONCE, before)
+            end = min(start + at_once, before)
             entries = await self._queries.entries(cached.conversation, start=start, before=end, limit=end - start)
             await self._reader.check(cached, [*last, *entries], first=start - len(last), last=end - 1)
             yield entries
             start, last = end, entries[-1:]
 
-    async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry]) -> int:
+    async def add(
+        self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry], pace: Pace | None = None
+    ) -> int:
         """Read the payloads of entries and add their messages to a part, a few at a time.
 
         Return the number of entries that were added; a part for a segment takes only as many as it has room for.
         """
-        total = 0
-        for some in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
+        total, limit = 0, _FEW_CHARACTERS if pace else _CHARACTERS_AT_ONCE
+        for some in packed(entries, limit=limit, size=_payload_characters):
             messages = [message for entry in some for message in entry.messages]
-            payloads = await self._reader.payloads_of(cached, messages)
+            payloads = await self._reader.payloads_of(cached, messages, in_a_row=True)
             size = sum(map(len, payloads.values())) + sum(len(message.body) for message in messages)
-            added = await run_in_thread_if_long(partial(self._add, builder, some, payloads), characters=_COST * size)
+            steps = self._adding(builder, some, payloads)
+            if pace:
+                await pace.spent(2 * COMMAND)
+                added = await pace.steps(steps)
+            else:
+                added = await run_in_thread_if_long(partial(finish, steps), characters=_COST * size)
             total += added
             if added < len(some):
                 break
         return total
 
-    def _add(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> int:
+    def _adding(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> Steps[int]:
         for index, entry in enumerate(entries):
             texts = cut_to_fit([self._texts(entry, message, payloads.get(message.id)) for message in entry.messages])
             if not builder.has_room(texts):
                 return index
             for message, some in zip(entry.messages, texts, strict=True):
-                builder.add(message, some, first=entry.first, at=entry.at)
+                yield from builder.adding(message, some, first=entry.first, at=entry.at)
         return len(entries)
 
     def _texts(self, entry: Entry, message: EntryMessage, payload: str | None) -> list[Text]:
@@ -214,19 +227,19 @@ class LogParts:
         return texts_of(message, sources, read_message(self._codec, message), payload, self._codec)
 
 
-def _ends(chain: Sequence[StoredSegment], documents: Sequence[Mapping[str, Any]]) -> LogEnds:
+def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     """Return the ends of a log, without segments that were made before a backup replaced it."""
     if not documents:
         return LogEnds()
-    last, until = _number(documents[-1]), chain[-1].until if chain else 0
-    entries = [entry_from(one) for one in documents if _number(one) >= min(until, last - _LAST_ENTRIES + 1)]
-    covered = next((entry for entry in entries if entry.number == until), None)
-    if until > last or (covered and covered.totals.link != chain[-1].link):
-        return _ends([], documents)
-    return LogEnds(chain, entries, documents, [segment.part for segment in chain])
+    last = _number(documents[-1])
+    entries = [entry_from(one) for one in documents if _number(one) >= min(chain.until, last - _LAST_ENTRIES + 1)]
+    covered = next((entry for entry in entries if entry.number == chain.until), None)
+    if chain.until > last or (covered and not chain.ends_with(covered.totals)):
+        return _ends(Chain(), documents)
+    return LogEnds(chain, entries, documents)
 
 
-def _number(document: Mapping[str, Any]) -> int:
+def _number(document: Document) -> int:
     return int(str(document["_id"]).rpartition(":")[2])
 
 

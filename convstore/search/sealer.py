@@ -1,41 +1,55 @@
 """Seal the texts of logs into immutable segments, in the background.
 
-Appends write nothing for search: the timer that refreshes heads notes a conversation here when a burst of appends ends,
-and a search notes one of which much is in no segment. One conversation is sealed at a time. Nothing is lost if none
-ever is: searches read from the log what no segment covers.
+Appends write nothing for search. A conversation is due once a search could not read it from segments, or once it has
+had no append for a minute. One is sealed at a time, a segment of each in turn, by at most a tenth of a core. Nothing is
+lost if none ever is: searches read from the log what no segment covers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from itertools import takewhile
 from typing import TypeVar
 
-from convstore.exceptions import ConversationDeletedError, StoreClosedError, StoreUnavailableError
+from convstore.exceptions import (
+    BrokenLogError,
+    ConversationDeletedError,
+    CorruptDocumentError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
 from convstore.index.part import IndexBuilder
-from convstore.index.segment import merged, sections_of
+from convstore.index.segment import Segment, are_equal, merged, sections_of
 from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.mongo.collection import Document
 from convstore.mongo.log import Log
-from convstore.mongo.segments import Segments, StoredSegment
-from convstore.runtime.background import retrieve_cancellation
+from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
+from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS, Clock
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.pace import COMMAND, Pace, no_pause
 from convstore.search.log_parts import MAX_UNSEALED_CHARACTERS, MAX_UNSEALED_ENTRIES, LogParts
 from convstore.values.scope import Scope
+
+REST_SECONDS = 60.0
+"""Time without an append after which a conversation is sealed."""
 
 _MAX_REMEMBERED = 10_000
 _CLOSE_SECONDS = 1.0
 """Time for which a store that is closed goes on sealing."""
 _RETRY_SECONDS = 600.0
 """Time after which a conversation is sealed again if that failed."""
-_GROWTH = 4
-"""A segment takes in the one before it unless that is this many times larger, so few segments are rewritten often."""
+_MERGED_AT_ONCE, _MAX_MERGES = 8, 2
+"""So many segments that were merged equally often are merged into one, unless they were merged so often."""
 
 _Value = TypeVar("_Value")
 
@@ -47,62 +61,93 @@ class Sealer:
         self, reader: LogReader, log: Log, logs: LogParts, segments: Segments, *, clock: Clock, everything: bool
     ) -> None:
         self._reader, self._log, self._logs, self._segments = reader, log, logs, segments
-        self._clock, self._everything = clock, everything
-        self._scheduled: dict[str, Scope] = {}
+        self._clock, self._everything, self._pace = clock, everything, Pace(clock.sleep)
+        self._resting: OrderedDict[str, tuple[float, Scope]] = OrderedDict()
+        self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
+        self._scheduled: dict[str, tuple[Scope, bool]] = {}
         self._sealed: OrderedDict[str, Totals] = OrderedDict()
         self._retry_at: OrderedDict[str, float] = OrderedDict()
-        self._work: set[asyncio.Future[list[None]]] = set()
+        self._background = Background()
         self._is_closed = False
 
     def note(self, scope: Scope, conversation: str, totals: Totals) -> None:
-        """Seal a conversation soon if, by its totals, enough was appended since the last seal of this store."""
+        """Seal a conversation that was just written to once it rests, if by its totals enough is in no segment."""
         sealed = self._sealed.get(conversation, Totals())
-        if self._everything or _is_due(totals.entries - sealed.entries, totals.tokens - sealed.tokens):
+        self._resting.pop(conversation, None)
+        if self._is_due(totals.entries - sealed.entries, totals.tokens - sealed.tokens):
+            self._rest(scope, conversation, REST_SECONDS)
+
+    def _rest(self, scope: Scope, conversation: str, seconds: float) -> None:
+        _remember(self._resting, conversation, (self._clock.monotonic() + seconds, scope))
+        self._arm(seconds)
+
+    def _arm(self, seconds: float) -> None:
+        """Set the timer of this event loop, unless it is set; it keeps neither the loop nor the store alive."""
+        loop, owner = asyncio.get_running_loop(), weakref.ref(self)
+
+        def ring() -> None:
+            if sealer := owner():
+                sealer.ring()
+
+        if loop not in self._armed:
+            self._armed.add(loop)
+            self._clock.call_later(seconds, ring)
+
+    def ring(self) -> None:
+        """Begin to seal the conversations that rest; the timer calls it."""
+        self._armed.discard(asyncio.get_running_loop())
+        now = self._clock.monotonic()
+        for conversation in list(takewhile(lambda one: self._resting[one][0] <= now, self._resting)):
+            self.schedule(self._resting.pop(conversation)[1], conversation, rests=True)
+        if self._resting:
+            self._arm(next(iter(self._resting.values()))[0] - now)
+
+    def searched(self, scope: Scope, conversation: str, chain: Chain, *, is_whole: bool) -> None:
+        """Seal a conversation if a search could not read it whole from these segments."""
+        if not is_whole or chain.is_read_mark_due(self._clock.now()):
             self.schedule(scope, conversation)
 
-    def schedule(self, scope: Scope, conversation: str) -> None:
-        """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago."""
+    def schedule(self, scope: Scope, conversation: str, *, rests: bool = False) -> None:
+        """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago.
+
+        If it `rests`, it is sealed only if no process appended for a minute, and enough of it is in no segment.
+        """
         if self._is_closed or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
-        self._scheduled[conversation] = scope
-        self._start()
+        self._scheduled[conversation] = scope, rests and self._scheduled.get(conversation, (scope, True))[1]
+        self._background.start(self._seal_scheduled)
 
-    def _start(self) -> None:
-        """Begin the work of this event loop, unless it is running."""
-        loop = asyncio.get_running_loop()
-        self._work -= {work for work in self._work if work.get_loop().is_closed()}
-        if all(work.get_loop() is not loop for work in self._work):
-            # gather instead of create_task: asyncio does not warn if the loop ends first.
-            work = asyncio.gather(*[self._seal_scheduled()])
-            self._work.add(work)
-            work.add_done_callback(self._ended)
-            work.add_done_callback(retrieve_cancellation)
-
-    def _ended(self, work: asyncio.Future[list[None]]) -> None:
-        self._work.discard(work)
-        # A conversation may have been scheduled after the work had looked for the last time.
-        if self._scheduled and not self._is_closed and not work.cancelled():
-            self._start()
+    @property
+    def is_idle(self) -> bool:
+        """Return True if nothing is due, now or once it rests."""
+        return not (self._resting or self._scheduled or self._background.is_busy)
 
     async def wait(self) -> None:
         """Wait for the running work of this event loop, if any."""
-        loop = asyncio.get_running_loop()
-        while own := [work for work in self._work if work.get_loop() is loop]:
-            await asyncio.gather(*own, return_exceptions=True)
+        await self._background.wait()
+
+    async def finish(self) -> None:
+        """Seal what rests or is scheduled now, without pauses."""
+        self._pace.hurry()
+        for conversation, (_, scope) in self._resting.items():
+            self.schedule(scope, conversation)
+        self._resting.clear()
+        await self.wait()
 
     async def close(self) -> None:
         """Seal what is due for a moment; the next searches and appends seal the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.wait()
+                await self.finish()
         self._is_closed = True
 
     async def _seal_scheduled(self) -> None:
         while self._scheduled and not self._is_closed:
             conversation = next(iter(self._scheduled))
-            scope = self._scheduled.pop(conversation)
+            scope, rests = self._scheduled.pop(conversation)
             try:
-                await self.seal(scope)
+                if await self._seal_piece(scope, self._pace, rests=rests):
+                    self._scheduled.setdefault(conversation, (scope, rests))
             except (StoreUnavailableError, StoreClosedError):
                 pass  # every call reports it
             except Exception as error:  # noqa: BLE001 - the event loop logs it; the others are sealed
@@ -110,61 +155,142 @@ class Sealer:
                 message = f"convstore cannot seal the conversation {conversation}; searches read its log instead"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
-    async def seal(self, scope: Scope, *, force: bool = True) -> None:
-        """Seal a conversation; without `force`, only if enough of it is in no segment.
+    async def seal(self, scope: Scope) -> None:
+        """Seal all of a conversation now."""
+        while await self._seal_piece(scope, Pace(no_pause)):
+            pass
+
+    async def drop_from(self, conversation: str, number: int) -> None:
+        """Remove the segments that cover an entry or later ones."""
+        await self._segments.drop_from(conversation, number)
+
+    async def difference(self, scope: Scope, segment: StoredSegment) -> str:
+        """Return how a segment differs from one built from the log, "" if it does not.
+
+        The contents of another analyzer's segment cannot be built again; its place in the log is compared.
+        """
+        cached = await self._reader.find(scope)
+        if cached is None:
+            return ""
+        try:
+            async with self._reader.reading(cached):
+                return await self._difference(cached, segment)
+        except BrokenLogError:
+            return "its entries are not all in the log"
+        except (CorruptDocumentError, ConversationDeletedError):
+            return ""  # the log's own damage is reported by itself
+
+    async def _difference(self, cached: CachedConversation, segment: StoredSegment) -> str:
+        part, pace = IndexBuilder(), Pace(no_pause)
+        new = await self._read(cached, part, pace, first=segment.first, until=segment.until, after=segment.after)
+        if new is None or new.link != segment.link:
+            return "it was made from a log that a backup replaced"
+        if not segment.is_own:
+            return ""
+        is_same = are_equal(segment.part.sections, await pace.steps(sections_of(part)))
+        if not is_same or (new.tokens, new.characters) != (segment.tokens, segment.characters):
+            return "its contents are not those of the log"
+        return ""
+
+    async def _seal_piece(self, scope: Scope, pace: Pace, *, rests: bool = False) -> bool:
+        """Seal up to the maximum size of a segment; return True if there may be more.
 
         It ends within the time of the longest append, so that a sweep finds what it wrote.
         """
         cached = await self._reader.find(scope)
         if cached is None:
-            return
+            return False
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
-                while await self._seal_once(cached, force=force or self._everything):
-                    pass
+                return await self._seal_next(cached, pace, rests=rests)
         except (TimeoutError, ConversationDeletedError):
-            return  # the rest, if there is any, is sealed by the next call
+            return False  # the rest, if there is any, is sealed after the next search or append
 
-    async def _seal_once(self, cached: CachedConversation, *, force: bool) -> bool:
-        """Seal up to the maximum size of a segment; return True if there may be more."""
-        chain, tail = await asyncio.gather(
-            self._segments.chain(cached.conversation, with_sections=False), self._log.last_totals(cached.conversation)
+    async def _seal_next(self, cached: CachedConversation, pace: Pace, *, rests: bool) -> bool:
+        documents, tail = await asyncio.gather(
+            # What a search could not read whole may be damaged, which the contents show.
+            self._segments.documents(cached.conversation, contents=not rests),
+            self._log.last_totals(cached.conversation),
         )
-        until, tokens = (chain[-1].until, chain[-1].tokens) if chain else (0, 0)
-        if tail.entries <= until or not (force or _is_due(tail.entries - until, tail.tokens - tokens)):
-            _remember(self._sealed, cached.conversation, tail)
+        await pace.spent(2 * COMMAND)
+        if rests and self._was_used(cached, tail):
             return False
-        builder, last = IndexBuilder(), Totals()
-        async for entries in self._logs.entries(cached, start=until + 1, before=tail.entries + 1):
-            added = await self._logs.add(cached, builder, entries)
+        chain, builder, new = chain_of(documents, contents=not rests), IndexBuilder(room=MAX_CHARACTERS), None
+        while new is None:
+            is_due = self._is_due(tail.entries - chain.until, tail.tokens - chain.tokens)
+            if chain.ends_with(tail) or (rests and not is_due):
+                _remember(self._sealed, cached.conversation, tail)
+                if not rests and chain.is_read_mark_due(self._clock.now()):
+                    await self._segments.mark_read(cached.conversation, self._clock.now())
+                return False
+            if chain.until <= tail.entries:
+                new = await self._read(
+                    cached, builder, pace, first=chain.until + 1, until=tail.entries, after=chain.link
+                )
+            if new is None:
+                chain.pop()
+        return await self._put(cached, builder, new, pace, chain=chain, documents=documents)
+
+    def _is_due(self, entries: int, tokens: int) -> bool:
+        is_long = entries >= MAX_UNSEALED_ENTRIES or tokens * CHARACTERS_PER_TOKEN >= MAX_UNSEALED_CHARACTERS
+        return is_long or (self._everything and entries > 0)
+
+    def _was_used(self, cached: CachedConversation, tail: Totals) -> bool:
+        """Return True for a conversation with an append less than a minute ago, perhaps of another process."""
+        if tail.updated_at is None:
+            return False
+        seconds = REST_SECONDS - (self._clock.now() - tail.updated_at) / timedelta(seconds=1)
+        if seconds > 0:
+            self._rest(cached.scope, cached.conversation, min(seconds, REST_SECONDS))
+        return seconds > 0
+
+    async def _read(
+        self, cached: CachedConversation, builder: IndexBuilder, pace: Pace, *, first: int, until: int, after: int
+    ) -> StoredSegment | None:
+        """Read entries into a part while it has room; None if the entry before the first has another link."""
+        last = Totals()
+        async for batch in self._logs.entries(cached, start=max(first - 1, 1), before=until + 1, pace=pace):
+            await pace.spent(COMMAND)
+            if batch[0].number < first and batch[0].totals.link != after:
+                return None
+            entries = [entry for entry in batch if entry.number >= first]
+            added = await self._logs.add(cached, builder, entries, pace)
             last = entries[added - 1].totals if added else last
             if added < len(entries):
                 break
-        new = StoredSegment(until + 1, last.entries, last.link, last.tokens, builder.characters)
-        return await self._put(cached, chain, builder, new)
+        return StoredSegment(first, last.entries, after, last.link, last.tokens, builder.characters)
 
     async def _put(
-        self, cached: CachedConversation, chain: Sequence[StoredSegment], builder: IndexBuilder, new: StoredSegment
+        self,
+        cached: CachedConversation,
+        builder: IndexBuilder,
+        new: StoredSegment,
+        pace: Pace,
+        *,
+        chain: Chain,
+        documents: Sequence[Document],
     ) -> bool:
-        """Store a new segment, together with those before it that are not much larger."""
+        """Store a new segment, together with those before it that it takes in."""
         absorbed = _absorbed(chain, new)
         if absorbed:
-            chain = await self._segments.chain(cached.conversation)
-            current = {(one.first, one.until): one for one in chain}
-            whole = [current.get((one.first, one.until)) for one in absorbed]
-            read = [one for one in whole if one is not None]
-            if len(read) < len(absorbed):
-                return False  # another process is sealing
-            builder = await asyncio.to_thread(merged, [one.part for one in read], builder)
-            characters = new.characters + sum(one.characters for one in absorbed)
-            new = replace(new, first=absorbed[0].first, characters=characters)
-        sections = await asyncio.to_thread(sections_of, builder)
-        segment = replace(new, sections=sections)
-        replaces = absorbed[0] if absorbed else None
-        if not await self._segments.put(cached.conversation, segment, replaces=replaces, at=self._clock.now()):
-            return False
-        await self._segments.drop_covered(cached.conversation, segment)
-        return True
+            current = chain_of(await self._segments.documents(cached.conversation))
+            parts = {(one.first, one.link): one.part for one in current}
+            read = [part for one in absorbed if (part := parts.get((one.first, one.link)))]
+            if len(read) < len(absorbed):  # another process is sealing, or one is damaged
+                self.schedule(cached.scope, cached.conversation)
+                return False
+            builder = await pace.steps(merged(read, builder))
+            new = replace(
+                new,
+                first=absorbed[0].first,
+                after=absorbed[0].after,
+                characters=new.characters + sum(one.characters for one in absorbed),
+                merges=max(one.merges for one in absorbed) + 1,
+            )
+        segment = replace(new, part=Segment(await pace.steps(sections_of(builder))))
+        kept, now = chain[: len(chain) - len(absorbed)], self._clock.now()
+        await pace.spent(2 * COMMAND)
+        return await self._segments.put(cached.conversation, segment, read=documents, kept=kept, at=now)
 
 
 def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value) -> None:
@@ -173,16 +299,17 @@ def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value)
         found.popitem(last=False)
 
 
-def _is_due(entries: int, tokens: int) -> bool:
-    return entries >= MAX_UNSEALED_ENTRIES or tokens * CHARACTERS_PER_TOKEN >= MAX_UNSEALED_CHARACTERS
-
-
 def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[StoredSegment]:
-    """Return the last segments of a chain that a new one takes in."""
+    """Return the last segments of a chain that a new one takes in; its own texts count as never merged."""
     size, absorbed = new.characters, list[StoredSegment]()
-    for segment in reversed(chain):
-        if segment.characters > _GROWTH * size or segment.characters + size > MAX_CHARACTERS:
+    for merges in range(_MAX_MERGES):
+        rest = reversed(chain[: len(chain) - len(absorbed)])
+        run = list(takewhile(lambda one: one.merges <= merges, rest))  # noqa: B023 - used at once
+        if len(run) < _MERGED_AT_ONCE - 1:
             break
-        absorbed.insert(0, segment)
-        size += segment.characters
+        for segment in run:
+            size += segment.characters
+            if size > MAX_CHARACTERS:
+                return absorbed
+            absorbed.insert(0, segment)
     return absorbed

@@ -7,12 +7,12 @@ second one, its first results are read along with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.index.part import IndexedMessage, Window, only_terms_of
+from convstore.index.part import IndexedMessage, WantedTerms, Window
 from convstore.index.ranking import Found, ranked
 from convstore.index.segment import Part
 from convstore.index.texts import Snippets
@@ -26,13 +26,13 @@ from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogEnds, LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
-from convstore.sources.places import read_text
+from convstore.sources.places import SourcePlace, read_text
 from convstore.values.reports import SearchHit
 from convstore.values.scope import Scope
 
 _Range = tuple[PayloadRef, int, int]
 
-RANKING_COST = 20_000
+_RANKING_COST = 20_000
 """Cost of ranking one word of a query, in characters of `run_in_thread_if_long`."""
 
 
@@ -76,12 +76,12 @@ class Searcher:
             texts = _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
             ends = await self._logs.ends(cached)
             log, _ = await asyncio.gather(
-                self._logs.whole(cached, ends, only_terms_of(request.groups)),
+                self._logs.whole(cached, ends, WantedTerms(request.groups)),
                 self._read_ahead(cached, ends, texts, request),
             )
-            if log.is_due and self._sealer:
-                self._sealer.schedule(cached.scope, cached.conversation)
-            found = await _ranked(log, request)
+            if self._sealer:
+                self._sealer.searched(cached.scope, cached.conversation, ends.chain, is_whole=not log.is_due)
+            found = await ranked_of(log.parts, lambda _: log, request, limit=request.limit + 1)
             matches = await self.matches(cached, log, found[: request.limit], request, texts)
             return Matches(matches, len(found) <= request.limit, log.last)
 
@@ -90,8 +90,9 @@ class Searcher:
     ) -> None:
         """Read the texts of what the segments alone rank best, unless the search needs no more of the log."""
         if ends.chain and not ends.are_all(cached):
-            log = SearchedLog(ends.parts, cached.rewinds)
-            await texts.read(_shown(log, (await _ranked(log, request))[: request.limit], request))
+            log = SearchedLog(ends.chain.parts, cached.rewinds)
+            found = await ranked_of(log.parts, lambda _: log, request, limit=request.limit)
+            await texts.read(_shown(log, found, request))
 
     async def matches(
         self,
@@ -131,19 +132,20 @@ class Searcher:
         return [match(*one) for one in zip(found, shown, turns, strict=True)]
 
 
-async def _ranked(log: SearchedLog, request: SearchRequest) -> list[Found]:
-    """Return the best messages, one more than the request asks for."""
+async def ranked_of(
+    parts: Sequence[Part], log_of: Callable[[int], SearchedLog], request: SearchRequest, *, limit: int
+) -> list[Found]:
+    """Return the best messages of one log or of several, given the log of each part."""
 
-    def is_allowed(_: int, message: IndexedMessage) -> bool:
-        if not request.allows(message.ordinal, message.type) or not log.rewinds.is_active(message.ordinal):
-            return False
-        return not request.is_for_model or message.ordinal != log.question
+    def is_allowed(part: int, message: IndexedMessage) -> bool:
+        log, ordinal = log_of(part), message.ordinal
+        is_asked = request.is_for_model and ordinal == log.question
+        return request.allows(ordinal, message.type) and log.rewinds.is_active(ordinal) and not is_asked
 
     def rank() -> list[Found]:
-        by_source = request.is_for_model
-        return ranked(log.parts, request.groups, is_allowed=is_allowed, limit=request.limit + 1, by_source=by_source)
+        return ranked(parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=request.is_for_model)
 
-    return await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
+    return await run_in_thread_if_long(rank, characters=_RANKING_COST * len(request.groups))
 
 
 def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[_ShownWindow]:
@@ -183,6 +185,17 @@ class _ShownWindow(NamedTuple):
     message: IndexedMessage
     window: Window
 
+    @property
+    def text(self) -> str | None:
+        """Return the text that the window is cut from; None if it has to be read."""
+        return self.part.texts.get((self.window.message, self.window.text))
+
+    @property
+    def place(self) -> SourcePlace | None:
+        """Return the place of the item in the payload that holds the text escaped, None if none does."""
+        is_escaped = self.window.payload_start < 0
+        return self.part.places.get((self.window.message, self.window.source_id)) if is_escaped else None
+
 
 class _WindowTexts:
     """Texts of one conversation, each read once.
@@ -200,7 +213,7 @@ class _WindowTexts:
         """Read what the texts of some windows and the ids of some messages need."""
         ranges, firsts = dict[_Range, None](), {one.first for one in messages if one.ordinal not in self._rows}
         for one in shown:
-            if one.part.text_of(one.window) is None:
+            if one.text is None:
                 if found := _range_of(one):
                     ranges |= {} if found in self._pieces else {found: None}
                 elif one.message.ordinal not in self._rows:
@@ -214,11 +227,10 @@ class _WindowTexts:
 
     def text(self, shown: _ShownWindow) -> str:
         """Return the text of a window."""
-        part, message, window = shown
-        text = part.text_of(window)
+        text, message, window = shown.text, shown.message, shown.window
         if text is None and (found := _range_of(shown)):
             text = self._pieces[found]
-            if (place := part.place_of(window)) is None:
+            if (place := shown.place) is None:
                 return text
             text = read_text(self._codec, place.moved(-place.middle), text)
         elif text is None:
@@ -243,8 +255,8 @@ class _WindowTexts:
 
 def _range_of(shown: _ShownWindow) -> _Range | None:
     """Return the range of the payload that has the text of a window; None if its entry has it."""
-    part, message, window = shown
+    _, message, window = shown
     if message.payload and window.payload_start >= 0:
         return message.payload, window.payload_start + window.start, window.payload_start + window.end
-    place = part.place_of(window)
+    place = shown.place
     return (message.payload, place.middle, place.end) if message.payload and place else None

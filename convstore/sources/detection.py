@@ -1,7 +1,7 @@
 """Find the sources in a tool result: in the artifact, then in the content, as values, blocks or JSON.
 
-A list holds sources only if every item is one; content blocks may mix sources with others. No tool output raises an
-error, and the time is linear in its size.
+A list holds sources if its items are; at most half of them may lack what makes them sources, and are skipped. Content
+blocks may mix sources with others. No tool output raises an error, and the time is linear in its size.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
@@ -24,11 +25,12 @@ from convstore.sources.source import (
     FoundSource,
     FoundSources,
     first_text,
+    is_passage,
     retrieved,
-    retrieved_file,
     retrieved_text,
     source_in,
 )
+from convstore.sources.stub import failure_in
 from convstore.values.models import SourcePage
 
 SourceExtractor = Callable[[ToolMessage], Sequence[Any]]
@@ -36,31 +38,47 @@ SourceExtractor = Callable[[ToolMessage], Sequence[Any]]
 
 _ItemReader = Callable[[Any], FoundSource | None]
 
-LISTS: dict[str, _ItemReader] = {
-    **dict.fromkeys(("sources", "results", "documents", "docs", "passages", "chunks", "hits", "matches"), retrieved),
-    "data": retrieved_file,  # a page of OpenAI's vector store search
-}
-"""Keys of a dict that may hold a list of sources, with the function that reads an item of the list."""
 
-_TEXT_LISTS = frozenset({"sources", "documents", "docs", "passages", "chunks"})
-"""Keys of an artifact under which a list of bare strings is a list of sources too."""
-_NESTED = ("data", "hits")
-"""Keys of envelopes with one of `LISTS` inside: responses of web APIs and of Elasticsearch."""
-
-_BLOCK_LISTS = [key for key, read in LISTS.items() if read is retrieved]
+_LISTS = ("sources", "results", "documents", "docs", "passages", "chunks", "hits", "matches")
+_TEXT_LISTS = ("sources", "documents", "docs", "passages", "chunks")
+"""Keys under which a list of bare strings is a list of sources too."""
 _STRUCTURED = ("structured_content", "structuredContent")
-_IN_STRUCTURED: dict[str, _ItemReader] = {**LISTS, "result": retrieved}  # MCP servers wrap a bare list in "result"
+
+SHAPES: dict[str, dict[str, str]] = {
+    **{key: {} for key in (*_LISTS, *_STRUCTURED)},
+    "data": {"needs": "file_id"},  # a page of OpenAI's vector store search
+    **{f"{key}.{name}": {} for key in ("data", "hits", *_STRUCTURED) for name in _LISTS},  # Elasticsearch, MCP
+    **{f"{key}.result": {} for key in _STRUCTURED},
+    "contexts.contexts": {"needs": "text"},  # Vertex AI RAG Engine
+    "retrievalResults": {"needs": "content", "inside": "content"},  # Amazon Bedrock
+    "value": {"needs": "@search.score", "text_key": "chunk"},  # Azure AI Search
+    **{key: {"needs": "content"} for key in ("citations", "context.citations")},  # Azure OpenAI on your data
+    "webPages.value": {"needs": "url"},  # Bing
+    **{key: {"needs": "link"} for key in ("organic", "organic_results")},  # Serper, SerpApi
+    "items": {"needs": "snippet"},  # Google
+    "web.results": {"needs": "url", "text_key": "description"},  # Brave
+    **{key: {"needs": "payload"} for key in ("points", "result", "result.points")},  # Qdrant
+    "data.Get.*": {},  # Weaviate
+    "objects": {"needs": "properties", "inside": "properties"},
+    **{key: {"needs": "node"} for key in ("nodes", "source_nodes")},  # LlamaIndex
+}
+"""Where responses hold a list of sources, in order of preference, and how `retrieved` reads an item of the list.
+
+``*`` is the first key of a list. An item without the key that it needs is other data under the same path.
+"""
+
+_PATHS = [(path.split("."), partial(retrieved, **how) if how else retrieved) for path, how in SHAPES.items()]
+_BY_KEY = {keys[0]: [(path[1:], read) for path, read in _PATHS if path[0] == keys[0]] for keys, _ in _PATHS}
+_COLUMNS = {"ids": "id", "documents": "content", "metadatas": "metadata", "distances": "distance"}
 _CONTENT_KEYS = ("content", "output")
 """Keys of the content blocks in results of MCP and OpenAI."""
 _DEPTH = 5
 """Maximum nesting of values; no known format is deeper."""
 
 _LONG = 100_000
-_SHOWN_SOURCE = re.compile(
-    r"^\[(\d{1,15})\] ?.*, (?:characters \d+-\d+ of \d+|in .*, ordinal \d+, [\d-]{10})$", re.MULTILINE
-)
-_LINE_CHARACTERS = 100
-_LAST_LINE = re.compile(r"(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}\")\s*\Z")
+_SHOWN_SOURCE = re.compile(r"^\[(\d{1,15})\] ?.*, (?:characters \d+-\d+ of \d+|in .*, m\d+, [\d-]{10})$", re.MULTILINE)
+_LINE_CHARACTERS = 4_200
+_LAST_LINE = re.compile(r"^(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}[^\"\n]*\";.*)\s*\Z", re.MULTILINE)
 
 _NOTHING = FoundSources()
 
@@ -115,6 +133,9 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
         return _NOTHING  # sources that were read back keep their numbers
     if artifact is not None and ((found := _texts_of(artifact)).items or (found := _in_value(artifact)).items):
         return found
+    texts = _texts_of(message.content if parsed_content is None else parsed_content).items
+    if texts and 2 * sum(is_passage(source.text) for source in texts) >= len(texts):
+        return FoundSources(texts)
     return FoundSources(_in_value(parsed_content).items or _in_content(message.content))
 
 
@@ -134,6 +155,14 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
     elif isinstance(text, str) and _LAST_LINE.search(text[-_LINE_CHARACTERS:]):
         numbers = (int(found[1]) for found in _SHOWN_SOURCE.finditer(text))
     return tuple(dict.fromkeys(islice((number for number in numbers if 0 < number < 2**53), MAX_SOURCES)))
+
+
+def has_failed(message: Any) -> bool:
+    """Return True for a tool result, or its stub, that reports a failed call."""
+    return (
+        isinstance(message, ToolMessage)
+        and failure_in(message.status, message.text, parse_json(message.text)) is not None
+    )
 
 
 def parse_json(text: str) -> Any:
@@ -179,54 +208,78 @@ def _collected(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
 # Lists of items, from which the artifact can be rebuilt
 
 
-def _items_in(value: Any, lists: Mapping[str, _ItemReader] = LISTS) -> FoundSources:
-    """Return the sources of a list of items, as the value itself or under a known key; none for other formats."""
+def _items_in(value: Any) -> FoundSources:
+    """Return the sources of a list of items, as the value itself or in a known shape; none for other formats."""
     if type(value) in (list, tuple):
         return _all(value, retrieved)
     if type(value) is not dict:
         return _NOTHING
-    if (found := _listed(value, lists)).items:
-        return found
-    for key in _NESTED:
-        if type(value.get(key)) is dict and (found := _listed(value[key], LISTS)).items:
-            return _under(value, key, found)
-    if lists is LISTS:
-        for key in _STRUCTURED:
-            if (found := _items_in(value.get(key), _IN_STRUCTURED)).items:
+    if "ids" in value and (found := _all(_rows(value), retrieved)).items:
+        return FoundSources(found.items)
+    for key in [key for key in _BY_KEY if key in value]:
+        for path, read in _BY_KEY[key]:
+            if (found := _at(value[key], path, read)).items:
                 return _under(value, key, found)
     return _one(value)
 
 
-def _listed(value: dict[Any, Any], lists: Mapping[str, _ItemReader]) -> FoundSources:
-    """Return the sources of the first list under a known key whose items are all sources."""
-    for key, read in lists.items():
-        if type(value.get(key)) is list and (found := _all(value[key], read)).items:
-            return _under(value, key, found)
-    return _NOTHING
+def _at(value: Any, path: Sequence[str], read: _ItemReader) -> FoundSources:
+    """Return the sources of the list at the end of a path."""
+    if not path:
+        return _all(value, read) if type(value) is list else _NOTHING
+    if type(value) is not dict:
+        return _NOTHING
+    key = path[0] if path[0] != "*" else next((key for key in value if type(value[key]) is list), "")
+    return _under(value, key, _at(value.get(key), path[1:], read))
 
 
-def _texts_of(artifact: Any) -> FoundSources:
-    """Return the sources of an artifact that is a list of strings, or has one under a key of `_TEXT_LISTS`.
+def _rows(value: dict[Any, Any]) -> list[dict[str, Any]]:
+    """Return the items of Chroma's parallel lists, of which each query has its own."""
+    columns = {name: value[key] for key, name in _COLUMNS.items() if type(value.get(key)) is list}
+    if not {"id", "content"} <= columns.keys():
+        return []
+    if all(type(part) is list for part in columns["id"]):
+        columns = {name: list(chain(*filter(None, column))) for name, column in columns.items()}
+    is_table = len({len(column) for column in columns.values()}) == 1
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)] if is_table else []
 
-    In content such a list is data: a tool that answers `["AA12", "BB7"]` has retrieved nothing.
+
+def _texts_of(value: Any) -> FoundSources:
+    """Return the sources of a list of strings, or of one under a key of `_TEXT_LISTS`.
+
+    In content most such lists are data: a tool that answers `["AA12", "BB7"]` has retrieved nothing.
     """
-    if type(artifact) in (list, tuple):
-        return _all(artifact, retrieved_text)
-    if type(artifact) is dict:
-        return _listed(artifact, {key: retrieved_text for key in LISTS if key in _TEXT_LISTS})
-    return _NOTHING
+    if type(value) in (list, tuple):
+        return _all(value, retrieved_text)
+    keys = [key for key in _TEXT_LISTS if key in value] if type(value) is dict and "ids" not in value else ()
+    return next((found for key in keys if (found := _at(value, (key,), retrieved_text)).items), _NOTHING)
 
 
 def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
-    """Return the sources of a list if every item is one, else none."""
+    """Return the sources of a list; none unless each item is one, or is like them and at least every other is one."""
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
-    found = tuple(_of_block(value) if is_block(value) else read(value) for value in values)
-    sources = tuple(one for one in found if one is not None)
+    found = [_of_block(value) if is_block(value) else read(value) for value in values]
+    sources = tuple([one for one in found if one is not None])
     if len(sources) < len(values):
-        return _NOTHING
-    are_items = all(source.item is value for source, value in zip(sources, values, strict=True))
-    return FoundSources(sources, type(values) if are_items else None)
+        others = [value for value, one in zip(values, found, strict=True) if one is None] if sources else []
+        if not 0 < len(others) <= len(sources) or not all(_is_like(other, sources[0].item) for other in others):
+            return _NOTHING
+    are_items = all(one is None or one.item is value for one, value in zip(found, values, strict=True))
+    return FoundSources(sources, partial(_filled, values, found) if are_items else None)
+
+
+def _is_like(value: Any, item: Any) -> bool:
+    """Return True if a value may be a source without text: it is empty, or has a type and a key in common with one."""
+    if type(value) is dict and type(item) is dict:
+        return not is_block(value) and not value.keys().isdisjoint(item)
+    return value is None or (type(value) is type(item) and not (is_text(value) and value.strip()))
+
+
+def _filled(values: Any, found: Sequence[Any], parts: Sequence[Any]) -> Any:
+    """Return a list with its sources replaced."""
+    left = iter(parts)
+    return type(values)([value if one is None else next(left) for value, one in zip(values, found, strict=True)])
 
 
 def _one(value: dict[Any, Any]) -> FoundSources:
@@ -294,8 +347,9 @@ def _in_block(block: Any, depth: int) -> Iterator[Mention]:
 
 def _in_parts(value: dict[Any, Any], depth: int) -> Iterator[Iterator[Mention]]:
     """Yield the sources of each part of a result; `_CONTENT_KEYS` are searched for blocks only."""
-    for key in (*_BLOCK_LISTS, *_STRUCTURED):
-        yield _anything(value.get(key), depth - 1)
+    for key in (*_LISTS, *_STRUCTURED):
+        if key in value:
+            yield _anything(value[key], depth - 1)
     for key in _CONTENT_KEYS:
         if type(value.get(key)) is list:
             yield _mentions(value[key], depth - 1)

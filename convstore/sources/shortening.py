@@ -41,11 +41,15 @@ def placeholder(about: str, message_id: str) -> str:
 
 
 def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
-    """Replace the content of a decoded tool message by its stub and remove the artifact, in place."""
+    """Replace the content of a decoded tool message by its stub, or add its suffix; remove the artifact, in place."""
     values: Any = message.__dict__
-    values["content"] = stub
     values["artifact"] = None
-    return leave_out(message)
+    if not stub.startswith("\n"):  # as a suffix does
+        values["content"] = stub
+        return leave_out(message)
+    content = leave_out(message).content
+    values["content"] = content + stub if isinstance(content, str) else [*content, {"type": "text", "text": stub}]
+    return message
 
 
 def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMessage:

@@ -7,7 +7,7 @@ tool result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,52 +23,48 @@ MAX_SOURCES = 1_000
 TEXT_DIGEST_BYTES = 8
 """Length of a source's digest; sufficient to distinguish the sources of one conversation."""
 
-_LABEL_CHARACTERS = 150
+_LABEL_CHARACTERS, _TITLE_CHARACTERS, _URL_CHARACTERS = 150, 200, 500
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 """Keys of the text in a dict item, in order of preference."""
 
-_TITLE_KEYS = ("title", "name", "filename")
+_TITLE_KEYS = ("title", "name", "filename", "sourceDisplayName", "source_display_name", "file_name")
 
-_URL_KEYS = ("url", "link", "uri")
+_URL_KEYS = ("url", "link", "uri", "sourceUri", "source_uri")
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
 
-_DETAILS = ("metadata", "_source", "payload")
-"""Keys under which vector stores nest the text and other fields of a match: Pinecone, Elasticsearch, Qdrant."""
+_DETAILS = {"metadata": "", "_source": "", "payload": "", "node": "score"}
+"""Keys under which Pinecone, Elasticsearch, Qdrant and LlamaIndex nest the text of a match; and what stands by it."""
+
+_PASSAGE_CHARACTERS, _PASSAGE_WORDS = 100, 10
 
 
-def retrieved(value: Any) -> FoundSource | None:
+def retrieved(value: Any, *, needs: str = "", inside: str = "", text_key: str = "") -> FoundSource | None:
     """Return the source in an item of a list; None if nothing indicates that the item was retrieved.
 
     A ``Document`` and a ``(text, metadata)`` pair indicate it, and so does a dict with a text, a title, an address, a
-    file id or a source id. A name alone does not, because people and products have names too.
+    file id or a source id. A name alone does not, because people and products have names too. The text may also be in
+    the dict `inside` the item, or under `text_key`. With `needs`, it must be a dict with that key.
 
     >>> retrieved({"title": "Fares", "rank": 1}).title
     'Fares'
     >>> retrieved({"flight": "X1", "price": 3}) is None
     True
     """
+    if needs and not (type(value) is dict and value.get(needs)):
+        return None
     if type(value) is dict and type(value.get("content")) is list and (text := text_in(value["content"])):
         return source_in(plain_item(value, text))
     found = source_in(value)
     if found is None or type(value) is not dict or found.text_key:
         return found
-    if match := _match(value):
+    if match := _match(value, {inside: "", **_DETAILS} if inside else _DETAILS):
         return source_in(match)
+    if text_key and is_text(value.get(text_key)):
+        return source_in(plain_item(value, value[text_key], without=(text_key,)))
     is_named = found.url or found.kept_id is not None or first_text(found.fields, ("title", "file_id"))
     return found if is_named else None
-
-
-def retrieved_file(value: Any) -> FoundSource | None:
-    """Return the source in an item of a list of files; None if it has no file id.
-
-    >>> retrieved_file({"file_id": "f1", "filename": "a.md", "content": [{"type": "text", "text": "…"}]}).title
-    'a.md'
-    >>> retrieved_file({"title": "a.md"}) is None
-    True
-    """
-    return retrieved(value) if type(value) is dict and first_text(value, ("file_id",)) else None
 
 
 def retrieved_text(value: Any) -> FoundSource | None:
@@ -80,15 +76,36 @@ def retrieved_text(value: Any) -> FoundSource | None:
     return FoundSource(value, value, {}) if is_text(value) and value.strip() else None
 
 
-def _match(value: dict[Any, Any]) -> dict[Any, Any] | None:
+def is_passage(text: str) -> bool:
+    """Return True if a text begins like prose, not like a record, a path, a log line or a tag.
+
+    >>> is_passage("Whales sing their songs to each other. " * 3), is_passage("https://sea.example/" + "a" * 100)
+    (True, False)
+    """
+    beginning = text[: 2 * _PASSAGE_CHARACTERS]
+    words = len(beginning.split())
+    has_words = words >= _PASSAGE_WORDS or len(beginning.encode(errors="replace")) > 2 * len(beginning)  # as in Chinese
+    letters = sum(map(str.isalpha, beginning)) + words
+    return len(beginning) >= _PASSAGE_CHARACTERS and has_words and 5 * letters >= 4 * len(beginning)
+
+
+def _match(value: dict[Any, Any], inside: Mapping[str, str]) -> dict[Any, Any] | None:
     """Convert a match with its text nested among its details to an item; None if it has no such text."""
-    for name in _DETAILS:
-        details = value.get(name)
-        if type(details) is dict and (key := first_text(details, TEXT_KEYS)):
+    for name, sign in inside.items():
+        details = value.get(name) if not sign or sign in value else None
+        if type(details) is dict and (key := first_text(details, (*TEXT_KEYS, "document"))):
             rest = {field: one for field, one in details.items() if field != key}
             around = {field: one for field, one in value.items() if field != name}
-            return plain_item({**rest, **around}, details[key])
+            return plain_item({**rest, **_address_in(value.get("location")), **around}, details[key])
     return None
+
+
+def _address_in(location: Any) -> dict[str, str]:
+    """Return the address in a location of Amazon Bedrock, under the key of its kind."""
+    kinds = location.values() if type(location) is dict else ()
+    return next(
+        ({"url": kind[key]} for kind in kinds if type(kind) is dict and (key := first_text(kind, _URL_KEYS))), {}
+    )
 
 
 def plain_item(
@@ -178,6 +195,12 @@ class FoundSource(NamedTuple):
         title_key, url_key = first_text(rest, _TITLE_KEYS), _address(rest)
         return rest.pop(title_key) if title_key else "", rest.pop(url_key) if url_key else "", rest
 
+    def shown(self) -> tuple[str, str, bool]:
+        """Return the beginnings of its title and its address, and False if it holds more than these in one line."""
+        title, url, metadata = self.label()
+        says_more = len(title) + len(url) > _LABEL_CHARACTERS or metadata or getattr(self.item, "id", None) is not None
+        return title[:_TITLE_CHARACTERS], url[:_URL_CHARACTERS], not says_more
+
     @property
     def title(self) -> str:
         """Its title, "" if there is none."""
@@ -202,6 +225,8 @@ class FoundSource(NamedTuple):
             return {**self.item, "source_id": number}
         if isinstance(self.item, str):
             return {"content": self.item, "source_id": number}
+        if scored := _scored(self.item):
+            return type(self.item)([scored.with_number(number), self.item[1]])
         return type(self.item)([self.item[0], {**self.item[1], "source_id": number}])
 
     def with_text(self, text: Any) -> Any:
@@ -212,6 +237,8 @@ class FoundSource(NamedTuple):
             return {**self.item, self.text_key: text} if self.text_key else self.item
         if isinstance(self.item, str):
             return text
+        if scored := _scored(self.item):
+            return type(self.item)([scored.with_text(text), self.item[1]])
         return type(self.item)([text, self.item[1]])
 
 
@@ -225,12 +252,6 @@ class FoundSources(NamedTuple):
 
     items: tuple[FoundSource, ...] = ()
     rebuild: Callable[[list[Any]], Any] | None = None
-
-
-def says_more(item: Any, title: str, url: str, metadata: dict[str, Any]) -> bool:
-    """Return True if an item holds more than its text, its number, and title and address as shown in one line."""
-    is_cut = len(title) + len(url) > _LABEL_CHARACTERS
-    return is_cut or bool(metadata) or getattr(item, "id", None) is not None
 
 
 def text_digest(text: str) -> bytes:
@@ -253,7 +274,17 @@ def source_in(item: Any) -> FoundSource | None:
         and type(item[1]) is dict
     ):
         return FoundSource(item, item[0], _named(item[1]))
-    return None
+    scored = _scored(item)
+    return scored and scored._replace(item=item)
+
+
+def _scored(item: Any) -> FoundSource | None:
+    """Return the source in a pair of a document and its score, as vector stores of LangChain return it."""
+    if type(item) not in (list, tuple) or len(item) != 2 or type(item[1]) not in (int, float):
+        return None
+    found = source_in(item[0]) if type(item[0]) in (dict, Document) else None
+    is_source = found and (found.text_key or type(item[0]) is Document)
+    return found._replace(fields={"score": item[1], **found.fields}) if found and is_source else None
 
 
 def write_ids(ids: Iterable[int]) -> str:
@@ -277,15 +308,18 @@ def read_ids(text: str) -> list[int]:
     [11, 12, 13, 3]
 
     Raises:
-        ValueError: The text is malformed.
+        ValueError: The text is malformed, or names the same ids by more than `MAX_SOURCES` ranges.
     """
     numbers: dict[int, None] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    parts = dict.fromkeys(filter(None, (part.strip() for part in text.split(","))))
+    for count, part in enumerate(parts):
         first, _, last = part.partition("-")
         low, high = _number(first), _number(last or first)
         numbers |= dict.fromkeys(range(low, min(high, low + MAX_SOURCES) + 1))
         if len(numbers) > MAX_SOURCES:
             break
+        if count > MAX_SOURCES:
+            raise ValueError(f"more than {MAX_SOURCES:,} ranges name the same source ids")
     return list(numbers)[: MAX_SOURCES + 1]
 
 

@@ -1,22 +1,66 @@
-"""Make the stub of a tool result: a short JSON text that replaces the result in views.
+"""Decide how a view shows a tool result of a finished turn: as its stub, with a suffix, or as it is.
 
-A stub is made once, when its result is appended. Equal results, ids and names give equal stubs.
+A stub is a short JSON text that replaces the result. A result that is shorter than its stub stays; if it has sources, a
+suffix names its message id and their numbers. Both are made once, when the result is appended, and are the same for
+equal results, ids and names.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
+
+from convstore.messages.encoding import RESULT_MINIMUM
+from convstore.messages.text import in_one_line
+from convstore.sources.source import write_ids
+from convstore.values.policy import HistoryPolicy
 
 RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that reads the full content."""
 
 PREVIEW_CHARACTERS = 200
 
+_SUFFIX = "\n[tool_message_id: {}, source_ids: {}]"
+
+STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
+"""A larger result without sources becomes a stub in the default view."""
+
 _write = json.JSONEncoder(ensure_ascii=False).encode
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def stub_of(
+    *,
+    tool: str,
+    tool_message_id: str,
+    content: str,
+    tokens: int,
+    source_ids: Collection[int] = (),
+    error: str | None = None,
+    min_tokens: int = STUB_MIN_TOKENS,
+) -> str | None:
+    r"""Return the stub of a tool result, or its suffix; None if views show it as it is.
+
+    A result without sources stays unless it has more than `min_tokens`. `content` is its text, see `messages.text`.
+
+    >>> stub_of(tool="search", tool_message_id="m3", content="Found 10 songs.", tokens=4, source_ids=range(11, 21))
+    '\n[tool_message_id: m3, source_ids: 11-20]'
+    >>> stub_of(tool="book", tool_message_id="m3", content="Booked.", tokens=2) is None
+    True
+    """
+    if not source_ids and tokens <= min_tokens:
+        return None
+    count, ids = len(source_ids), write_ids(source_ids)
+    stub = make_stub(
+        tool=tool, tool_message_id=tool_message_id, content=content, source_count=count, source_ids=ids, error=error
+    )
+    if len(content) > len(stub) or len(content) >= RESULT_MINIMUM or not content.strip():
+        return stub
+    # A page of the retrieval tool shows the numbers itself.
+    return _SUFFIX.format(in_one_line(tool_message_id), ids) if source_ids and tool != RETRIEVAL_TOOL else None
 
 
 def make_stub(
@@ -47,7 +91,9 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
     if source_count:
         stub["source_ids"] = source_ids
     else:
-        stub |= {"size": len(content), "preview": content[:PREVIEW_CHARACTERS]}
+        stub["size"] = len(content)
+        if error is None:  # an error is the beginning of the text, or stands in it
+            stub["preview"] = content[:PREVIEW_CHARACTERS]
     return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", _write(stub))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -13,7 +12,7 @@ from convstore.chain import ChainSummarizer
 from convstore.compaction.strategies import as_strategy
 from convstore.conversation import Conversation
 from convstore.conversation.services import SearchIndex, Services
-from convstore.exceptions import InvalidInputError, StoreClosedError, StoreError, SyncUnsupportedError
+from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
 from convstore.messages.custom_types import functions_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec, Kind
@@ -31,7 +30,6 @@ from convstore.values.scope import check_choice, check_partial_scope, check_scop
 
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
-_SWEEP_LIMIT = 8
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
 
@@ -99,7 +97,7 @@ class ConversationStore(StoreReader):
                 f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
         check_choice(search_index, True, False, "across", name="search_index")
-        driver = Driver(database, prefix=collection_prefix)
+        driver = Driver(database, prefix=collection_prefix, now=clock.now if clock else None)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
         self.token_counter = named(token_counter, token_counter_name)
@@ -174,16 +172,24 @@ class ConversationStore(StoreReader):
     ) -> None:
         await self.close()
 
-    async def setup(self) -> None:
+    async def setup(self, *, listings: Sequence[Sequence[str]] = ()) -> None:
         """Create collections and indexes by running pending migrations. Idempotent, and safe to run concurrently.
 
+        Listings by one scope key, and by all but the last (by both of two), have an index. By other combinations they
+        examine every conversation with one of the values, unless they are named here. It gives a RuntimeWarning if all
+        conversations in the database, or 100 of them, have other scope keys.
+
+        Args:
+            listings: Combinations of scope keys, such as ``[("team_id", "course_id")]``.
+
         Raises:
+            InvalidScopeError: A combination names other keys than the store's.
             SchemaVersionError: The database was set up by a newer convstore.
         """
         self._check_open()
-        await self._migrator.run()
+        await self._migrator.run(listings)
+        await self._migrator.check_keys()
         self._is_ready = True
-        await self._services.retention.sweep()
 
     async def migrations(self) -> list[Migration]:
         """Return the migrations of this version in order, each with its state in the database. One command.
@@ -206,6 +212,7 @@ class ConversationStore(StoreReader):
         self._is_closed = True
         try:
             await self._services.compactor.close()
+            await self._services.retention.background.close()
             if self._is_ready:
                 await self._services.open_heads.close()
             if self._services.sealer:
@@ -236,8 +243,8 @@ class ConversationStore(StoreReader):
 
         Conversations that begin during the call may remain. Appends in flight are discarded with their conversations,
         by a sweep at most 80 s later; writes that a broken connection delivers even later, by a sweep a day later.
-        Sweeps run with the next calls of any store. A failed or killed call can be retried as it is, and concurrent
-        calls are safe.
+        Sweeps run in the background of any store in use, or in the next call for the same scope. A failed or killed
+        call can be retried as it is, and concurrent calls are safe.
 
         Args:
             everything: Delete all conversations of these collections, including those of stores with other scope keys.
@@ -367,7 +374,7 @@ class ConversationStore(StoreReader):
     async def services(self) -> Services:
         """Return the services after checking that the database is set up; one command the first time.
 
-        Once a minute it also sweeps some remnants of deleted conversations.
+        Once a minute it also begins to sweep remnants of deleted conversations in the background.
         """
         self._check_open()
         if not self._is_ready:
@@ -376,10 +383,7 @@ class ConversationStore(StoreReader):
         now = self._clock.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_SECONDS
-            # The sweep must not delay or fail the caller: it is limited, and the next one retries.
-            with suppress(StoreError):
-                if await self._services.retention.sweep(limit=_SWEEP_LIMIT) == _SWEEP_LIMIT:
-                    self._sweep_at = now + 1
+            self._services.retention.start_sweeping()
         return self._services
 
     def _forget(self, values: dict[str, str]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.search.request import SearchRequest, search_request
 from convstore.values.models import ConversationPage, ToolRecord
+from convstore.values.policy import HistoryPolicy
 from convstore.values.reports import ConversationHits, SearchHit, SearchResult, StoreStats
 from convstore.values.scope import Scope, check_id, check_partial_scope
 
@@ -20,6 +21,7 @@ class StoreReader:
     """Reads the conversations of a store; the base of `ConversationStore`."""
 
     scope_keys: tuple[str, ...]
+    policy: HistoryPolicy
 
     def conversation(self, **scope: str) -> Conversation:
         """Return the handle of one conversation; no I/O."""
@@ -38,9 +40,23 @@ class StoreReader:
         scope = await (await self.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
         return self.conversation(**scope) if scope and set(scope) == set(self.scope_keys) else None
 
-    async def get_tool_messages(self, *, tool_message_ids: Sequence[str], **scope: str) -> list[ToolRecord]:
-        """Return messages of one conversation in full; see `Conversation.get_tool_messages`."""
-        return await self.conversation(**scope).get_tool_messages(tool_message_ids)
+    async def get_tool_messages(
+        self, *values: Any, tool_message_ids: Sequence[str] | None = None, **scope: str
+    ) -> list[ToolRecord]:
+        """Return messages of one conversation in full; see `Conversation.get_tool_messages`.
+
+        All arguments have names, or none: then the scope values come in the order of `scope_keys`, and the ids last.
+
+        Raises:
+            InvalidInputError: Some arguments have names and others not, or there are more or fewer than these.
+        """
+        ids: Any = tool_message_ids
+        if values or ids is None:
+            if scope or ids is not None or len(values) != len(self.scope_keys) + 1:
+                names = ", ".join((*self.scope_keys, "tool_message_ids"))
+                raise InvalidInputError(f"get_tool_messages takes {names}: all by name, or all in this order")
+            scope, ids = dict(zip(self.scope_keys, values[:-1], strict=True)), values[-1]
+        return await self.conversation(**scope).get_tool_messages(ids)
 
     async def list_conversations(
         self, *, limit: int = 50, cursor: str | None = None, **partial_scope: str
@@ -69,7 +85,8 @@ class StoreReader:
     async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
         """Return counts, sizes and growth of the conversations with these scope values.
 
-        Counts lag at most 15 s behind other processes. It reads every head, a thousand with one command.
+        Counts lag at most 15 s behind other processes. It reads every head, a thousand with one command. What views
+        save is estimated from the running totals, with the budget of the store's policy; no message is read.
 
         Args:
             sizes: Also measure what is stored, and when it grew. The server then reads every document, with four
@@ -80,7 +97,7 @@ class StoreReader:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).stats.read(scope, sizes=sizes)
+        return await (await self.services()).stats.read(scope, sizes=sizes, budget=self.policy.max_tokens)
 
     async def search(
         self, text: str, /, *, limit: int = 20, conversations: int = 500, **partial_scope: str
@@ -88,9 +105,9 @@ class StoreReader:
         """Return the messages that match some words best, from all conversations with these scope values.
 
         Exact to 15 s, like a listing; a store with ``search_index="across"`` keeps segments of short conversations,
-        too. At most 20 conversations with messages in no segment are read; the others are named in the result. One
-        command lists the conversations, one reads all segments, two read a conversation with messages in no segment,
-        and one reads the hits of a conversation; large results among them take one more.
+        too. At most 4 million characters or 2 seconds of messages in no segment are read; the other conversations are
+        named in the result, and sealed. One command lists the conversations, one reads all segments, two read a
+        conversation with messages in no segment, and one the hits of a conversation; large results take one more.
 
         Args:
             text: The words, as in `Conversation.search`.
@@ -113,12 +130,13 @@ class StoreReader:
 
     async def _search(self, scope: Scope, request: SearchRequest, conversations: int) -> SearchResult:
         services = await self.services()
-        newest = await services.catalog.newest(scope, limit=conversations)
+        found = await services.catalog.newest(scope, limit=conversations)
+        newest = [(head, info) for head, info in found if not head.problem]
         searched = []
         for head, _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
-            if cached := services.reader.seen(tuple((key, head.scope[key]) for key in keys), head):
-                searched.append((cached, head.totals))
+            cached = services.reader.outside(tuple((key, head.scope[key]) for key in keys), head)
+            searched.append((cached, head.totals))
         matches, incomplete = await services.across.search(searched, request)
         hits: dict[int, list[SearchHit]] = {}
         for index, match in matches:
@@ -128,12 +146,13 @@ class StoreReader:
                 scope=newest[index][1].scope,
                 conversation_id=newest[index][1].conversation_id,
                 title=newest[index][1].title,
-                hits=found,
+                hits=own,
             )
-            for index, found in hits.items()
+            for index, own in hits.items()
         ]
         return SearchResult(
             conversations=sorted(groups, key=lambda one: -one.hits[0].score),
             searched=len(searched),
             incomplete=[newest[index][1].scope for index in incomplete],
+            problems={info.conversation_id: info.problem for _, info in found if info.problem},
         )

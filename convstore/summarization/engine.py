@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import SummaryError
+from convstore.messages.encoding import digest_of
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+_KEPT_ANSWERS, _KEPT_CHARACTERS = 256, 16_000
 Answer = Any
 """The text that answers a request, the result of a nested strategy, or the exception that either raised."""
 
@@ -33,6 +35,11 @@ class Request:
     prefix: str = ""
     error: Exception | None = None
 
+    @property
+    def key(self) -> bytes:
+        """Digest of the last message."""
+        return digest_of(str(self.messages[-1].content))
+
     def text_of(self, reply: object) -> str:
         """Return the text of a model's reply; raise a SummaryError if it has none."""
         # `text` of a message is a subclass of str that a checkpointer may refuse to store.
@@ -47,6 +54,21 @@ class Request:
                 "the model answered the request for a summary without text; nothing was summarised, "
                 "try again or use another model"
             )
+        return text
+
+
+@dataclass(slots=True)
+class KeptAnswers:
+    """The newest answers to requests, by `Request.key`; long ones are not kept."""
+
+    texts: dict[bytes, str] = field(default_factory=dict)
+
+    def keep(self, request: Request, text: str) -> str:
+        """Keep an answer and return it."""
+        if len(text) <= _KEPT_CHARACTERS:
+            self.texts[request.key] = text
+        if len(self.texts) > _KEPT_ANSWERS:
+            del self.texts[next(iter(self.texts))]
         return text
 
 
@@ -86,11 +108,19 @@ def drive(steps: Steps[_T], call: Callable[[list[BaseMessage]], object]) -> _T:
     return cast("_T", step.value())
 
 
-async def drive_async(steps: Steps[_T], call: Call, *, in_threads: bool = False, concurrency: int = 1) -> _T:
+async def drive_async(
+    steps: Steps[_T],
+    call: Call,
+    *,
+    in_threads: bool = False,
+    concurrency: int = 1,
+    answers: KeptAnswers | None = None,
+) -> _T:
     """Return the result of a strategy. A cancelled call cancels the strategy.
 
     With `in_threads`, the strategy's own code runs in threads, because it may take seconds; the first requests of a
-    nested strategy are expected to be ready. `concurrency` is the maximum number of concurrent calls.
+    nested strategy are expected to be ready. `concurrency` is the maximum number of concurrent calls. A request with
+    a kept answer makes no call.
     """
     free = asyncio.Semaphore(concurrency)
 
@@ -111,7 +141,9 @@ async def drive_async(steps: Steps[_T], call: Call, *, in_threads: bool = False,
             return await finish(item, _advance(item, None))
         async with free:
             try:
-                return item.text_of(await call(item.messages))
+                if answers is None:
+                    return item.text_of(await call(item.messages))
+                return answers.texts.get(item.key) or answers.keep(item, item.text_of(await call(item.messages)))
             except Exception as error:
                 item.error = error
                 raise

@@ -56,6 +56,8 @@ _JOIN: Final = (
 _MIN_PART_BYTES, _PART_SHARE, _CONTEXT_SHARE = 200, 8, 4
 _MAX_ATTRIBUTE_LENGTH = 100
 _SEARCHED_SHARE = 4
+_WORD_BYTES = 7
+"""Bytes of a word with its space, generously; a model counts words better than bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def words_of(message: BaseMessage) -> str:
 
 
 def _request(task: str, room: int, context: Sequence[str], messages: Sequence[str]) -> str:
-    limit = f", and in any case below {room} bytes" if room > 0 else ""
+    limit = f", and in any case below {max(room // _WORD_BYTES, 1)} words" if room > 0 else ""
     parts = [f"<instructions>{task}{_RULES.format(room=limit)}</instructions>\n"]
     if context:
         parts += ["<context>", *context, "</context>"]

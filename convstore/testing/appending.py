@@ -130,9 +130,21 @@ class AppendContract:
         ids = await _ids(chat)
         assert len(ids) == len(set(ids)) == 16
 
+    async def test_a_conflict_of_a_key_names_it(self, chat: Conversation) -> None:
+        """The caller never saw the id that was made from the key; messages with ids of their own are named by these."""
+        batch = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        await chat.append(batch, key="request-7")
+        with pytest.raises(ContentConflictError, match=r"key 'request-7'.*message 1.*new key") as caught:
+            await chat.append([batch[0], {"role": "assistant", "content": "c"}], key="request-7")
+        assert (caught.value.key, caught.value.position) == ("request-7", 1)
+        await chat.append(AIMessage("d", id="own"))
+        with pytest.raises(ContentConflictError, match="'own'") as caught:
+            await chat.append([AIMessage("e", id="own")], key="request-8")
+        assert (caught.value.key, caught.value.position) == (None, None)
+
     async def test_a_batch_above_one_megabyte_is_refused(self, chat: Conversation) -> None:
         """Many small messages do not make an entry that the server may refuse."""
-        batch = [HumanMessage("x" * 10_000) for _ in range(120)]
+        batch = [HumanMessage("x" * 400) for _ in range(2_500)]
         with pytest.raises(BatchTooLargeError, match="smaller batches"):
             await chat.append(batch)
         assert (await chat.info()).created_at is None

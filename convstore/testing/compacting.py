@@ -131,7 +131,8 @@ class CompactContract:
         assert done.summary.tool_message_ids == results
         assert done.summary.source_ids.startswith("1-3, 4-6")
         shown = (await chat.load_history()).messages[0].text
-        assert f"newest tool message ids: {results[-1]} (source ids " in shown
+        [newest] = await chat.get_tool_messages(results[-1:])
+        assert f"newest tool message ids: m{newest.ordinal} (source ids " in shown
         with pytest.raises(InvalidInputError):
             await chat.expand_summary(2)
 

@@ -85,7 +85,7 @@ class EndContract:
         lost = HumanMessage("too late", id=new_id())
         await late.append(lost)
         later = datetime.now(UTC) + timedelta(seconds=90)
-        await new_store(clock=Clock(now=lambda: later)).setup()
+        await new_store(clock=Clock(now=lambda: later)).prune(older_than=timedelta(days=9_000))
         assert [message async for message in chat.messages()] == []
         assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
 

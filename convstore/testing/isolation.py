@@ -68,7 +68,7 @@ class IsolationContract:
         await eve.append(own)
         answer = await eve.retrieve_previous_sources_tool().ainvoke({"tool_message_ids": [secret[2].id]})
         assert f"Not found: {secret[2].id}" in answer
-        assert f"Valid ids: {own[2].id}." in answer
+        assert f"Valid ids: {own[2].id}. Source numbers here: 1-3." in answer
 
     async def test_the_same_message_ids_live_in_two_scopes(self, store: ConversationStore) -> None:
         """An id is unique in its conversation, not beyond."""

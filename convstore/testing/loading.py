@@ -145,8 +145,8 @@ class LoadContract:
         assert f"{history.report.left_out_turns} earlier turns" in str(note.content)
         shown = {message.id for message in rest}
         left_out = [id_ for id_ in results if id_ not in shown]
-        assert all(id_ in str(note.content) for id_ in left_out[-20:])
-        assert not any(id_ in str(note.content) for id_ in left_out[:-20])
+        named = [f"m{record.ordinal} (" in str(note.content) for record in await chat.get_tool_messages(left_out)]
+        assert named == [False] * len(left_out[:-20]) + [True] * len(left_out[-20:])
         assert isinstance(rest[0], HumanMessage)
 
     async def test_the_turn_in_progress_is_never_cut(self, chat: Conversation) -> None:

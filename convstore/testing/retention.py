@@ -132,6 +132,7 @@ class RetentionContract:
         neighbour = ConversationStore(database, collection_prefix=f"y{prefix}", scope_keys=("user_id",))
         for store in (*stores, neighbour):
             await store.setup()
+        for store in (*stores, neighbour):
             await store.conversation(**dict.fromkeys(store.scope_keys, "one")).append(HumanMessage("hi"))
         assert (await stores[0].erase(everything=True)).conversations == 2
         assert [(await store.list_conversations()).conversations for store in stores] == [[], []]
@@ -252,7 +253,7 @@ class RetentionContract:
         assert (receipt.first, receipt.written) == (1, 1)
         assert [message.content async for message in new_store().conversation(**chat.scope).messages()] == ["new"]
         later = new_store(clock=_at(now + timedelta(seconds=90)))
-        await later.setup()
+        await later.prune(older_than=timedelta(days=9_000))
         assert await _documents_of(database, ended) == 0
 
     async def test_a_head_that_was_touched_meanwhile_stays(

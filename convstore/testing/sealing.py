@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn
 
@@ -23,11 +25,11 @@ __all__ = ["SealContract"]
 _QUERIES = ("orcas", "what about seals", "passage 2 on fish", "whales1w7", "example.org whales", "number 12", "found")
 
 
-async def _seal(store: ConversationStore, chat: Conversation, *, force: bool = True) -> None:
+async def _seal(store: ConversationStore, chat: Conversation) -> None:
     """Seal now, as the timer does later."""
     sealer = (await store.services()).sealer
     assert sealer is not None
-    await sealer.seal(tuple(chat.scope.items()), force=force)
+    await sealer.seal(tuple(chat.scope.items()))
 
 
 async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
@@ -49,6 +51,17 @@ async def _same_as_a_scan(
 class SealContract:
     """Sealing, and searches that use segments."""
 
+    @pytest.fixture
+    def ticking(self) -> tuple[Clock, list[float]]:
+        """A clock that a test moves, and its seconds."""
+        seconds, began = [100.0], datetime.now(UTC)
+        clock = Clock(
+            now=lambda: began + timedelta(seconds=seconds[0]),
+            monotonic=lambda: seconds[0],
+            call_later=lambda _seconds, _callback: None,
+        )
+        return clock, seconds
+
     async def test_segments_give_the_hits_of_a_scan(
         self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
@@ -67,7 +80,7 @@ class SealContract:
                 await _same_as_a_scan(new_store, chat, dice.sample(_QUERIES, 2))
         await _same_as_a_scan(new_store, chat)
         segments = await _segments(database, chat)
-        assert 1 <= len(segments) <= 4
+        assert 1 <= len(segments) <= 8
         assert sum(one["characters"] for one in segments) > 10_000
 
     async def test_very_large_texts_are_searched_up_to_a_size(
@@ -86,22 +99,38 @@ class SealContract:
         found = {text: [hit.ordinal for hit in await chat.search(text)] for text in ("begin", "end", "narwhals")}
         assert found == {"begin": [3], "end": [], "narwhals": [4]}
 
-    async def test_appends_owe_a_seal(self, new_store: Callable[..., ConversationStore], database: Any) -> None:
-        """When a burst ends, a long conversation is sealed; a short one has no segment; appends write none."""
-        store = new_store()
+    async def test_appends_owe_a_seal(
+        self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
+    ) -> None:
+        """After a minute without appends of any process a long conversation is sealed; a short one has no segment."""
+        clock, seconds = ticking
+        store, other = new_store(clock=clock), new_store(clock=clock)
         chat, short = (store.conversation(user_id="ada", thread_id=new_id()) for _ in range(2))
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
         await short.append(HumanMessage("hi", id=new_id()))
-        assert await _segments(database, chat) == []
         services = await store.services()
         assert services.sealer is not None
         await services.open_heads.close()  # as the timer does
-        await services.sealer.wait()
-        assert [one["until"] for one in await _segments(database, chat)] == [70]
+        for later, until in ((59, []), (2, [70])):
+            seconds[0] += later
+            services.sealer.ring()
+            await services.sealer.wait()
+            assert [one["until"] for one in await _segments(database, chat)] == until
         assert await _segments(database, short) == []
         assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
-        await store.close()
+        for number in range(70):
+            await chat.append([HumanMessage(f"number {number}", id=new_id())])
+        await services.open_heads.close()
+        seconds[0] += 59
+        await other.conversation(**chat.scope).append(HumanMessage("number 100", id=new_id()))
+        for later, until in ((2, [70]), (59, [70, 141])):
+            seconds[0] += later
+            services.sealer.ring()
+            await services.sealer.wait()
+            assert [one["until"] for one in await _segments(database, chat)] == until
+        for one in (store, other):
+            await one.close()
 
     async def test_a_store_that_is_closed_seals_what_is_due(
         self, new_store: Callable[..., ConversationStore], database: Any
@@ -128,13 +157,19 @@ class SealContract:
         await store.close()
 
     async def test_a_search_across_needs_segments_of_all(
-        self, new_store: Callable[..., ConversationStore], database: Any
+        self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
     ) -> None:
         """With "across", a short conversation is sealed, too; other values are refused."""
-        store = new_store(search_index="across")
+        clock, seconds = ticking
+        store = new_store(search_index="across", clock=clock)
         chat = store.conversation(user_id="ada", thread_id=new_id())
         await chat.append(HumanMessage("number 1", id=new_id()))
-        await _seal(store, chat, force=False)
+        services = await store.services()
+        assert services.sealer is not None
+        await services.open_heads.close()
+        seconds[0] += 61
+        services.sealer.ring()
+        await services.sealer.wait()
         assert [one["until"] for one in await _segments(database, chat)] == [1]
         await store.close()
         with pytest.raises(InvalidInputError, match="search_index"):
@@ -203,14 +238,32 @@ class SealContract:
         assert (await store.verify(**scope)).ok
         await _same_as_a_scan(new_store, chat)
 
-    async def test_a_segment_of_an_older_analyzer_is_replaced(
-        self, store: ConversationStore, chat: Conversation, database: Any
+    async def test_analyzers_do_not_disturb_each_other(
+        self,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        ticking: tuple[Clock, list[float]],
     ) -> None:
-        """By the next seal, without a repair."""
+        """Each finds its own segments; one that nobody searched with for a day is dropped when another is."""
+        clock, seconds = ticking
+        store = new_store(clock=clock)
         await chat.append(rag_turn("What about orcas?"))
         await _seal(store, chat)
-        [segment] = await _segments(database, chat)
-        await database["search"].update_one({"_id": segment["_id"]}, {"$set": {"version": 0, "sections": {}}})
+        own = await _segments(database, chat)
+        monkeypatch.setattr("convstore.mongo.segments.ANALYZER", "other")
         await _seal(store, chat)
-        [again] = await _segments(database, chat)
-        assert (again["version"], again["sections"]) == (segment["version"], segment["sections"])
+        await _same_as_a_scan(new_store, chat, _QUERIES[:2])
+        both = await _segments(database, chat)
+        assert len(both) == 2
+        assert own[0] in both
+        assert (await store.verify(user_id="ada", thread_id=chat.scope["thread_id"])).ok
+        for hours, versions in ((13, 2), (13, 1)):
+            seconds[0] += hours * 3_600
+            await store.conversation(**chat.scope).search("orcas")
+            sealer = (await store.services()).sealer
+            assert sealer is not None
+            await sealer.wait()
+            assert len(await _segments(database, chat)) == versions
+        assert [one["version"] for one in await _segments(database, chat)] == ["other"]

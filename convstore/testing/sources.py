@@ -34,7 +34,7 @@ def _numbered(number: int, text: str) -> dict[str, Any]:
 
 def _cursor(page: str) -> str:
     """Return the cursor in the last line of a page."""
-    return page.splitlines()[-1].removeprefix('More: cursor="').removesuffix('"')
+    return page.splitlines()[-1].removeprefix('More: cursor="').partition('"')[0]
 
 
 def _texts(number: int) -> list[tuple[str, str]]:
@@ -166,9 +166,9 @@ class SourcesContract:
         assert [source.content for source in page.sources] == ["one", "two", "three"]
         assert page.not_found == ["call-3"]
 
-    async def test_a_cursor_alone_goes_on_in_its_passage_only(self, chat: Conversation) -> None:
-        """For sources and for results without sources; with the same ids again it goes on through all of them."""
-        log = ToolMessage("+" * 4_000, id="log", tool_call_id="c")
+    async def test_a_cursor_alone_goes_on_through_all_that_was_asked_for(self, chat: Conversation) -> None:
+        """For sources and for results without sources; other arguments next to it change nothing."""
+        log = ToolMessage("*" * 4_000, id="log", tool_call_id="c")
         await chat.append([_result(("#" * 3_000, {}), ("%" * 3_000, {})), log])
         tool = chat.retrieve_previous_sources_tool(page_tokens=400)
 
@@ -182,9 +182,9 @@ class SourcesContract:
         sources = await pages("", source_ids=[1, 2])
         assert ["".join(sources).count(sign) for sign in "#%"] == [3_000, 3_000]
         alone = "".join([sources[0], *await pages(_cursor(sources[0]))])
-        assert [alone.count(sign) for sign in "#%"] == [3_000, 0]
+        assert [alone.count(sign) for sign in "#%"] == [3_000, 3_000]
         lines = await pages("", tool_message_ids=["log"])
-        assert "".join(lines).count("+") == 4_000
+        assert "".join(lines).count("*") == 4_000
         assert _cursor(lines[0]).startswith("m2@")
         assert await pages(_cursor(lines[0])) == lines[1:]
 

@@ -142,7 +142,7 @@ class StateContract(VerifyFixtures):
         tombstones = (await chat.store.services()).retention._tombstones  # noqa: SLF001 - no call stops half-way
         head = await tombstones.find(scope)
         assert head is not None
-        await tombstones.write_tombstone(head, at=now, sweep_at=now + timedelta(minutes=1), pruned=False)
+        await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(minutes=1), pruned=False)
         assert await _view(new_store().conversation(**scope)) == []
         seconds[0] += 11
         assert await _view(chat) == []

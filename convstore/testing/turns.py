@@ -15,7 +15,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.exceptions import (
     ConflictError,
-    ContentConflictError,
     InvalidInputError,
     InvalidMessageError,
     MessageRewoundError,
@@ -111,11 +110,16 @@ class TurnContract:
     async def test_another_answer_under_the_same_ids_is_a_conflict(self, chat: Conversation) -> None:
         """Messages that have no ids get those that the first answer got."""
         await chat.append_turn("r1", human="Do seals sleep?", messages=_answer())
-        with pytest.raises(ContentConflictError):
+        with pytest.raises(TurnConflictError, match=r"position 3.*rewind") as caught:
             await chat.append_turn("r1", messages=_answer("No."))
-        with pytest.raises(ContentConflictError, match="'r1'"):
+        assert (caught.value.turn_id, caught.value.position, caught.value.key) == ("r1", 3, None)
+        with pytest.raises(TurnConflictError, match=r"'r1'.*position 0") as caught:
             await chat.append_turn("r1", human="Do orcas sleep?")
-        assert len(await _texts(chat)) == 4
+        assert caught.value.position == 0
+        await chat.append_turn("r2", human="Why?", messages=[AIMessage("So.")], key="k")
+        with pytest.raises(TurnConflictError, match=r"key 'k'.*position 1"):
+            await chat.append_turn("r2", human="Why?", messages=[AIMessage("Thus.")], key="k")
+        assert len(await _texts(chat)) == 6
 
     @pytest.mark.parametrize("is_other_process", [False, True])
     async def test_an_answer_never_ends_up_in_another_turn(

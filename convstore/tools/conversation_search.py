@@ -98,7 +98,7 @@ def _hits(result: SearchResult, room: int) -> str:
     hits = [(group, hit) for group in result.conversations for hit in group.hits]
     lines, note = list[str](), ""
     if result.incomplete:
-        note = "The newest messages of some conversations are not searched yet."
+        note = "Some conversations could not be searched whole."
         room -= len(note) + 1
     for group, hit in sorted(hits, key=lambda one: -one[1].score):
         text = _hit(group, hit)

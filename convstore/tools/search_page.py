@@ -5,13 +5,13 @@ A header names the ids that read the whole message.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
-from convstore.readback.page import no_match, remarks, unknown_cursor
+from convstore.readback.cursor import read_cursor
+from convstore.readback.page import Answer, no_match, remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
 from convstore.search.request import SearchRequest
@@ -27,18 +27,14 @@ _MAX_OFFSET = 200
 """A search ends after so many passages. Those before a page are read again, as the page does not repeat them."""
 _LABEL_CHARACTERS = 200
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
-_CURSOR = re.compile(r"f(\d{1,15})@(\d{1,9})", re.ASCII)
-_LAST_LINE = len('More: cursor="f123456789012345@123456789"')
 
 
-async def search_page(searcher: Searcher, scope: Scope, request: Request) -> tuple[str, SourcePage]:
-    """Return one page of passages, as text for the model and as values for the program. Never raises on arguments."""
-    cursor = _CURSOR.fullmatch(request.cursor.strip())
-    lines = remarks([], [], request)
-    if request.cursor and not cursor:
-        return "\n".join([unknown_cursor(request), *lines, "End."]), SourcePage()
-    through, offset = (int(cursor[1]), int(cursor[2])) if cursor else (0, 0)
-    room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
+async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Answer:
+    """Return one page of the best passages of the conversation. Never raises on arguments."""
+    cursor = read_cursor(request.cursor)
+    through, offset = (int(cursor.key[1:]), cursor.offset) if cursor else (0, 0)
+    lines = remarks([], [], [], request)
+    room = request.characters - sum(weight(line) + 1 for line in lines) - request.last_line_room - _MESSAGE
     found = await searcher.search(
         scope,
         SearchRequest(
@@ -63,12 +59,9 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> tup
         sources += _sources(match)
     else:
         position = len(found.matches)
-    if not texts:
-        return "\n".join([no_match(request), *lines, "End."]), SourcePage()
-    is_last = position == len(found.matches) and (found.is_last or position > _MAX_OFFSET)
-    following = "" if is_last else f"f{through or found.last}@{position}"
-    end = f'More: cursor="{following}"' if following else "End."
-    return "\n".join([*texts, *lines, end]), SourcePage(sources=sources, next_cursor=following or None)
+    is_last = not texts or (position == len(found.matches) and (found.is_last or position > _MAX_OFFSET))
+    following = None if is_last else f"f{through or found.last}@{position}"
+    return Answer(texts or [no_match(request)], lines, SourcePage(sources=sources, next_cursor=following), request)
 
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
@@ -88,7 +81,7 @@ def _shown(match: Match, room: int) -> str:
         f"[{hit.source_ids[0]}] {in_line(' '.join(match.label.split()), _LABEL_CHARACTERS)}" if hit.source_ids else ""
     )
     kind = f"result {in_one_line(hit.message_id)} of {in_line(hit.tool, 100)}" if hit.type == "tool" else ""
-    where = f"{kind or f'{hit.type} message {in_one_line(hit.message_id)}'}, ordinal {hit.ordinal}, "
+    where = f"{kind or f'{hit.type} message {in_one_line(hit.message_id)}'}, m{hit.ordinal}, "
     where += f"{hit.created_at:%Y-%m-%d}"
     if source:
         where = f"{source[: fitting(source, room // 4)].rstrip()}, in {where}"

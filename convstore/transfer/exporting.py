@@ -22,6 +22,7 @@ from convstore import (
     ConvstoreError,
     InvalidInputError,
     InvalidScopeError,
+    StoreError,
     StoreUnavailableError,
     Summary,
 )
@@ -195,6 +196,8 @@ class _Export:
         """Write one conversation; return False if it was left out."""
         name = json.dumps(info.scope, ensure_ascii=False)
         try:
+            if info.problem:
+                raise StoreError(info.problem)
             if info.scope.keys() != set(self._store.scope_keys):
                 keys = ", ".join(info.scope)
                 raise InvalidScopeError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -39,6 +39,7 @@ ScopeOf: TypeAlias = (
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
 _SHOWN = 5
+_OLD = timedelta(days=30)
 
 
 async def import_conversations(
@@ -177,6 +178,7 @@ class _Import:
                 known = done.known
         self.report.messages += done.written
         self.report.known += done.known
+        self.report.old += done.is_old
         for reason in done.changed:
             self._note("changed", record, reason)
         self.report.settle(done.outcome)
@@ -208,6 +210,10 @@ class _ConversationImport:
         if self.known == len(self._messages):
             return "unchanged"
         return "extended" if self.known else "imported"
+
+    @property
+    def is_old(self) -> bool:
+        return bool(self.written and self._last_date and self._last_date < datetime.now(UTC) - _OLD)
 
     async def run(self) -> None:
         """Append the missing messages, or with `dry_run` count them; an InvalidInputError before anything is written.

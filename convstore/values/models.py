@@ -25,15 +25,16 @@ class Receipt(_Value):
     """The result of an append.
 
     Attributes:
-        message_ids: The id of each message of the batch, in batch order.
+        message_ids: The id of each message of the batch that the log has, in batch order.
         first: Lowest ordinal of the batch's messages, including those written earlier.
         last: Highest ordinal of the batch's messages.
-        ordinals: The ordinal of each message of the batch, in batch order.
+        ordinals: The ordinals of the same messages, in the same order.
         written: Number of messages written by this call; 0 for a repeated batch.
         entry: Number of the entry that they were written in, which stamps of later views name; 0 if nothing was.
         source_ids: Lowest and highest source id assigned to the results written now; None without sources.
         omitted: Paths of values of unknown types that were left out (``unencodable="omit"``).
         renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
+        ignored: Names of the messages that were not taken from a client's history, such as "message 2 (tool)".
     """
 
     message_ids: tuple[str, ...]
@@ -45,13 +46,14 @@ class Receipt(_Value):
     source_ids: tuple[int, int] | None = None
     omitted: tuple[str, ...] = ()
     renumbered: dict[str, dict[int, int]] = {}
+    ignored: tuple[str, ...] = ()
 
 
 class HistoryReport(_Value):
     """The steps by which `load_history` built the view, and its cost.
 
     Attributes:
-        stubbed: Ids of tool messages shown as stubs.
+        stubbed: Ids of tool messages shown as stubs, or with the suffix that names their sources.
         placeholders: Ids of other messages whose images, audio or files are shown as placeholders.
         shortened: Ids of messages with long texts, of which only beginning and end are shown.
         left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
@@ -352,6 +354,8 @@ class ConversationInfo(_Value):
             model is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None if there is none; in a listing up to 15 s
             behind.
+        problem: In a listing, why title and metadata, or all but the scope, cannot be shown: they are damaged, or have
+            a value of a type that this store has not registered; else "".
     """
 
     scope: dict[str, str]
@@ -366,6 +370,7 @@ class ConversationInfo(_Value):
     bytes: int = 0
     usage: dict[str, dict[str, int]] = {}
     last_message: MessagePreview | None = None
+    problem: str = ""
 
 
 class ConversationPage(_Value):

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Literal
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.scope import check_number
+from convstore.values.scope import check_names, check_number
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
@@ -66,7 +65,7 @@ class HistoryPolicy:
     provider: Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "never_stub", _names(self.never_stub))
+        object.__setattr__(self, "never_stub", check_names(self.never_stub, name="never_stub"))
         for name in ("max_tokens", "max_turns", "shorten_over"):
             if (limit := getattr(self, name)) is not None:
                 check_number(limit, name=name, minimum=1)
@@ -75,6 +74,12 @@ class HistoryPolicy:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidInputError(f"{name} is one of {choices}, not {getattr(self, name)!r}")
+
+    def __str__(self) -> str:
+        """Return the budget and all changed options, as the command line's ``--policy`` takes them."""
+        names = [one.name for one in fields(self) if one.name == "max_tokens" or getattr(self, one.name) != one.default]
+        values = asdict(self) | {"never_stub": "+".join(sorted(self.never_stub))}
+        return ",".join(f"{name}={values[name]}" for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +122,3 @@ def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
     if policy is not None and not isinstance(policy, HistoryPolicy):
         raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
     return policy
-
-
-def _names(names: Iterable[str]) -> frozenset[str]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidInputError(f"never_stub is a collection of tool names, not {names!r}")
-    tools = list(names)
-    if not all(isinstance(name, str) for name in tools):
-        raise InvalidInputError("never_stub holds tool names, each a str")
-    return frozenset(tools)

@@ -57,6 +57,8 @@ class StoreStats(_Value):
         tokens: Size of these messages in full.
         saved_by_stubs: Tokens less that default views need for them, because old results are stubs.
         saved_by_summaries: Tokens less that these views need with the current summaries.
+        saved_by_budget: Tokens less that these views need, because `max_tokens` of the store's policy limits each: an
+            estimate, as if a view that leaves turns out filled its budget and no turn were in progress.
         summarized: Conversations with a current summary.
         bytes: Stored size by kind of document: entries, payloads (large parts of messages, compressed), summaries,
             annotations, and segments of the search index. Heads, indexes and the server's compression are not counted.
@@ -69,6 +71,7 @@ class StoreStats(_Value):
     tokens: int = 0
     saved_by_stubs: int = 0
     saved_by_summaries: int = 0
+    saved_by_budget: int = 0
     summarized: int = 0
     bytes: dict[str, int] = {}
     growth: list[Growth] = []
@@ -191,10 +194,13 @@ class SearchResult(_Value):
     Attributes:
         conversations: Those with hits; the one with the best hit first.
         searched: Number of conversations that were searched, the newest ones.
-        incomplete: Scopes of conversations whose newest messages were not searched, because too many conversations had
-            messages in no segment yet; repeat the call a few seconds later.
+        incomplete: Scopes of conversations that were not searched whole: too much of them is in no segment yet, and a
+            store that keeps segments seals it now; or they are damaged.
+        problems: By conversation id, why a title is not shown or a conversation was not searched, as in
+            `ConversationInfo.problem`.
     """
 
     conversations: list[ConversationHits] = []
     searched: int = 0
     incomplete: list[dict[str, str]] = []
+    problems: dict[str, str] = {}

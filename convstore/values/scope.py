@@ -51,6 +51,18 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
         raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, not {value!r}")
 
 
+def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
+    """Return a collection of names of tools; raise an InvalidInputError for anything else, such as a single text.
+
+    >>> check_names(["search"], name="client_tools")
+    frozenset({'search'})
+    """
+    found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    if found is None or not all(isinstance(one, str) for one in found):
+        raise InvalidInputError(f"{name} is a collection of tool names, each a str, not {names!r}")
+    return frozenset(found)
+
+
 def check_number(value: int, *, name: str, minimum: int, maximum: int | None = None) -> int:
     """Return a number if it is an int within bounds, else raise an InvalidInputError; booleans are rejected.
 
@@ -88,6 +100,14 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
             )
     if not 1 <= len(names) <= _MAX_KEYS or len(set(names)) != len(names):
         raise InvalidScopeError(f"scope_keys is 1 to {_MAX_KEYS} different names, not {keys!r}")
+    return names
+
+
+def check_listing(keys: Sequence[str], listing: Sequence[str]) -> tuple[str, ...]:
+    """Return scope keys to list conversations by; raise an InvalidScopeError for any others than the store's."""
+    names = () if isinstance(listing, str) else tuple(listing)
+    if not names or len(set(names)) != len(names) or not set(names) <= set(keys):
+        raise InvalidScopeError(f"a listing names some of this store's scope keys, {', '.join(keys)}, not {listing!r}")
     return names
 
 

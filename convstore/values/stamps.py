@@ -99,7 +99,7 @@ class TurnOutline(BaseModel):
         created_at: When its first message was appended (UTC).
         text: The beginning of its first message, in one line.
         tokens: Size of its messages in full.
-        tokens_through: Size of the whole log up to its end, in full.
+        tokens_before: Size of the whole log before `answer`, in full; without an answer, up to the turn's end.
         is_finished: As in `Turn`.
         answer: Ordinal of its last AI message, the last one with a stamp if there is one; None without any.
         seen: The stamp of the view that this message answers.
@@ -114,7 +114,7 @@ class TurnOutline(BaseModel):
     created_at: datetime
     text: str = ""
     tokens: int = 0
-    tokens_through: int = 0
+    tokens_before: int = 0
     is_finished: bool = True
     answer: int | None = None
     seen: ViewStamp | None = None
@@ -133,7 +133,7 @@ def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
 
 def write_stamp(stamp: ViewStamp) -> str:
     """Return a stamp as an entry stores it."""
-    return stamp.model_dump_json(exclude_defaults=True, exclude={"conversation_id"})
+    return stamp.model_dump_json(exclude_defaults=True, exclude={"conversation_id"}, warnings=False)
 
 
 def read_stamp(text: str, conversation_id: str) -> ViewStamp:
@@ -147,7 +147,7 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
         ValueError: The text is damaged or too long.
     """
     if len(text) > _MAX_CHARACTERS:
-        raise ValueError(f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters")
+        raise ValueError(f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters (too many tools?)")
     try:
         return ViewStamp.model_validate_json(json.dumps({**json.loads(text), "conversation_id": conversation_id}))
     except (TypeError, ValidationError) as error:
@@ -155,15 +155,16 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
 
 
 def check_stamp(stamp: object) -> ViewStamp:
-    """Return a caller's stamp if it is valid.
-
-    Raises:
-        InvalidInputError: It is no stamp, or much larger than any stamp of a view.
-    """
+    """Return a caller's stamp; raise an InvalidInputError if it is none, or cannot be stored."""
     if not isinstance(stamp, ViewStamp):
         raise InvalidInputError(f"seen is the stamp of a view (history.stamp), not {type(stamp).__name__}")
-    if len(write_stamp(stamp)) > _MAX_CHARACTERS:
-        raise InvalidInputError(
-            f"the stamp is longer than {_MAX_CHARACTERS:,} characters; never_stub names too many tools"
-        )
-    return stamp
+    try:
+        return read_stamp(write_stamp(stamp), stamp.conversation_id)
+    except ValueError as error:  # too many tools in never_stub, text that UTF-8 cannot encode, or not validated
+        raise InvalidInputError(f"the stamp cannot be stored: {error}") from error
+
+
+def check_own(stamp: ViewStamp | None, conversation: str) -> None:
+    """Raise an InvalidInputError if a stamp names another conversation than this one."""
+    if stamp and stamp.conversation_id not in ("", conversation):
+        raise InvalidInputError("seen is the stamp of another conversation's view; pass that of a history of this one")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +16,9 @@ from convstore.log.state import ViewStart
 from convstore.mongo.bson_values import from_stored, stored_number, utc
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import totals_document
-from convstore.mongo.keys import ANNOTATIONS, HEADS, SEARCH, annotation_id, entry_id
+from convstore.mongo.inspection import log_fields
+from convstore.mongo.keys import ANNOTATIONS, HEADS, annotation_id
 from convstore.mongo.log import Log
-from convstore.mongo.segments import segment_from
 from convstore.mongo.state_documents import start_document
 from convstore.runtime.clock import Clock
 from convstore.values.scope import Scope
@@ -28,6 +26,7 @@ from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import Recheck, check_head, read_head
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
+from convstore.verify.segments import SearchIndex, check_segments
 from convstore.verify.state import StateCheck, start_entries
 
 _BREAKS = ("hole", "fork")
@@ -35,16 +34,13 @@ _BREAKS = ("hole", "fork")
 
 @dataclass(slots=True)
 class ConversationCheck:
-    """Checks the conversation that a head names; a repair of its log takes times and link tokens from the clock.
-
-    `seal` builds the search segments of a scope; None if the store keeps none.
-    """
+    """Checks the conversation that a head names; a repair of its log takes times and link tokens from the clock."""
 
     head: Document
     subject: Subject
     log: Log
     clock: Clock
-    seal: Callable[[Scope], Awaitable[None]] | None
+    index: SearchIndex
     _state: Document | None = None
 
     async def run(self, findings: Findings) -> Recheck | None:
@@ -58,14 +54,11 @@ class ConversationCheck:
             recheck = await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
             await _check_annotations(subject, self.log, check.tail.messages)
-            await _check_segments(subject, self._seal)
+            scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
+            await check_segments(subject, scope, self.index)
         if not subject.findings or await self._still_exists():
             findings.add(subject)
         return recheck
-
-    async def _seal(self) -> None:
-        if self.seal and not read_head(self.head)[1]:
-            await self.seal(tuple(self.head["scope"].items()))
 
     async def _checked_log(self) -> LogCheck:
         check = await self._check_log()
@@ -103,7 +96,7 @@ class ConversationCheck:
 
     async def _repair_log(self) -> bool:
         """Repair the log and refresh the head; return False if other writers took the number in every try."""
-        recount_entry = await Repairer(self.subject, self.log, self.clock).run()
+        recount_entry = await Repairer(self.subject, self.log, self.clock, self.index).run()
         if recount_entry is None:
             return False
         changes: dict[str, Any] = {
@@ -112,7 +105,7 @@ class ConversationCheck:
             "updated_at": recount_entry.at,
         }
         inspection = self.subject.inspection
-        if await inspection.set_head(self.head, changes):
+        if await inspection.set_head(log_fields(self.head), changes):
             self.head = {**self.head, **changes}
         else:  # a writer refreshed the head meanwhile, and will do so again within seconds
             self.head = await inspection.head(str(self.head["_id"])) or self.head
@@ -158,30 +151,3 @@ async def _current_last(subject: Subject, log: Log) -> int:
         return (await log.last_totals(subject.conversation)).messages
     except CorruptDocumentError:
         return sys.maxsize
-
-
-async def _check_segments(subject: Subject, rebuild: Callable[[], Awaitable[None]]) -> None:
-    """Check that segments can be read and were made from this log; build the others again if asked to."""
-    damaged = []
-    async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
-        subject.checked["search_segments"] += 1
-        if problem := await _segment_problem(subject, document):
-            damaged.append(str(document["_id"]))
-            subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)
-    if damaged and subject.repair:
-        await subject.inspection.remove(SEARCH, damaged)
-        with suppress(CorruptDocumentError):  # damage in the log is reported by itself
-            await rebuild()
-
-
-async def _segment_problem(subject: Subject, document: Document) -> str:
-    try:
-        segment = segment_from(document)
-    except ValueError as error:
-        return str(error)
-    entry = await subject.inspection.entry(entry_id(subject.conversation, segment.until))
-    if entry is None:
-        return "its last entry is missing"
-    totals = entry.get("totals")
-    link = totals.get("link") if isinstance(totals, Mapping) else None
-    return "" if link == segment.link else "it was made from a log that a backup replaced"

@@ -16,15 +16,14 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
-from convstore.log.stored_message import read_message
+from convstore.log.stored_message import read_message, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, totals_after
-from convstore.messages.text import text_of
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
-from convstore.sources.detection import parse_json, read_back_ids
+from convstore.sources.detection import read_back_ids
 from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
-from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
+from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.scope import id_problem
 
 _DIGESTS_KEPT = 1_000
@@ -58,7 +57,7 @@ def check_entry(
         found = _message_problems(codec, message, appended)
         problems += [Problem("message", f"message {message.id!r}: {text}") for text in found]
     for message in entry.messages:
-        if message.stub is not None and (text := _stub_problem(message, decoded.get(message.id), entry)):
+        if text := _stub_problem(message, decoded.get(message.id), entry):
             problems.append(Problem("stub", f"message {message.id!r}: {text}"))
     read_back = {id_: read_back_ids(one) for id_, one in decoded.items() if isinstance(one, ToolMessage)}
     problems += [Problem("source", text) for text in _source_problems(entry, payloads, read_back, codec)]
@@ -102,8 +101,11 @@ def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: En
     if appended is None:
         return ""
     if not isinstance(appended, ToolMessage):
-        return "it has a stub, but is not a tool result"
-    if not _is_plain(appended.content) or _made_stub(message, appended, entry) == message.stub:
+        return "it has a stub, but is not a tool result" if message.stub is not None else ""
+    numbers = {source.id for source in entry.sources if source.message_id == message.id}
+    if message.tool == RETRIEVAL_TOOL:
+        numbers = set(read_back_ids(appended))
+    if not _is_plain(appended.content) or stub_again(message, appended, source_ids=numbers) == message.stub:
         return ""
     return "its stub does not match its content and its sources"
 
@@ -115,21 +117,6 @@ def _is_plain(content: Any) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
-
-
-def _made_stub(message: EntryMessage, appended: ToolMessage, entry: Entry) -> str:
-    text = text_of(appended.content)
-    numbers = {source.id for source in entry.sources if source.message_id == message.id}
-    if message.tool == RETRIEVAL_TOOL:
-        numbers = set(read_back_ids(appended))
-    return make_stub(
-        tool=message.tool,
-        tool_message_id=message.id,
-        content=text,
-        source_count=len(numbers),
-        source_ids=write_ids(numbers),
-        error=failure_in(appended.status, text, parse_json(text) if isinstance(appended.content, str) else None),
-    )
 
 
 @dataclass(slots=True)
@@ -187,7 +174,7 @@ def _source_problems(
 
 
 def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bool:
-    """Return True if a source is at its stored position, with the text that its digest names."""
+    """Return True if a source is at its stored position, as its columns say, with the text that its digest names."""
     if text is None:
         return True
     place = source.place
@@ -198,7 +185,10 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
         shown = read_text(codec, place, text)
     except ValueError:
         return False
-    return found is not None and (not place.length or text_digest(shown) == source.digest)
+    if found is None or (source.id if source.kept else source.given) != found.kept_id:
+        return False
+    is_shown = (source.title, source.url, source.is_plain) == found.shown()
+    return is_shown and (not place.length or text_digest(shown) == source.digest)
 
 
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:

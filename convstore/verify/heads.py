@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError
+from convstore.exceptions import CorruptDocumentError, StoreError
 from convstore.log.entry import Totals
 from convstore.log.state import NO_START
 from convstore.mongo.collection import Document
@@ -32,7 +32,7 @@ class Recheck:
     """A suspected problem of a head, to be checked a second time.
 
     Attributes:
-        head: The fields of the head that change when it is refreshed from the log.
+        head: The filter for the head as long as no append refreshes it.
         entries: Number of the last entry that could be read.
         changes: The fields that repair the head.
         closes: True if the stores that opened the head have ended.
@@ -70,12 +70,16 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> R
     if head is None:
         await _repair(subject, document, "head", problem, _rebuilt(document, check), closes=True)
         return None
-    if _has_wrong_start(head, check) and await subject.inspection.is_same(document):
+    try:
+        head.described(subject.codec)
+    except StoreError as error:
+        subject.report("damaged", HEADS, str(document["_id"]), str(error))
+    if _has_wrong_start(head, check) and await subject.inspection.is_same(log_fields(document)):
         problem, start = "the stored start of the view does not match the log", {"start": start_document(NO_START)}
         if await _repair(subject, document, "head_start", problem, start):
             document = {**document, **start}
     outdated = _outdated_totals(subject, head, check)
-    if outdated is None:
+    if outdated is None or check.doubts(head.totals.entries):
         return None
     tail = check.tail
     # Setting a title counts as an update, so the date never goes back.
@@ -96,7 +100,7 @@ async def _repair(
     """Report a problem of the head; return True if it was repaired, because the head is as it was read."""
     repaired = False
     if changes and subject.repair:
-        repaired = await subject.inspection.set_head(document, changes, closes=closes)
+        repaired = await subject.inspection.set_head(log_fields(document), changes, closes=closes)
     subject.report(kind, HEADS, str(document["_id"]), problem, repairable=bool(changes), repaired=repaired)
     return repaired
 
@@ -124,6 +128,8 @@ def _outdated_totals(subject: Subject, head: Head, check: LogCheck) -> tuple[str
 
 def _rebuilt(document: Document, check: LogCheck) -> dict[str, Any] | None:
     """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
+    if check.doubts(check.tail.entries):
+        return None
     moments = {"updated_at": check.tail.updated_at, "created_at": check.first_at}
     missing = {name: at for name, at in moments.items() if at and not isinstance(document.get(name), datetime)}
     changes = {"totals": totals_document(check.tail), "start": start_document(NO_START), **missing}

@@ -68,6 +68,11 @@ class LogCheck:
     def __post_init__(self) -> None:
         self._active = ActiveTotals(self.subject)
 
+    def doubts(self, number: int) -> bool:
+        """Return True if the totals of an entry, or of the last one, were reported, so that no head may copy them."""
+        keys = [entry_id(self.subject.conversation, one) for one in (number, self.tail.entries)]
+        return any(one.kind == "totals" and one.document_id in keys for one in self.subject.findings)
+
     def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)
 

@@ -22,6 +22,7 @@ from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.clock import Clock
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.verify.findings import Subject
+from convstore.verify.segments import SearchIndex
 
 _TRIES = 100
 _COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
@@ -34,6 +35,7 @@ class Repairer:
     subject: Subject
     log: Log
     clock: Clock
+    index: SearchIndex
 
     async def run(self) -> Entry | None:
         """Repair the log and return the recount entry; None if other writers took the number in every try."""
@@ -43,6 +45,9 @@ class Repairer:
                 survey.add(one)
             if survey.tail is None:
                 break
+            # Segments of lost entries may name the same links as the entries that replace these.
+            breaks = [*survey.new_joins, *survey.new_lost, *(before.number + 1 for before, _ in survey.holes)]
+            await self.index.drop_from(self.subject.conversation, min(breaks, default=1) - 1)
             if survey.holes:
                 await self._fill(*survey.holes[0])
             elif recount_entry := await self._append_recount(survey, survey.tail):

@@ -32,7 +32,7 @@ class SchemaCheck:
         if not self._inspection.is_real:
             return
         options = await self._inspection.options(self._indexes)
-        of_stored_keys = indexes_for(await self._inspection.scope_keys())
+        of_stored_keys = indexes_for(await self._inspection.scope_keys(), has_default=False)
         for collection, own in self._indexes.items():
             if collection not in options:
                 await self._create_collection(findings, collection)

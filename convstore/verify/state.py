@@ -12,14 +12,24 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
-from convstore.log.state import LeadingSystem, State, ViewStart, restored
+from convstore.log.rows import rows_of
+from convstore.log.state import LeadingSystem, State, ViewStart, restored, system_of
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, summary_from
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, state_id, summary_id
-from convstore.mongo.state_documents import changes_in, current_summary, state_document, state_from, summary_in
+from convstore.mongo.state_documents import (
+    changes_in,
+    current_summary,
+    state_document,
+    state_from,
+    summary_in,
+    system_document,
+)
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.log import LogCheck
+
+_FIRST_ENTRIES = 20  # in which leading system messages are looked for
 
 
 @dataclass(slots=True)
@@ -63,14 +73,16 @@ class StateCheck:
         return self.subject.documents(self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation)
 
     async def _state(self, check: LogCheck) -> State | None:
-        self.document = self.document or await self.subject.inspection.state(self.subject.conversation)
         if self.document is None:
-            if check.tail.entries and check.first_at and self.subject.is_old(check.first_at):
+            is_old = bool(check.tail.entries and check.first_at and self.subject.is_old(check.first_at))
+            if is_old and not await self.subject.inspection.state(self.subject.conversation):
                 await self._restore(check, "the state of the conversation is missing")
             return None
         try:
-            changes_in(self.document)
-            summary = summary_in(self.document) if current_summary(self.document)[0] else None
+            token, (*_, (_, last)) = current_summary(self.document)[0], [(0, ""), *changes_in(self.document)]
+            if token != last:
+                raise CorruptDocumentError(str(self.document["_id"]), "its current summary is not the last one")
+            summary = summary_in(self.document) if token else None
             return state_from(self.document, summary)
         except CorruptDocumentError as error:
             await self._restore(check, str(error))
@@ -130,7 +142,7 @@ class StateCheck:
             subject.report("summary_unused", SUMMARIES, key, problem, repairable=True, repaired=removed)
 
     async def _check_range(self, record: SummaryRecord) -> None:
-        entry = await self.subject.inspection.entry_span(entry_id(self.subject.conversation, record.entry)) or {}
+        entry = await self.subject.inspection.entry(entry_id(self.subject.conversation, record.entry)) or {}
         first, count = entry.get("first"), entry.get("count")
         holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
         if not holds or not 1 <= record.first <= record.last:
@@ -139,22 +151,40 @@ class StateCheck:
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
         if any(is_wrong_start(one, check.kept.get(one.entry), check.tail) for one in state.starts):
-            await self._drop("starts", "a stored start of views does not match the log")
-        if state.system and not await self._has_messages(state.system):
-            await self._drop("system", "its leading system messages are not those of the log")
+            await self._mend("starts", None, "a stored start of views does not match the log")
+        if self.document and self.document.get("system") is not None:
+            await self._check_system(state.system, check)
 
-    async def _has_messages(self, system: LeadingSystem) -> bool:
-        for message in system.messages:
-            stored = await self.subject.inspection.entry(message.entry) or {}
-            found = [one for one in stored.get("messages", ()) if isinstance(one, Mapping)]
-            if message.digest not in [one.get("digest") for one in found if one.get("id") == message.id]:
-                return False
-        return True
+    async def _check_system(self, system: LeadingSystem | None, check: LogCheck) -> None:
+        """Compare the leading system messages with those of the log, unless no load uses them since a rewind."""
+        found = None if check.is_damaged else await self._derived_system(check)
+        if system is None or (found and system.rewound == found.rewound and not _is_same(system, found)):
+            whole = system_document(found, self.subject.conversation) if found else None
+            await self._mend("system", whole, "its leading system messages are not those of the log")
 
-    async def _drop(self, name: str, problem: str) -> None:
+    async def _derived_system(self, check: LogCheck) -> LeadingSystem | None:
+        """Return the leading system messages of the log; None if one of its first entries is damaged."""
+        rewinds, conversation = await self._rewinds(check.tail), self.subject.conversation
+        start, last = (entry_id(conversation, rewinds.active_after(1) + more) for more in (-1, _FIRST_ENTRIES))
+        documents = await self.subject.inspection.entries(conversation, after=start, through=last)
+        if {one.document_id for one in check.subject.findings}.intersection(str(one["_id"]) for one in documents):
+            return None
+        entries = list(map(entry_from, documents))
+        found = system_of(rows_of(entries, rewinds), rewinds, "")
+        counters = {entry.totals.counter for entry in entries if found and entry.first <= found.through}
+        return replace(found, counter=counters.pop()) if found and len(counters) == 1 else found
+
+    async def _mend(self, name: str, value: Any, problem: str) -> None:
         subject = self.subject
-        repaired = subject.repair and await subject.inspection.drop_from_state(self.document or {}, name)
+        repaired = subject.repair and await subject.inspection.set_hint(self.document or {}, name, value)
         self._report(problem, repairable=True, repaired=repaired)
+
+
+def _is_same(one: LeadingSystem, other: LeadingSystem) -> bool:
+    """Return True if leading system messages are equal; sizes by two counters are not compared."""
+    sizes: dict[str, Any] = {} if one.counter == other.counter else {"tokens": 0, "view_tokens": 0}
+    pair = [[replace(message, **sizes) for message in each.messages] for each in (one, other)]
+    return pair[0] == pair[1] and one.through == other.through
 
 
 def start_entries(state: Mapping[str, Any] | None) -> set[int]:

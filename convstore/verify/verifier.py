@@ -7,7 +7,7 @@ head refers to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 from convstore.messages.values import Codec
@@ -23,12 +23,13 @@ from convstore.verify.findings import ORPHAN_AGE, Findings, Subject
 from convstore.verify.heads import BETWEEN_LOOKS, Recheck
 from convstore.verify.log import age_of, token_of
 from convstore.verify.schema import SchemaCheck
+from convstore.verify.segments import SearchIndex
 
 _HEADS, _PARALLEL, _MAX_RECHECKS = 100, 4, 1_000
 
 
 class Verifier:
-    """Checks a database, or the conversations of a part of a scope; `seal` builds the search segments of a scope."""
+    """Checks a database, or the conversations of a part of a scope; `index` is the store's search index."""
 
     def __init__(
         self,
@@ -37,9 +38,9 @@ class Verifier:
         schema: SchemaCheck,
         *,
         clock: Clock,
-        seal: Callable[[Scope], Awaitable[None]] | None,
+        index: SearchIndex,
     ) -> None:
-        self._inspection, self._log, self._schema, self._clock, self._seal = inspection, log, schema, clock, seal
+        self._inspection, self._log, self._schema, self._clock, self._index = inspection, log, schema, clock, index
         self._codec = Codec()
         self._codec.keep_unknown()
 
@@ -75,7 +76,7 @@ class Verifier:
         conversation = name if isinstance(name, str) else ""
         async with gate:
             subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
-            return await ConversationCheck(head, subject, self._log, self._clock, self._seal).run(findings)
+            return await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
 
     async def _look_again(self, rechecks: list[Recheck], findings: Findings) -> None:
         """Wait once for all suspicious heads, then report those that no writer has fixed meanwhile."""

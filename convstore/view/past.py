@@ -6,7 +6,7 @@ loads stored. It writes nothing.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
 from convstore.log.summary import SummaryRecord
@@ -21,8 +21,9 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.models import HistoryReport, PastView
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope, check_id, check_number
-from convstore.values.stamps import VIEW_FORMAT, ViewStamp
+from convstore.values.stamps import VIEW_FORMAT, ViewStamp, check_stamp
 from convstore.view.past_loader import PastLoad, PastLoader
+from convstore.view.view import stamper
 
 _MAX_REASONS = 500
 
@@ -59,17 +60,21 @@ class PastViews:
     ) -> PastView:
         """Return a view as it was; see `Conversation.view_at`."""
         cached = await self._reader.find(scope)
-        if cached is None:
-            if at is not None and not (isinstance(at, ViewStamp) and not at.conversation_id):
-                raise _missing(at)
-            return _empty(at, policy)
-        async with self._reader.reading(cached):
-            point = await self._point(cached, at)
-            if not point.entry:
-                return _empty(at, policy)
-            past, has_unknown_types = await self._load(cached, point, policy)
-        view = self._view(past, point.entry, policy, reasons_before)
+        if cached is None and at is not None and not (isinstance(at, ViewStamp) and not at.conversation_id):
+            raise _missing(at)
+        view, has_unknown_types = self._empty(cached, policy), False
+        if cached:
+            async with self._reader.reading(cached):
+                point = await self._point(cached, at)
+                if point.entry:
+                    past, has_unknown_types = await self._load(cached, point, policy)
+                    view = self._view(past, point.entry, policy, reasons_before)
         return view if has_policy else self._compared(view, at, has_unknown_types=has_unknown_types)
+
+    def _empty(self, cached: CachedConversation | None, policy: HistoryPolicy) -> PastView:
+        """Return the view before the first message."""
+        stamps = stamper(cached.conversation if cached else "", policy, counter=self._counter.name)
+        return PastView(messages=[], report=HistoryReport(), policy=policy).sealed(stamps)
 
     async def _point(self, cached: CachedConversation, at: Moment) -> _Point:
         """Return entry and summary of the view that the caller asks for.
@@ -98,6 +103,8 @@ class PastViews:
             return None
         found = await self._summaries.find(cached.conversation, token)
         if found is None:
+            if token not in {known for _, known in await self._states.changes(cached.conversation)}:
+                raise UnknownMessageError  # a stamp named it
             key = summary_id(cached.conversation, token)
             raise CorruptDocumentError(key, "the summary of a past view is missing", collection=SUMMARIES)
         return found
@@ -147,8 +154,10 @@ def check_moment(at: object) -> Moment:
     Raises:
         InvalidInputError: It is no stamp, message id, ordinal or None.
     """
-    if at is None or isinstance(at, ViewStamp):
+    if at is None:
         return at
+    if isinstance(at, ViewStamp):
+        return check_stamp(at)
     if isinstance(at, str):
         return check_id(at, name="at")
     if type(at) is int:
@@ -157,14 +166,8 @@ def check_moment(at: object) -> Moment:
     raise InvalidInputError(f"at is a stamp, a message id or an ordinal, not {type(at).__name__}")
 
 
-def _empty(at: Moment, policy: HistoryPolicy) -> PastView:
-    """Return the view before the first message."""
-    match: Literal["exact", "rebuilt"] = "exact" if isinstance(at, ViewStamp) else "rebuilt"
-    return PastView(messages=[], report=HistoryReport(), policy=policy, match=match)
-
-
 def _missing(at: Moment) -> UnknownMessageError:
-    return UnknownMessageError(at if isinstance(at, str) else "the stamp's" if isinstance(at, ViewStamp) else str(at))
+    return UnknownMessageError("" if isinstance(at, ViewStamp) else str(at))
 
 
 def _difference(stamp: ViewStamp, counter: str, *, has_unknown_types: bool) -> str:

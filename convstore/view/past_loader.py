@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from convstore.exceptions import CorruptDocumentError
+from convstore.exceptions import CorruptDocumentError, UnknownMessageError
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.state import NO_START, State
@@ -56,11 +56,13 @@ class PastLoader(Loader):
     async def load_past(
         self, cached: CachedConversation, entry: int, summary: SummaryRecord | None, policy: HistoryPolicy
     ) -> PastLoad:
-        """Return the view as it was after an entry; CorruptDocumentError if the entry is missing."""
+        """Return the view as it was after an entry; UnknownMessageError if it never was there."""
         tail = cached.tail or await self._reader.tail(cached)
         limit = entries_needed(NO_START, tail, policy)
         entries = await self._log.entries_before(cached.conversation, before=entry + 1, limit=limit)
         if not entries or entries[-1].number != entry:
+            if not 1 <= entry <= (await self._log.last_totals(cached.conversation)).entries:
+                raise UnknownMessageError
             raise CorruptDocumentError(entry_id(cached.conversation, entry), "the entry is missing")
         totals = entries[-1].totals
         load = Load(policy, cached, State(cached.conversation, entries[-1].at, summary=summary))

@@ -18,18 +18,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.call_arguments import with_json_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
+from convstore.messages.media import is_media, media_description
 from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
 
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
+_MOVED = "[Images and files in the tool results above]"
 _BEGINNING = "(The conversation begins.)"
 _Message = TypeVar("_Message", bound=BaseMessage)
 
@@ -42,19 +44,22 @@ class Provider:
         call_ids: Accepted format of tool call ids.
         system_first: True if system messages are accepted only at the beginning.
         human_first: True if the first message after those must not be an AI message; Gemini rejects one with calls.
+        media_in_results: Where images and files of tool results go: "kept" if the provider takes them there, or its
+            package moves them; "moved" to a human message after the results; "named" by a text.
     """
 
     call_ids: CallIdTemplate
     system_first: bool
     human_first: bool = False
+    media_in_results: Literal["kept", "moved", "named"] = "kept"
 
 
 PROVIDERS = {
     "anthropic": Provider(CallIdTemplate("toolu_{r:24:b}"), system_first=True),
     "bedrock_converse": Provider(CallIdTemplate("tooluse_{r:22:b}"), system_first=True, human_first=True),
     "google_genai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=True, human_first=True),
-    "mistralai": Provider(CallIdTemplate("{r:9:x}"), system_first=False),
-    "openai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=False),
+    "mistralai": Provider(CallIdTemplate("{r:9:x}"), system_first=False, media_in_results="named"),
+    "openai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=False, media_in_results="moved"),
 }
 """Providers by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
@@ -110,6 +115,8 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
       has no more authority than a user's words.
     - If the provider rejects an AI message as the first one, such as a greeting, a human message "(The conversation
       begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``.
+    - Images and files in tool results become texts where the provider rejects them. For OpenAI they follow the results
+      in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there.
 
     Args:
         messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
@@ -124,12 +131,33 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
             own = first.response_metadata.get("model_provider") == provider
             clean = _with_text(first if own else _without_foreign_parts(first), own=own)
             renamed, answers = rename_calls(clean, results, ids)
-            adapted += [renamed, *answers]
+            adapted += [renamed, *_with_allowed_media(answers, PROVIDERS[provider].media_in_results)]
         elif isinstance(first, SystemMessage) and PROVIDERS[provider].system_first and not at_head:
             adapted += [_instruction(first), *results]
         else:
             adapted += [_with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first, *results]
     return _with_human_first(adapted) if PROVIDERS[provider].human_first else adapted
+
+
+def _with_allowed_media(results: Sequence[ToolMessage], where: str) -> list[BaseMessage]:
+    """Return results with texts in place of images and files, unless these are kept, and the message they move to."""
+    if where == "kept":
+        return list(results)
+    named, media = list[BaseMessage](), list[Any]()
+    for result in results:
+        blocks: Any = result.content
+        found = [block for block in blocks if is_media(block)] if isinstance(blocks, list) else []
+        texts = [_media_text(block) if is_media(block) else block for block in blocks] if found else blocks
+        named.append(result.model_copy(update={"content": texts}) if found else result)
+        media += found
+    if where == "named" or not media:
+        return named
+    said = [{"type": "text", "text": _MOVED}, *media]
+    return [*named, HumanMessage(said, id=f"media-{results[0].id}", additional_kwargs=mark("media"))]
+
+
+def _media_text(block: Any) -> dict[str, str]:
+    return {"type": "text", "text": f"[{media_description(block)}]"}
 
 
 def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:

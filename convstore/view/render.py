@@ -14,16 +14,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_current, is_hidden, shown_whole
-from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message
+from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.copying import Template
 from convstore.messages.provenance import kind_of, mark
-from convstore.messages.text import text_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
 from convstore.messages.values import Codec
-from convstore.sources.detection import parse_json
-from convstore.sources.stub import failure_in, make_stub
+from convstore.sources.stub import STUB_MIN_TOKENS
 from convstore.values.policy import HistoryPolicy
 from convstore.view.fitting import fitted
 from convstore.view.provider_rules import made_for, with_original_ids
@@ -213,13 +211,9 @@ def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Code
     """Return a stub for a result that becomes one only under a policy with a lower `stub_min_tokens`."""
     if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
         return None
-    if message.tokens > HistoryPolicy().stub_min_tokens:
+    if message.tokens > STUB_MIN_TOKENS:
         return None  # large enough for a stored stub; it has none because its stub would be longer
-    result = read_message(codec, message)
-    text = text_of(result.content)
-    error = failure_in(getattr(result, "status", "success"), text, parse_json(text))
-    stub = make_stub(tool=message.tool, tool_message_id=message.id, content=text, error=error)
-    return stub if len(stub) < len(text) else None
+    return stub_again(message, read_message(codec, message), min_tokens=policy.stub_min_tokens)
 
 
 def _with_unique_ids(

@@ -5,7 +5,8 @@ Serve it, with MONGODB_URI and ASSISTANT_TOKENS ("ada=her-token,grace=another") 
     uvicorn --app-dir examples --factory clinical_assistant.app:app_from_environment
 
 The owner of a session comes only from the bearer token. The header ``X-Request-ID`` identifies an interaction: a client
-without an answer repeats its request and gets the stored answer.
+without an answer repeats its request and gets the stored answer. A failure that may pass is not stored, so a repeated
+request then asks the model again.
 """
 
 from __future__ import annotations

@@ -34,7 +34,11 @@ __all__ = ["PROMPT", "AgentState", "Assistant", "answer_of", "error_of"]
 PROMPT = f"You help nurses with the handbook of their ward. Cite sources by their numbers, as [3]. {SOURCES_PROMPT}"
 MOST_ROUNDS = 4
 _log = logging.getLogger(__name__)
-_SORRY = "Something went wrong, so there is no answer to this."
+NO_HISTORY, NO_MODEL = "the history of the session cannot be loaded", "the model does not answer"
+_PASSING = {NO_HISTORY, NO_MODEL}
+"""Failures that may be over when the request is repeated, so they are never saved as its answer."""
+
+_SORRY = "Something went wrong, so there is no answer yet. Please send this again."
 _ERROR = "error_message"
 
 
@@ -114,7 +118,7 @@ class Assistant:
             history = await self._chat(state).load_history()
         except StoreUnavailableError:
             _log.exception("the history of interaction %s cannot be loaded", state["interaction_id"])
-            return {"error_message": "the history of the session cannot be loaded"}
+            return {"error_message": NO_HISTORY}
         return {"conversation_history": history.messages}
 
     async def llm_reasoner(self, state: AgentState) -> dict[str, Any]:
@@ -127,7 +131,7 @@ class Assistant:
             response = await self._model.bind_tools(list(tools.values())).ainvoke(messages)
         except Exception:  # noqa: BLE001 - clients raise anything; the text may name hosts and keys
             _log.exception("the model failed in interaction %s", state["interaction_id"])
-            return {"llm_response_with_actions": None, "error_message": "the model does not answer"}
+            return {"llm_response_with_actions": None, "error_message": NO_MODEL}
         return {"llm_response_with_actions": response, "executed_tool_responses": [], "rag_context": []}
 
     def should_execute_tools(self, state: AgentState) -> Literal["execute_rag_tool", "final_response"]:
@@ -166,11 +170,14 @@ class Assistant:
     async def save_agent_interaction(self, state: AgentState) -> dict[str, Any]:
         """Save calls, results and answer together, under the id of the interaction.
 
-        Where another worker answered the same request first, its answer is the one. Where another question came
-        meanwhile, this one has no place for an answer any more, and the error says so.
+        After a passing failure nothing is saved, so the same request asks the model again. Where another worker
+        answered the same request first, its answer is the one. Where another question came meanwhile, this one has no
+        place for an answer any more, and the error says so.
         """
         chat, interaction_id = self._chat(state), state["interaction_id"]
         saved = {"agent_turn": [], "agent_turn_interaction_id": interaction_id}
+        if state["error_message"] in _PASSING:
+            return saved | {"agent_turn_interaction_id": None}
         try:
             await chat.append_turn(interaction_id, messages=state["agent_turn"])
         except UnknownMessageError:

@@ -2,10 +2,10 @@
 
     python examples/rag_bot/main.py [mongodb://localhost:27017/app]
 
-Needs langgraph and bm25s. The address defaults to MONGODB_URI, then to memory. The retrieval is real, BM25 over a small
-handbook; only the chat models are scripted. Router, choice of the tool and final answer get no history; the
-conversational node does, without tools. If a search finds nothing, the web search follows. Old turns are summarised
-after the answer.
+Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to MONGODB_URI, then to memory. The retrieval
+is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final answer get
+no history; the conversational node does, without tools. If a search finds nothing, the web search follows. Old turns
+are summarised after the answer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from typing import Any
 import rag_models as scripted
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.memory import InMemorySaver
-from rag_graph import Models, RagBot
 
-from convstore import Conversation, ConversationStore
+from convstore import Conversation, ConversationStore, MissingExtraError
 from convstore.summarization import RunningSummarizer
+
+INSTALL = {"langgraph": "'convstore[langgraph]'", "bm25s": "bm25s"}
+
+try:
+    from langgraph.checkpoint.memory import InMemorySaver
+    from rag_graph import Models, RagBot
+except ModuleNotFoundError as error:
+    if (package := (error.name or "").partition(".")[0]) not in INSTALL:
+        raise
+    sys.exit(f"The RAG bot needs {package}, which is not installed; run: pip install {INSTALL[package]}")
 
 QUESTIONS = (
     "How does the float drive the drum?",
@@ -109,4 +117,7 @@ async def main(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    except MissingExtraError as error:
+        sys.exit(f"The RAG bot cannot run: {error}")

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from counting import Commands
+from counting import STANDING, Commands
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
@@ -52,10 +53,15 @@ async def database(own_database: Any) -> Any:
     return own_database
 
 
+async def sweep_at(database: Any, moment: datetime) -> None:
+    """Sweep all that is due at a moment, as the command line does."""
+    await ConversationStore(database, clock=at(moment)).prune(older_than=timedelta(days=9_000))
+
+
 async def sweep(database: Any, *, start: timedelta = timedelta()) -> None:
     """The second sweep and the last one, each when it is due."""
     for due in (timedelta(seconds=90), timedelta(hours=25)):
-        await ConversationStore(database, clock=at(datetime.now(UTC) + start + due)).setup()
+        await sweep_at(database, datetime.now(UTC) + start + due)
 
 
 async def fill(database: Any, user: str, *, conversations: int, turns: int = 3) -> None:
@@ -153,7 +159,7 @@ async def test_erasures_race_with_writers_and_each_other(database):
     erasing = (store.erase(user_id="ada") for store in stores)
     await asyncio.gather(*(write(store, f"t{number}") for number, store in enumerate(stores)), *erasing)
     later = ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90)))
-    await later.setup()
+    await sweep_at(database, datetime.now(UTC) + timedelta(seconds=90))
     assert (await later.verify()).findings == ()
     await later.erase(user_id="ada")
     await sweep(database, start=timedelta(seconds=90))
@@ -232,7 +238,7 @@ async def test_a_damaged_tombstone_does_not_stop_the_sweep(database):
     past = datetime.now(UTC) - timedelta(seconds=1)
     await heads.insert_one({"_id": "deleted:0123", "sweep_at": past, "conversation": 7})
     for hours in (0, 25):
-        await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(hours=hours))).setup()
+        await sweep_at(database, datetime.now(UTC) + timedelta(hours=hours))
     assert await heads.count_documents({}) == 0
 
 
@@ -243,10 +249,10 @@ async def test_what_a_cut_link_delivers_late_is_removed(database):
     await chat.append(rag_turn("What about whales?"))
     late = await database["log"].find({}).to_list(None)
     await chat.delete()
-    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    await sweep_at(database, datetime.now(UTC) + timedelta(seconds=90))
     await database["log"].insert_many(late)
     assert (await store.verify()).findings == ()
-    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(hours=25))).setup()
+    await sweep_at(database, datetime.now(UTC) + timedelta(hours=25))
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
@@ -286,9 +292,9 @@ async def test_what_the_longest_append_writes_late_is_swept(database):
     await chat.append(HumanMessage("What about orcas?"))
     late = await database["log"].find_one({"count": 1})
     await ConversationStore(database, clock=at(now)).conversation(**chat.scope).delete()
-    await ConversationStore(database, clock=at(now + timedelta(seconds=75))).setup()
+    await sweep_at(database, now + timedelta(seconds=75))
     await database["log"].insert_one(late)
-    await ConversationStore(database, clock=at(now + timedelta(seconds=81))).setup()
+    await sweep_at(database, now + timedelta(seconds=81))
     assert (await documents(database))["log"] == 0
 
 
@@ -301,11 +307,11 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database):
     head = await tombstones.find(chat.scope)
     assert head is not None
     stale = replace(head, updated_at=now - OLD)
-    assert not await tombstones.write_tombstone(stale, at=now, sweep_at=now + timedelta(seconds=75), pruned=True)
+    assert not await tombstones.write_tombstone(stale, at=now, sweep_after=timedelta(seconds=75), pruned=True)
     assert not await tombstones.is_ended(head.conversation)
     before = await documents(database)
     for late, left in ((timedelta(seconds=70), 1), (timedelta(seconds=90), 1), (timedelta(hours=25), 0)):
-        await ConversationStore(database, clock=at(now + late)).setup()
+        await sweep_at(database, now + late)
         assert await documents(database) == before | {"heads": 1 + left}
     assert len((await ConversationStore(database).conversation(**chat.scope).load_history()).messages) == 4
     await chat.delete()
@@ -323,42 +329,128 @@ async def test_a_tombstone_without_its_head_removes_what_came_late(database):
     assert await tombstones.is_ended(late[0]["conversation"])
     for seconds, left in ((90, 1), (25 * 3600, 0)):
         await database["log"].insert_many(late)
-        await ConversationStore(database, clock=at(now + timedelta(seconds=seconds))).setup()
+        await sweep_at(database, now + timedelta(seconds=seconds))
         assert await documents(database) == dict.fromkeys(PARTS, 0) | {"heads": left}
     assert not await tombstones.is_ended(late[0]["conversation"])
 
 
-async def test_a_call_for_something_else_sweeps_a_little(database, client, commands: Commands):
-    """The first call after a large erasure sweeps a few conversations of it, and works even if that fails."""
-    seconds, now = [0.0], datetime.now(UTC) + timedelta(minutes=10)
-    other = ConversationStore(client[database.name], clock=Clock(now=lambda: now, monotonic=lambda: seconds[0]))
-    await other.conversation(user_id="eve", thread_id="t").append(HumanMessage("hi"))
+async def live(database: Any) -> list[str]:
+    """The ids of the conversations that exist."""
+    return list(await database["heads"].distinct("conversation", {"scope": {"$exists": True}}))
+
+
+async def due_conversations(database: Any, number: int) -> None:
+    """Deleted conversations of Ada, each with an entry that came late, whose sweep is due by the server's clock."""
     store = ConversationStore(database)
-    for number in range(20):
-        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("hi"))
+    for one in range(number):
+        await store.conversation(user_id="ada", thread_id=f"t{one}").append(HumanMessage("hi"))
+    late = await database["log"].find({"count": 1}).to_list(None)
     await store.erase(user_id="ada")
-    parts, swept = await other.services(), {"swept": True}
-    for elapsed, done in ((61, 8), (0.5, 8), (1, 16), (1, 20), (30, 20)):
-        seconds[0] += elapsed
+    kept = await live(database)
+    if late := [one for one in late if one["conversation"] not in kept]:
+        await database["log"].insert_many(late)
+    await database["heads"].update_many({"swept": False}, {"$set": {"sweep_at": datetime.now(UTC) - OLD}})
+
+
+@pytest.mark.parametrize("call", ["append", "load", "delete"])
+async def test_no_call_waits_for_a_sweep(database, client, commands: Commands, call):
+    """With many due, a call awaits the commands that it awaits with none; a task of its own then sweeps all."""
+    counts = list[int]()
+    for due in (0, 60):
+        await due_conversations(database, due)
+        seconds = [0.0]
+        clock = replace(STANDING, now=lambda: datetime.now(UTC), monotonic=lambda: seconds[0])  # noqa: B023 - used here
+        store = ConversationStore(client[database.name], clock=clock)
+        chat = store.conversation(user_id="eve", thread_id=f"t{due}")
+        await chat.append(HumanMessage("hi"))
+        await chat.load_history()
+        retention = (await store.services()).retention
+        seconds[0] += 61
+        calls = {"append": partial(chat.append, HumanMessage("more")), "load": chat.load_history, "delete": chat.delete}
         with commands.counted():
-            assert await other.services() is parts
-        assert len(commands.sent) <= 8 * 15
-        assert await database["heads"].count_documents(swept) == done
+            await calls[call]()
+            counts.append(len(commands.own))
+        await retention.background.wait()
+    assert counts[0] == counts[1] > 0
+    assert await database["heads"].count_documents({"swept": True}) >= 60
+    assert await database["log"].count_documents({"conversation": {"$nin": await live(database)}}) == 0
 
 
-async def test_a_sweep_that_fails_is_nobody_elses_error(database, monkeypatch):
-    """It is due again a minute later."""
+async def test_a_sweep_is_seven_commands(database, client, commands: Commands):
+    """One range delete in each collection; the server's time decides, with one key of the index examined for each."""
+    await due_conversations(database, 5)
+    store = ConversationStore(client[database.name])
+    await store.setup()
+    with commands.counted():
+        await (await store.services()).retention.sweep()
+    deletes = [command for name, command in commands.sent if name == "delete"]
+    assert sorted(one["delete"] for one in deletes) == sorted(["annotations", "log", "search", "summaries"] * 5)
+    assert len(commands.sent) == 5 * 7 + 2
+    query = (await store.services()).retention._tombstones._driver.is_past("sweep_at")
+    plan = await database.command({"explain": {"find": "heads", "filter": query}, "verbosity": "executionStats"})
+    assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
+
+
+async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(database):
+    """What is due of its scope is swept when it returns; the rest stays due for any process."""
+    await due_conversations(database, 3)
+    store = ConversationStore(database)
+    await store.erase(user_id="eve")
+    assert await database["heads"].count_documents({"swept": False}) == 3
+    assert await database["log"].count_documents({}) == 3
+    await store.erase(user_id="ada")
+    assert await database["heads"].count_documents({"swept": False}) == 0
+    assert await database["log"].count_documents({}) == 0
+
+
+async def test_two_processes_never_sweep_the_same(database, client, commands: Commands):
+    """The one that takes a conversation first has it for minutes; if it dies, the sweep is due again."""
+    await due_conversations(database, 20)
+    stores = [ConversationStore(client[database.name]) for _ in range(4)]
+    for store in stores:
+        store._is_ready = True
+        (await store.services()).retention.start_sweeping()
+    with commands.counted():
+        for store in stores:
+            await (await store.services()).retention.background.wait()
+    log = [command for name, command in commands.sent if (name, command.get("delete")) == ("delete", "log")]
+    assert len(log) == 20
+    taken = (await stores[0].services()).retention._tombstones
+    await database["heads"].update_many({}, {"$set": {"sweep_at": datetime.now(UTC) - OLD, "swept": False}})
+    [one, *_] = await taken.due({}, limit=5)
+    assert await taken.take(one, time=timedelta(milliseconds=100)) is not None
+    assert await taken.take(one, time=timedelta(milliseconds=100)) is None
+    await asyncio.sleep(0.2)
+    assert await taken.take(one, time=timedelta(minutes=1)) is not None
+
+
+async def test_a_closed_store_stops_its_sweep_and_another_goes_on(database, monkeypatch):
+    """What is due stays stored."""
+    monkeypatch.setattr(retention, "_PAUSE", 60)
+    await due_conversations(database, 3)
+    async with ConversationStore(database) as store:
+        (await store.services()).retention.start_sweeping()
+        await asyncio.sleep(0.2)
+    assert await database["heads"].count_documents({"swept": True}) == 1
+    await ConversationStore(database).prune(older_than=POLICY)
+    assert await database["heads"].count_documents({"swept": True}) == 3
+
+
+async def test_a_sweep_that_fails_is_nobody_elses_error(database, monkeypatch, caplog):
+    """It is due again a minute later; every call reports that there is no server."""
     seconds = [0.0]
     store = ConversationStore(database, clock=Clock(monotonic=lambda: seconds[0]))
     chat = store.conversation(user_id="eve", thread_id="t")
     await chat.append(HumanMessage("hi"))
 
-    async def refuse(self: Any, **_: Any) -> Any:
+    async def refuse(self: Any, *_: Any, **__: Any) -> Any:
         raise StoreUnavailableError("no primary")
 
     monkeypatch.setattr(Tombstones, "due", refuse)
     seconds[0] += 61
     assert len((await chat.load_history()).messages) == 1
+    await (await store.services()).retention.background.wait()
+    assert caplog.records == []
 
 
 async def test_an_age_before_all_time_is_refused(database):
@@ -397,7 +489,7 @@ async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(databas
     await chat.append(HumanMessage("back"))
     await store.close()
     assert head is not None
-    assert not await tombstones.write_tombstone(head, at=now, sweep_at=now, pruned=True)
+    assert not await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(), pruned=True)
     assert (await ConversationStore(database).conversation(**chat.scope).info()).message_count == 7
 
 
@@ -415,20 +507,25 @@ async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_writ
     monkeypatch.setattr(collection.Collection, "delete_one", swept_first)
     head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
     assert head is not None
-    assert await tombstones.write_tombstone(head, at=now, sweep_at=now, pruned=False)
+    assert await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(), pruned=False)
     assert await tombstones.is_ended(head.conversation)
 
 
-async def test_a_sweep_before_its_time_is_not_counted(database):
-    """Of two sweepers the later one finds that the next sweep is not due, so the tombstone outlives late writers."""
+async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database):
+    """The sweep that was under way does not count: late writers of the new deletion have their time."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)
-    tombstones, later = (await store.services()).writer._tombstones, now + timedelta(days=1)
+    tombstones = (await store.services()).writer._tombstones
     head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
     assert head is not None
-    assert await tombstones.write_tombstone(head, at=now, sweep_at=now, pruned=False)
-    for _ in range(2):
-        await tombstones.swept(head.conversation, at=now, again=later)
-    assert await tombstones.is_ended(head.conversation)
-    await tombstones.swept(head.conversation, at=later, again=later)
-    assert not await tombstones.is_ended(head.conversation)
+    for swept in (False, True):
+        await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(), pruned=False)
+        await database["heads"].update_one({"sweep_at": {"$exists": True}}, {"$set": {"swept": swept}})
+        await asyncio.sleep(0.01)
+        taken = await tombstones.take(head.conversation, time=timedelta(minutes=5))
+        assert taken is not None
+        await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(seconds=80), pruned=False)
+        await database["heads"].update_one({"sweep_at": {"$exists": True}}, {"$set": {"sweep_at": now}})
+        await tombstones.swept(taken, again_after=timedelta(days=1))
+        assert await tombstones.is_ended(head.conversation)
+        assert await tombstones.due({}, limit=5) == [head.conversation]

@@ -20,6 +20,7 @@ from langchain_core.messages import (
     ToolMessage,
     message_to_dict,
 )
+from pydantic import BaseModel
 
 from convstore import ConversationStore, InvalidInputError, InvalidMessageError
 from convstore.append.inputs import normalize_messages
@@ -284,3 +285,54 @@ async def test_a_turn_is_appended_in_these_formats(store: ConversationStore, sco
     assert receipt.written == 5
     with pytest.raises(InvalidInputError):
         await chat.append_turn("r2", human=ANTHROPIC[2])
+
+
+class Details(BaseModel):
+    """The details that an SDK's counts have."""
+
+    reasoning_tokens: int | None = None
+
+
+class Counts(BaseModel):
+    """The counts of a model as an SDK's object."""
+
+    prompt_tokens: int = 10
+    completion_tokens: int = 5
+    total_tokens: int = 15
+    completion_tokens_details: Details = Details()
+
+
+class Said(BaseModel):
+    """A message as an SDK's object."""
+
+    role: str = "assistant"
+    content: str = "Hello."
+    refusal: str | None = None
+    model: str = "m-1"
+    usage: Counts = Counts()
+
+
+SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
+
+
+@pytest.mark.parametrize(
+    ("message", "model"),
+    [
+        ({**SAID, "usage": Counts().model_dump()}, "unknown"),
+        ({**SAID, "usage": Counts(), "model": "m-1"}, "m-1"),
+        ({**SAID, "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 2}}, "unknown"),
+        ({**SAID, "type": "message", "model": "m-1", "usage": {"input_tokens": 10, "output_tokens": 5}}, "m-1"),
+        (Said(), "m-1"),
+        (Said().model_dump(), "m-1"),
+    ],
+)
+async def test_the_counts_of_a_model_are_counted(message: Any, model: str):
+    """As OpenAI's or Anthropic's dicts, as objects of an SDK, and in objects of an SDK."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        for batch in (message, [message]):
+            await chat.append(batch)
+        counts = {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30}
+        assert (await chat.info()).usage == {model: counts}
+        assert [one.text async for one in chat.messages()] == ["Hello."] * 2

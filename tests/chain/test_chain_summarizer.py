@@ -419,8 +419,8 @@ def test_a_fold_keeps_the_newest_sections_that_fit_in_bytes(limit):
     messages = talk(*["h", "a"] * 9, "h")
 
     async def handler(text: str) -> str:
-        [room] = re.findall(r"below (\d+) bytes", text)
-        return "s" * (int(room) - 1)
+        [words] = re.findall(r"below (\d+) words", text)
+        return "s" * (7 * int(words) - 1)
 
     summary = asyncio.run(summarizer_with(handler, max_qa_bytes=limit).fold_qa_pairs(messages))
     count = len(parse_chain(summary.messages).sections)
@@ -429,7 +429,7 @@ def test_a_fold_keeps_the_newest_sections_that_fit_in_bytes(limit):
         return
     assert len(summary.calls) == 1
     assert summary.bytes_after <= limit or count == 2
-    assert count == 10 or summary.bytes_after + 1_017 > limit
+    assert count == 10 or summary.bytes_after + 1_024 > limit
 
 
 def test_a_fold_whose_summary_is_too_long_is_folded_further():
@@ -498,7 +498,7 @@ def test_the_three_forms_of_a_prompt():
     assert "<context>\n" not in humans
     assert len(re.findall(r'<message role="human">text m\dx', humans)) == 2
     assert (
-        len({re.sub(r"below \d+ bytes", "", prompt.partition("</instructions>")[0]) for prompt in handler.prompts}) == 3
+        len({re.sub(r"below \d+ words", "", prompt.partition("</instructions>")[0]) for prompt in handler.prompts}) == 3
     )
 
 
@@ -546,11 +546,13 @@ def test_the_model_is_shown_everything_but_media_and_reasoning():
 
 
 def test_the_prompt_says_how_long_a_summary_may_be():
-    """The very limit above which it is refused."""
+    """In words, which a model can count: so many of seven bytes are not refused."""
     handler = Scripted()
     messages = talk("h", "a", "h")
     run(handler, messages)
-    [limit] = map(int, re.findall(r"below (\d+) bytes", handler.prompts[0]))
+    [words] = map(int, re.findall(r"below (\d+) words", handler.prompts[0]))
+    limit = bytes_in(messages[1]) - len(SUMMARY_PREFIX)
+    assert words == limit // 7
     assert run(Scripted("a" * (limit - 1)), messages).error is None
     assert isinstance(run(Scripted("a" * limit), messages).error, SummaryError)
 
@@ -775,6 +777,71 @@ def test_any_failure_gives_the_messages_back(reply, config, name):
     assert isinstance(summary.error, type(reply) if isinstance(reply, Exception) else SummaryError)
     assert summary.bytes_after == summary.bytes_before == sum(map(bytes_in, messages))
     assert same(messages, before)
+
+
+def test_a_summary_that_is_not_shorter_leaves_its_section_alone():
+    """The others are summarised, the call has the error, and a later run does not ask for it again."""
+    handler = Scripted("x" * 3_000, "fine", "fine")
+    messages = talk(*["h", "a"] * 3, "h", "a")
+    summarizer = summarizer_with(handler)
+    summary = asyncio.run(summarizer.summarize(messages))
+    assert summary.error is None
+    assert [type(call.error) for call in summary.calls].count(type(None)) == 2
+    kept = [message for message in summary.messages[:-2] if message.type == "ai" and message in messages]
+    assert len(kept) == 1
+    asyncio.run(summarizer.summarize(summary.messages))
+    assert len(handler.prompts) == 3
+
+
+@pytest.mark.parametrize("config", [{"last_section_bytes": KIB}, {"max_pair_bytes": KIB}])
+def test_older_pairs_whose_summary_is_not_shorter_stay(config):
+    """No pair is ever replaced by nothing; the sections before are summarised."""
+    handler = Scripted("short", *["x" * 9_000] * 9)
+    messages = talk("h", "a", "h", "a", "a", "a", text="y" * 1_500)
+    summary = asyncio.run(ChainSummarizer(handler, config=ChainSummarizerConfig(**config)).summarize(messages))
+    assert summary.error is None
+    assert all(one is two for one, two in zip(summary.messages[2:], messages[2:], strict=True))
+
+
+def test_a_long_question_makes_room_for_the_summary_of_its_short_answers():
+    """A fold is used if the chain shrinks, though its answers alone are shorter than their summary."""
+    messages = [HumanMessage("paste " * 9_000), AIMessage("ok" * 200), *talk("h", "a")]
+    handler = Scripted("s" * 800, "a paste")
+    summary = asyncio.run(
+        summarizer_with(handler, summarize_human_in_qa=True, max_qa_sections=1).fold_qa_pairs(messages)
+    )
+    assert (summary.error, len(summary.calls)) == (None, 2)
+    assert texts(summary)[:2] == ["a paste", SUMMARY_PREFIX + "s" * 800]
+
+
+def test_a_section_under_one_kilobyte_is_left_alone():
+    """A model asked for a summary of a few sentences writes a longer text."""
+    for size, calls in ((990, 0), (1_010, 1)):
+        assert len(run(Scripted(), [HumanMessage("?"), AIMessage("x" * size), *talk("h", "a")]).calls) == calls
+
+
+def test_answers_of_a_failed_run_are_kept_for_the_next():
+    """Only the call that failed is made again; what the store used is forgotten, as after an undone compaction."""
+    handler = Scripted("one", TimeoutError("slow"), "three", "two")
+    messages = talk(*["h", "a"] * 4)
+    summarizer = summarizer_with(handler)
+    assert isinstance(asyncio.run(summarizer.summarize(messages)).error, TimeoutError)
+    done = asyncio.run(summarizer.summarize(messages))
+    assert done.error is None
+    assert texts(done)[1:6:2] == [SUMMARY_PREFIX + text for text in ("one", "two", "three")]
+    assert len(handler.prompts) == 4
+    summarizer.forget(done.calls)
+    asyncio.run(summarizer.summarize(messages))
+    assert len(handler.prompts) == 7
+
+
+def test_kept_answers_are_bounded():
+    """By number and by length, whatever a model answers."""
+    summarizer = summarizer_with(Scripted(*["y" * 100_000] * 2))
+    asyncio.run(summarizer.summarize(talk("h", "a", "h", "a")))
+    assert summarizer._answers.texts == {}
+    asyncio.run(summarizer.summarize(talk(*["h", "a"] * 300)))
+    assert len(summarizer._answers.texts) == 256
 
 
 def test_errors_are_collected():

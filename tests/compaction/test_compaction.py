@@ -1167,15 +1167,21 @@ async def test_large_results_of_the_turn_in_progress_are_worth_a_summary() -> No
 
 async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:
     """The names of results that it ends with count too."""
-    chat = await six_turns(ScriptedWriter(_nothing, rule_of(100, keep=0, summary=5)), turns=0)
-    for number in range(10):
+
+    async def answer() -> str:
+        return "x" * 4 * (before - 100)
+
+    chat = await six_turns(ScriptedWriter(answer, rule_of(100, keep=0, summary=5)), turns=0)
+    for number in range(20):
         call, result = pair_of(number)
-        named = result.model_copy(update={"id": f"result-{number:0400}", "content": "x"})
+        named = result.model_copy(update={"id": f"result-{number:05}", "content": "x"})
         await chat.append([HumanMessage("q"), call, named, AIMessage("a")])
     before = (await chat.load_history()).tokens
     failed = await chat.compact(force=True)
     assert (await chat.load_history()).tokens == before
     assert "rejected" in failed.problem
+    before -= 30  # the names take more than this
+    assert (await chat.compact(force=True)).status == "done"
 
 
 async def test_what_is_summarised_does_not_count_in_the_budget() -> None:

@@ -173,6 +173,52 @@ async def test_a_model_that_fails_changes_nothing(chat: Conversation, handler: S
     assert await chat.summaries() == []
 
 
+async def _every_turn(chat: Conversation, turns: Sequence[Sequence[BaseMessage]]) -> list[Any]:
+    """Append turns and summarise after each, as an application does; return the compactions that found work."""
+    done = []
+    for turn in turns:
+        await chat.append(turn)
+        done.append(await chat.compact())
+    return [one for one in done if one.status != "not_needed"]
+
+
+async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answers(
+    handles: Callable[..., Conversation],
+) -> None:
+    """Answers of 600 characters, some with tools, and summaries of 800: each compaction succeeds, with few calls."""
+    prompts: list[str] = []
+
+    async def handler(text: str) -> str:
+        prompts.append(text)
+        return "s" * 800
+
+    chat = handles(ChainSummarizer(handler, rule=RULE))
+    await chat.store.setup()
+    turns = [[HumanMessage("why " * 20), *(pair_of(n) if n % 4 == 0 else []), AIMessage("a" * 600)] for n in range(24)]
+    done = await _every_turn(chat, turns)
+    assert {one.status for one in done} == {"done"}
+    assert len(prompts) <= 3 * len(done)
+    assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
+
+
+@pytest.mark.parametrize("size", [1_500, 20_000])
+async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[..., Conversation], size: int) -> None:
+    """As the question of a run, where it stays word for word, or of an earlier turn, where it is summarised."""
+
+    async def handler(text: str) -> str:
+        return "s" * 800
+
+    chat = handles(ChainSummarizer(handler, config=CONFIG, rule=RULE))
+    await chat.store.setup()
+    paste = HumanMessage("paste " * size, id="paste")
+    done = await _every_turn(chat, [[paste], *(run_of(n) for n in range(6)), [AIMessage("ok", id="ok")]])
+    assert {one.status for one in done} == {"done"}
+    assert size > 10_000 or any(message.id == "paste" for message in (await chat.load_history()).messages)
+    done = await _every_turn(chat, [[HumanMessage("and?"), AIMessage("a" * 600)] for _ in range(9)])
+    assert {one.status for one in done} <= {"done"}
+    assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
+
+
 async def test_nothing_to_fold_is_no_call(chat: Conversation, handler: Scripted) -> None:
     """A single long answer stays: there is nothing that a chain summarizer would take."""
     await chat.append([HumanMessage("question 0"), AIMessage("so " * 3_000)])

@@ -203,9 +203,9 @@ async def test_payloads_of_one_append_are_read_together(server_uri: str, databas
     log = (await chat._store.services()).reader.log
     found, ranges = log._chunks, []
 
-    async def counted(conversation, token, numbers):
-        ranges.append(len(numbers))
-        return await found(conversation, token, numbers)
+    async def counted(conversation, sizes):
+        ranges.extend(map(len, sizes.values()))
+        return await found(conversation, sizes)
 
     log._chunks = counted
     records = await chat.get_tool_messages([str(result.id) for result in results])

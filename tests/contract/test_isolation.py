@@ -48,6 +48,7 @@ OVER_ALL = {
     "Log.check_size": "sends nothing",
     "Tombstones.write_tombstone": "takes the head that a scope was found by",
     "Tombstones.due": "sweeps what is left of all deleted conversations",
+    "Tombstones.swept": "takes the tombstone of a conversation that was swept",
     "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
 """Commands that do not name one conversation or one scope, and the reason."""
@@ -124,7 +125,7 @@ class World:
                 outcome = plain(await work)
             except ConvstoreError as error:
                 outcome = (type(error).__name__, str(error))
-        return outcome, sorted((name, str(command[name])) for name, command in counted.sent)
+        return outcome, sorted((name, str(command[name])) for name, command in counted.own)
 
 
 def plain(value: Any) -> Any:

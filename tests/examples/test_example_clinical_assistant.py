@@ -354,13 +354,31 @@ async def test_an_unknown_tool_ends_in_a_reply(site):
     assert human.text == "Please order it."
 
 
-async def test_an_error_of_the_model_is_returned_and_saved(site):
-    """It is the turn's answer, so the same request returns it again; the next question works."""
+async def test_an_error_of_the_model_is_returned_and_not_saved(site, monkeypatch):
+    """The same request asks the model again, and its answer is stored; the next question works, too."""
     answer = await site.ask("r1", "Is there an outage?")
     assert answer.json()["error_message"] == "the model does not answer"
     assert "ConnectionError" not in answer.text
-    assert (await site.ask("r1", "Is there an outage?")).json() == answer.json() | {"is_repeated": True}
+    assert [message.type for message in await site.log()] == ["human"]
+    again = await site.ask("r1", "Is there an outage?")
+    assert again.json() == answer.json()
+    with monkeypatch.context() as over:
+        over.setattr("clinical_assistant.model._reply", lambda _: AIMessage("No, all is well."))
+        good = (await site.ask("r1", "Is there an outage?")).json()
+    assert (good["response"], good["error_message"], good["is_repeated"]) == ("No, all is well.", None, False)
+    assert (await site.ask("r1", "Is there an outage?")).json() == good | {"is_repeated": True}
     assert (await site.ask("r2", DOSE)).json()["error_message"] is None
+
+
+async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(site, monkeypatch):
+    """Neither the call nor its result, so the repeated request begins anew and has no conflict."""
+    replies = iter([AIMessage("", tool_calls=[{"name": "retrieve_knowledge_base", "args": {"query": "x"}, "id": "c"}])])
+    with monkeypatch.context() as broken:
+        broken.setattr("clinical_assistant.model._reply", lambda _: next(replies))
+        assert (await site.ask("r1", DOSE)).json()["error_message"] == "the model does not answer"
+    assert [message.type for message in await site.log()] == ["human"]
+    assert (await site.ask("r1", DOSE)).json()["error_message"] is None
+    assert [message.type for message in await site.log()] == ["human", "ai", "tool", "ai"]
 
 
 async def test_a_history_that_cannot_be_loaded_is_an_error_message(site, monkeypatch):
@@ -375,6 +393,7 @@ async def test_a_history_that_cannot_be_loaded_is_an_error_message(site, monkeyp
     assert (answer.status_code, answer.json()["error_message"]) == (200, "the history of the session cannot be loaded")
     assert "secret-host" not in answer.text
     assert site.model.seen == []
+    assert (await site.ask("r1", "hello")).json()["error_message"] is None
 
 
 async def test_an_error_of_a_tool_is_shown_to_the_model(site, monkeypatch):
@@ -551,7 +570,7 @@ async def test_the_audit_trail_has_every_turn(site):
     assert first["sources_used"] == again["sources_used"] == [{"source_id": 1, "title": "Velorin, dose"}]
     assert first["answer"] == turn.messages[-1].text
     assert [tool["tool"] for tool in again["tools"]] == ["retrieve_previous_sources"]
-    assert (failed["tools"], failed["error"]) == ([], "the model does not answer")
+    assert (failed["tools"], failed["error"]) == ([], "no answer")
     assert (open_["answer"], open_["error"]) == (None, "no answer")
     rest = await site.get("/sessions/SESSION/audit.jsonl", after=first["ordinal"])
     assert [json.loads(line) for line in rest.text.splitlines()] == lines[1:]

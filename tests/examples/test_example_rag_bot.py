@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -40,6 +41,25 @@ def modules() -> Iterator[Any]:
         yield SimpleNamespace(main=main, corpus=rag_corpus, graph=rag_graph, models=rag_models)
     for name in ("main", "rag_corpus", "rag_graph", "rag_models"):
         del sys.modules[name]  # another example has a main too
+
+
+@pytest.mark.parametrize(
+    ("package", "help_"),
+    [
+        ("langgraph", "run: pip install 'convstore[langgraph]'"),
+        ("bm25s", "run: pip install bm25s"),
+        ("mongomock_motor", "run: pip install 'convstore[memory]'"),
+    ],
+)
+def test_the_program_says_what_it_lacks(package, help_):
+    """One line, and how to install it, instead of a traceback."""
+    code = f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = ['main.py', 'memory://']"
+    code += f"; sys.path.insert(0, {str(FOLDER)!r}); runpy.run_path({str(FOLDER / 'main.py')!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("The RAG bot ")
+    assert done.stderr.endswith(f"{help_}\n")
+    assert done.stderr.count("\n") == 1
 
 
 class Bot:

@@ -381,6 +381,19 @@ async def test_many_messages_that_come_back_are_not_appended(chat):
     assert [message.text for message in (await log_of(chat))[255:]] == ["new"]
 
 
+async def test_messages_that_come_back_are_read_in_pages(client, commands, database_name):
+    """Not one by one: a chain that returns a long view costs a few commands."""
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    await chat.append([*rag_turn("What about seals?"), *(HumanMessage(f"q{number}") for number in range(150))])
+    view = (await chat.load_history(HistoryPolicy(max_tokens=None))).messages
+    commands.reset()
+    await ChatMessageHistory(chat).aadd_messages([*view, AIMessage("new")])
+    assert len(commands.sent) <= 12
+    await store.close()
+
+
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_history_of_a_run_shows_what_was_done_to_it(store, chat, is_sync):
     """Returned messages belong to the caller; after an addition or a clearing the view is loaded again."""

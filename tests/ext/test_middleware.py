@@ -551,7 +551,7 @@ async def test_an_agent_hands_over_to_another_in_a_graph(store: ConversationStor
     second = ScriptedModel(replies=[AIMessage("The second one.")])
     graph = StateGraph(MessagesState)
     graph.add_node("first", create_agent(first, [hand_over], middleware=[ConversationMiddleware(store)]))
-    own = ConversationMiddleware(store, scope={"user_id": "second"})
+    own = ConversationMiddleware(store, scope={"user_id": "second"}, accept="all")  # no client sends to this node
     graph.add_node("second", create_agent(second, middleware=[own]))
     graph.add_edge("__start__", "first")
     result = await graph.compile().ainvoke({"messages": [("user", "?")]}, config_of(scope))
@@ -571,7 +571,9 @@ async def test_one_more_scope_key_keeps_nested_agents_apart(
     client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: dict[str, str]
 ):
     """Each has a log of its own; user and thread still come from the run."""
-    store = ConversationStore(client[database_name], scope_keys=("user_id", "thread_id", "agent"))
+    keys = ("user_id", "thread_id", "agent")
+    store = ConversationStore(client[database_name], scope_keys=keys, collection_prefix="nested_")
+    await store.setup()
     inner = create_agent(
         ScriptedModel(replies=[AIMessage("Inner.")]),
         middleware=[ConversationMiddleware(store, scope={"agent": "inner"})],

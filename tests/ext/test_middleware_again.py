@@ -426,8 +426,9 @@ async def test_agents_in_a_row_in_one_graph_each_have_their_say(store: Conversat
 async def test_messages_that_come_with_the_first_question_are_logged_with_it(
     store: ConversationStore, scope: dict[str, str]
 ):
-    """Examples before the question, and the beginning of an answer after it: logged and shown, not taken for one."""
-    agent, model, _ = make_agent(store, [AIMessage("Fine.")])
+    """Examples before the question, and the beginning of an answer after it: the application's, so logged and shown."""
+    model = ScriptedModel(replies=[AIMessage("Fine.")])
+    agent = create_agent(model, middleware=[ConversationMiddleware(store, accept="all")])
     given = [HumanMessage("2+2?", id="e1"), AIMessage("4", id="e2"), HumanMessage("3+3?", id="e3"), AIMessage("It is")]
     await agent.ainvoke({"messages": given}, {"configurable": scope})
     shown = [text for _, text in kinds(model.shown[0])]

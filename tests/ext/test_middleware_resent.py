@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, kinds, log_of
+from agents import ScriptedModel, calls, elsewhere, log_of
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
@@ -20,7 +20,9 @@ class BrokenOffError(Exception):
     """Simulates a crash."""
 
 
-def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
+def make_agent(
+    store: ConversationStore, replies: list[Any], accept: Any = None, **options: Any
+) -> tuple[Any, ScriptedModel, list[str]]:
     """An agent with a tool that counts how often it ran; a new one acts as another worker."""
     ran: list[str] = []
 
@@ -31,7 +33,7 @@ def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> 
         return f"found {query}"
 
     model = ScriptedModel(replies=replies)
-    middleware = [ConversationMiddleware(store, prompt="")]
+    middleware = [ConversationMiddleware(store, prompt="", accept=accept)]
     return create_agent(model, [search], middleware=middleware, **options), model, ran
 
 
@@ -58,12 +60,12 @@ async def test_a_history_that_comes_again_is_logged_once(
     agent, model, _ = make_agent(store, [calls("search"), AIMessage("So.")], checkpointer=saver)
     await ask(agent, scope, "How?", prompt=prompt)
     for turn, history in enumerate((["How?", "So.", "Why?"], ["How?", "So.", "Why?", "Thus 0.", "When?"])):
-        agent, model, _ = make_agent(store, [AIMessage(f"Thus {turn}.")], checkpointer=saver)
+        accept = "human" if prompt and saves else None  # the prompt might be the checkpoint's
+        agent, model, _ = make_agent(store, [AIMessage(f"Thus {turn}.")], accept, checkpointer=saver)
         result = await ask(agent, scope, *history, prompt=prompt)
         assert result["messages"][-1].text == f"Thus {turn}."
-        shown = [text for _, text in kinds(model.shown[0])]
-        assert shown == ["How?", "", "found ", "So.", *history[2:]]
-    assert (await logged(store, scope))[bool(prompt) :] == [
+        assert [message.text for message in model.shown[0]] == ["How?", "", "found ", "So.", *history[2:]]
+    assert (await logged(store, scope)) == [
         *("How?", "", "found ", "So."),
         *("Why?", "Thus 0.", "When?", "Thus 1."),
     ]
@@ -80,13 +82,11 @@ async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(store: Conv
     assert [message.text for message in turn.messages] == ["Why?", "Thus."]
 
 
-@pytest.mark.parametrize(
-    "history", [("How?", "No.", "Why?"), ("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")]
-)
+@pytest.mark.parametrize("history", [("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")])
 async def test_another_history_is_refused_before_the_model_is_asked(
     store: ConversationStore, scope: dict[str, str], history: tuple[str, ...]
 ):
-    """An edited message, another answer, messages that the log never had: nothing is written."""
+    """An edited question, questions that the log never had: nothing is written."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     if len(history) > 3:
         await ask(make_agent(store, [AIMessage("Others.")])[0], scope, "How?", "So.", "Who?")
@@ -114,13 +114,13 @@ async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationSto
 async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ):
-    """Both make the same ids, so what both append is there once; who reads after the other's answer is refused."""
+    """Both make the same ids, so what both append is there once; who reads after the other's answer gives it again."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     other = elsewhere(store, database)
     agents = [make_agent(one, [AIMessage(f"Thus {at}.", id=f"a{at}")])[0] for at, one in enumerate((store, other))]
     runs = [ask(agent, scope, "How?", "So.", "Why?") for agent in agents]
     refused = [one for one in await asyncio.gather(*runs, return_exceptions=True) if isinstance(one, BaseException)]
-    assert [type(error) for error in refused] in ([], [HistoryDivergedError])
+    assert refused == []
     log = await logged(store, scope)
     assert log[:3] == ["How?", "So.", "Why?"]
     assert log.count("Why?") == 1
@@ -178,4 +178,4 @@ async def test_a_sync_agent_skips_too() -> None:
 
         await asyncio.to_thread(run)
         log = [message.text async for message in store.conversation(user_id="ada", thread_id="t").messages()]
-        assert log == ["Be brief.", "How?", "So.", "Why?", "Thus."]
+        assert log == ["How?", "So.", "Why?", "Thus."]

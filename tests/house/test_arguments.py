@@ -170,7 +170,7 @@ def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None
 
 
 @pytest.mark.parametrize("who", ["itself", "another"])
-async def test_a_deletion_is_forgotten_though_the_sweep_after_it_fails(
+async def test_a_deletion_is_forgotten_though_the_removal_after_it_fails(
     database: Any, chat: Conversation, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     """The store forgets a conversation once it is ended, by any process."""
@@ -179,10 +179,10 @@ async def test_a_deletion_is_forgotten_though_the_sweep_after_it_fails(
         await ConversationStore(database).conversation(**chat.scope).delete()
     assert len(chat.store._known.all()) == 1
 
-    async def fail(_: Any) -> int:
+    async def fail(*_: Any) -> Any:
         raise StoreUnavailableError("no answer")
 
-    monkeypatch.setattr(Retention, "sweep", fail)
+    monkeypatch.setattr(Retention, "_remove", fail)
     with pytest.raises(StoreUnavailableError):
         await chat.delete()
     assert chat.store._known.all() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
 
@@ -10,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from properties import examples
 
-from convstore.index.part import IndexBuilder
+from convstore.index.part import IndexBuilder, finish
 from convstore.index.ranking import ranked
 from convstore.index.segment import Segment, merged, sections_of
 from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit
-from convstore.index.words import query_groups
+from convstore.index.words import query_groups, terms
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.sources.places import SourcePlace
@@ -48,7 +49,11 @@ def part_of(messages: list[tuple[str, bool, list[Text]]], first: int = 1, in_ent
     for ordinal, (type_, has_payload, texts) in enumerate(messages, first):
         ref = PayloadRef("65f0c0ffee", ordinal, (5, 9), 0, b"", 0) if has_payload else None
         message = EntryMessage(ordinal, f"m{ordinal}\ud800", type_, "", b"", 1, 1, payload=ref, tool="run")
-        part.add(message, texts, first=ordinal - (ordinal - first) % in_entry, at=AT + timedelta(milliseconds=ordinal))
+        finish(
+            part.adding(
+                message, texts, first=ordinal - (ordinal - first) % in_entry, at=AT + timedelta(milliseconds=ordinal)
+            )
+        )
     return part
 
 
@@ -56,7 +61,7 @@ def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
     """Return everything that a part answers; a segment lacks names that are read with the entry in any case."""
     messages = [part.message(index) for index in range(part.size)]
     windows = [part.window(number) for number in range(len(part.lengths))]
-    postings = sorted((term, list(found)) for term, found in part.by_term.items() if found)
+    postings = sorted((term, list(found)) for term, found in part.items() if found)
     return (
         [one if one.type == "human" or one.payload else one[:3] for one in messages],
         windows,
@@ -64,7 +69,7 @@ def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
         list(part.message_of),
         list(part.source_of),
         list(part.humans),
-        [part.place_of(window) for window in windows],
+        dict(part.places),
         postings,
         [(term, part.frequency(term), list(part.postings(term))) for term, _ in postings],
         sorted(part.containing("猫")),
@@ -76,7 +81,7 @@ def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
 def test_a_segment_is_its_part(messages):
     """Messages, windows and terms come back."""
     part = part_of(messages, in_entry=3)
-    assert contents(Segment(sections_of(part))) == contents(part)
+    assert contents(Segment(finish(sections_of(part)))) == contents(part)
 
 
 @given(MESSAGES, st.integers(0, 8), st.integers(0, 8))
@@ -86,22 +91,22 @@ def test_merged_segments_are_one(messages, first_cut, second_cut):
     """However a log was sealed, merging gives the segment of the whole."""
     one, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
     pieces = [part_of(messages[:one]), part_of(messages[one:two], one + 1), part_of(messages[two:], two + 1)]
-    segments = [Segment(sections_of(piece)) for piece in pieces[:2]]
-    assert contents(merged(segments, pieces[2])) == contents(part_of(messages))
+    segments = [Segment(finish(sections_of(piece))) for piece in pieces[:2]]
+    assert contents(finish(merged(segments, pieces[2]))) == contents(part_of(messages))
 
 
 @given(MESSAGES, st.sampled_from(["orca the", "猫", "猫が", "user id", "title", "orcas"]), st.booleans())
 @examples(150)
 def test_segments_rank_like_parts(messages, query, by_source):
-    """The same hits, scores and windows."""
-    part = part_of(messages)
+    """The same hits, scores and windows; with the words of the query alone, too."""
+    part, groups = part_of(messages), query_groups(query)
+    segment = Segment(finish(sections_of(part)))
     results = [
-        ranked([one], query_groups(query), is_allowed=lambda *_: True, limit=20, by_source=by_source)
-        for one in (part, Segment(sections_of(part)))
+        ranked([one], groups, is_allowed=lambda *_: True, limit=20, by_source=by_source)
+        for one in (part, segment, segment.only(groups))
     ]
-    assert [one._replace(message=one.message[:3]) for one in results[0]] == [
-        one._replace(message=one.message[:3]) for one in results[1]
-    ]
+    plain = [[one._replace(message=one.message[:3]) for one in result] for result in results]
+    assert plain[0] == plain[1] == plain[2]
 
 
 def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else():
@@ -110,10 +115,23 @@ def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else():
     assert list(part.lengths) == [2, 1]
 
 
+@pytest.mark.parametrize("escape", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
+def test_a_copy_in_a_rest_is_not_split_again(escape, monkeypatch):
+    """However the tool's own text repeats a source: as it is, or in JSON."""
+    source = 'Orcas "hunt"\ntogether in groups, they say in Zürich. ' * 3
+    split = list[str]()
+    monkeypatch.setattr(
+        "convstore.index.part.terms", lambda text, language: split.append(text) or terms(text, language)
+    )
+    part = part_of([("tool", False, [Text(source, source_id=1), Text(f"1. {escape(source)} seals", is_rest=True)])])
+    assert sum(text.count("hunt") for text in split) == 3
+    assert [(window.text, window.length) for window in part.windows][-1] == (1, 2)
+
+
 @pytest.mark.parametrize("section", ["terms", "postings", "windows", "messages"])
 def test_a_damaged_section_is_an_error(section):
     """A checksum is in each section."""
-    sections = sections_of(part_of([("human", False, [Text("orca")])]))
+    sections = finish(sections_of(part_of([("human", False, [Text("orca")])])))
     damaged = sections[section][:-1] + bytes([sections[section][-1] ^ 1])
     with pytest.raises(ValueError, match="zstd"):
         contents(Segment({**sections, section: damaged}))
@@ -124,7 +142,7 @@ def test_the_largest_segment_of_any_texts_fits_into_a_document():
     dice = random.Random(1)
     text = "".join(chr(dice.randrange(0x20000, 0x40000 - 2)) for _ in range(50_000))
     part = part_of([("human", False, [Text(text)])])
-    assert MAX_CHARACTERS / len(text) * sum(map(len, sections_of(part).values())) < 16 * 2**20
+    assert MAX_CHARACTERS / len(text) * sum(map(len, finish(sections_of(part)).values())) < 16 * 2**20
 
 
 def test_the_longest_texts_of_an_append_are_cut():

@@ -207,6 +207,7 @@ def test_indexes_cover_what_is_looked_up():
     assert [(index.keys, index.unique, index.present) for index in indexes_for(["a", "b"])["heads"]] == [
         ((("scope.a", 1), *newest), False, "scope.a"),
         ((("scope.b", 1), *newest), False, "scope.b"),
+        ((("scope.a", 1), ("scope.b", 1), *newest), False, "scope.a"),
         (newest, False, "updated_at"),
         ((conversation,), False, "updated_at"),
         ((("sweep_at", 1),), False, "sweep_at"),

@@ -152,7 +152,7 @@ async def test_every_match_in_every_script_is_on_some_page(chat: Conversation, s
     find = SCRIPTS[script].strip()[:6]
     pages = await pages_of(chat, 300, source_ids=[1], find=find)
     assert max(approximate_tokens([HumanMessage(page.text)]) for page in pages) <= 300
-    assert sum(page.text.count(find) for page in pages) == text.count(find)
+    assert sum(page.text.rpartition("\n")[0].count(find) for page in pages) == text.count(find)
 
 
 async def test_a_match_across_two_reads_is_found(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:

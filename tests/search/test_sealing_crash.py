@@ -15,7 +15,7 @@ from convstore.testing.samples import rag_turn
 
 CRASH = Path(__file__).with_name("sealing_crash.py")
 STEPS = (1, 2, 3, 4)
-"""Before and after each of the two writes of a seal: the segment, and the removal of those that it covers."""
+"""Before and after each of the two writes of a seal: the segment, and the removal of those that it took in."""
 
 
 async def hits(database: Any, user: str, **options: Any) -> list[Any]:
@@ -40,19 +40,23 @@ async def test_a_kill_at_any_step_of_a_seal(database: Any, server_uri: str, step
     chat = store.conversation(user_id=user, thread_id="t")
     services = await store.services()
     assert services.sealer is not None
-    await chat.append(rag_turn("Number 0: what about orcas?", words=40))
-    await services.sealer.seal(tuple(chat.scope.items()), force=True)
     for number, step in enumerate(steps, 1):
+        for text in ("seals", "whales"):
+            await chat.append(rag_turn(f"Number {number}: what about {text}?", words=40))
+            await services.sealer.seal(tuple(chat.scope.items()))
         await chat.append(rag_turn(f"Number {number}: what about orcas?", words=40))
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(CRASH), server_uri, database.name, user, str(step)
         )
         assert await process.wait() == -9
         assert await hits(database, user) == await hits(database, user, search_index=False)
-    await services.sealer.seal(tuple(chat.scope.items()), force=True)
+    await chat.append(rag_turn("The last number: what about orcas?", words=40))
+    await services.sealer.seal(tuple(chat.scope.items()))
     assert await hits(database, user) == await hits(database, user, search_index=False)
     head = await database["heads"].find_one({"scope.user_id": user})
     segments = await database["search"].find({"conversation": head["conversation"]}).sort("_id", 1).to_list(None)
-    assert segments[-1]["until"] == len(steps) + 1
+    untils = [one["until"] for one in segments]
+    assert [int(one["_id"].split(":")[1]) for one in segments] == [1, *(until + 1 for until in untils[:-1])]
+    assert untils[-1] == 3 * len(steps) + 1
     assert (await store.verify(user_id=user)).ok
     await store.close()

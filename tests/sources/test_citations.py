@@ -38,7 +38,7 @@ DOCUMENTS = 90
 STORES = 3
 PROCESSES, TURNS = 3, 12
 _HEADER = re.compile(r"(?:\[(\d+)\] )?[^\n]*, characters (\d+)-(\d+) of (\d+)\n")
-_LAST = re.compile(r'End\.|More: cursor="([^"\n]+)"')
+_LAST = re.compile(r'End\.|More: cursor="([^"\n]+)"; call again with this cursor alone\.')
 
 seeds = st.integers(0, 2**32)
 few = examples(5, suppress_health_check=SHARED_FIXTURES)
@@ -386,7 +386,8 @@ async def test_every_match_is_on_some_page(play: Play, monkeypatch: pytest.Monke
             cursor = page.cursor
         texts = expected_of(world, asked)
         expected = {number: {first for first, _ in matches(text, find)} for number, text in texts.items()}
-        assert {number: indexes for number, indexes in found.items() if number} == {
+        # a source without indexes was shown for its words
+        assert {number: indexes for number, indexes in found.items() if number and indexes} == {
             number: indexes for number, indexes in expected.items() if indexes
         }
 

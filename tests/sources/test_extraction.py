@@ -403,14 +403,16 @@ def test_sources_in_json_content_are_found(content):
 
 @pytest.mark.parametrize("wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)])
 def test_texts_in_an_artifact_are_sources(wrap):
-    """A list of them, or one under a key that says so; in content, or with blank or other items, it is data."""
+    """A list of them, or one under a key that says so; as content, or with other items, it is data."""
     artifact = wrap(["first", "second"])
     found = _find(_message(artifact=artifact))
     assert _facts(found.items) == [("", "", "first"), ("", "", "second")]
     assert found.rebuild is not None
     assert same(found.rebuild([source.item for source in found.items]), artifact)
     assert _found(json.dumps(artifact)) == ()
-    for other in (["first", " "], ["first", 2], ["first", None]):
+    for other in (["first", " "], ["first", None]):
+        assert _facts(_found(artifact=wrap(other))) == [("", "", "first")]
+    for other in ([" ", None], ["first", 2], ["first", " ", None]):
         assert _found(artifact=wrap(other)) == ()
     assert _found(artifact={"rows": ["first", "second"]}) == ()
     assert _found(artifact={"results": ["AA12", "BB7"]}) == ()
@@ -608,12 +610,12 @@ def test_a_place_in_a_text_is_read_with_care(start, end, text):
 
 _words = st.sampled_from(
     sorted(
-        {*BLOCKS, *HOLDERS, *CITED, *finding.LISTS, "image", "reasoning", "https://a", "data:x", "\ud800", "[{}]", ""}
+        {*BLOCKS, *HOLDERS, *CITED, *finding._BY_KEY, "image", "reasoning", "https://a", "data:x", "\ud800", "[{}]", ""}
     )
 )
 _keys = st.sampled_from(
     sorted(
-        {*finding.LISTS, *HOLDERS.values(), *CITED, "structured_content", "structuredContent", "result", "resource"}
+        {*finding._BY_KEY, *HOLDERS.values(), *CITED, "structured_content", "structuredContent", "result", "resource"}
         | {"type", "text", "title", "url", "uri", "source", "content", "annotations", "citations", "extras", "metadata"}
         | {"source_id", "file_id", "filename", "cited_text", "quote", "start_index", "end_index", "base64", ""}
     )

@@ -186,6 +186,14 @@ def test_what_a_model_writes_is_read_within_bounds(text, ids):
     assert read_ids(text) == ids
 
 
+def test_ranges_that_repeat_ids_are_bounded():
+    """Each is expanded once, and not more than a thousand of them, however long the text is."""
+    assert read_ids("1-1000," * 30_000) == list(range(1, 1_001))
+    with pytest.raises(ValueError, match="the same source ids"):
+        read_ids(",".join(f"{1_000 - number % 2}-{1_000 + number}" for number in range(-900, 900)))
+    assert len(read_ids(",".join(map(str, range(1, 3_000))))) == MAX_SOURCES + 1
+
+
 @pytest.mark.parametrize("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
 def test_what_is_no_list_of_ids_is_a_value_error(text):
     """Anything else is a ValueError that the tool can answer with."""

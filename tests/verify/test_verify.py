@@ -40,17 +40,17 @@ ENTRIES = ("02", "03", "04", "09", "10", "14")
 
 # Another value of these cannot be noticed: they are stored once, and nothing depends on them.
 FREE = {
-    "log": {"sources.titles", "sources.urls", "sources.given", "sources.plain"},
+    "log": set(),
     "heads": {
         "details.title",
         "details.metadata",
         "created_at",
         "start",
     },
-    "summaries": {"at", "folded"},
+    "summaries": {"at"},
     "annotations": {"at", "values.rating"},
 }
-FREE["state"] = {"at", "changes", "failures", "revision", "summary.at", "summary.folded"}
+FREE["state"] = {"at", "changes", "failures", "revision", "summary.at"}
 FREE["log"] |= {
     "totals.counter",  # a wrong name costs a count of the messages
     "messages.tool",
@@ -206,6 +206,27 @@ async def test_a_field_of_another_value_is_noticed(database, store, full, collec
     tried, unnoticed = await damage(database, store, collection, wrong, strict=False)
     assert tried >= 3
     assert unnoticed == []
+
+
+@pytest.mark.usefixtures("conversations_only")
+@pytest.mark.parametrize("change", [{"totals.tokens": 7}, {"totals.usage": []}, {"totals.preview": ["ai", "Forged"]}])
+@pytest.mark.parametrize("head", [{}, {"totals.messages": "x"}, {"behind": 1}])
+async def test_a_total_that_is_damaged_is_not_copied(database, store, full, change, head):
+    """Not into a healthy head, one that is behind, or one that is damaged itself."""
+    [before] = await database["heads"].find({}).to_list(None)
+    key = f"{full}:{before['totals']['entries']:012d}"
+    if head.pop("behind", 0):
+        earlier = await database["log"].find_one({"_id": f"{full}:{before['totals']['entries'] - 1:012d}"})
+        head = {"totals": earlier["totals"]}
+    if head:
+        await database["heads"].update_one({}, {"$set": head})
+    [before] = await database["heads"].find({}).to_list(None)
+    await database["log"].update_one({"_id": key}, {"$set": change})
+    report = await store.verify(repair=True, user_id="ada")
+    assert ("totals", LOG, key) in findings(report)
+    assert not report.ok
+    assert not [one for one in report.findings if one.repaired]
+    assert await database["heads"].find({}).to_list(None) == [before]
 
 
 async def test_a_log_whose_head_is_lost_is_reported_and_kept(database, store, full):

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import ConversationStore, HistoryPolicy, InvalidInputError, UnknownMessageError
+from convstore import ConversationStore, CorruptDocumentError, HistoryPolicy, InvalidInputError, UnknownMessageError
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.stamps import write_stamp
@@ -211,6 +211,94 @@ async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(store, 
     for at in (stamp, "hi", 2):
         with pytest.raises(UnknownMessageError):
             await chat.view_at(at)
+
+
+async def test_a_view_before_the_first_message_is_compared_like_any_other(chat):
+    """A stamp of messages that the log never had is not exact, whatever entry it names."""
+    await chat.update(title="Empty")
+    empty = await chat.load_history()
+    asked = empty.stamp_for([HumanMessage("Not stored.")])
+    await chat.append(HumanMessage("Hi"))
+    assert (await chat.view_at(empty.stamp)).match == "exact"
+    assert (await chat.view_at(empty.stamp, policy=SMALL)).match == "rebuilt"
+    past = await chat.view_at(asked)
+    assert (past.match, past.difference, past.messages) == ("differs", "log", [])
+
+
+@pytest.mark.parametrize("change", [{"entry": 9}, {"entry": -1}, {"summary": "none"}, {"entry": 0, "summary": "none"}])
+async def test_a_stamp_of_what_never_was_is_unknown_not_damage(store, chat, database, change):
+    """The error says so, in a store that read the log before and in one that did not."""
+    await chat.append(HumanMessage("Hi"))
+    stamp = (await chat.load_history()).stamp.model_copy(update=change)
+    for one in (chat, other_process(store, database).conversation(**chat.scope)):
+        with pytest.raises(UnknownMessageError, match="never had a view with this stamp"):
+            await one.view_at(stamp)
+
+
+async def test_a_view_whose_summary_is_lost_is_damage(store, chat, database):
+    """The state knows that there was one."""
+    for number in range(3):
+        await chat.append(rag_turn(f"Question {number}?"))
+    await chat.compact(force=True)
+    stamp = (await chat.load_history()).stamp
+    await database["summaries"].delete_one({"token": stamp.summary})
+    with pytest.raises(CorruptDocumentError, match="the summary of a past view is missing"):
+        await other_process(store, database).conversation(**chat.scope).view_at(stamp)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: "x\ud800"} for name in ("conversation_id", "summary", "counter", "digest")),
+        {"policy": {"never_stub": ["\ud800"]}},
+        {"policy": {"never_stub": object()}},
+        {"entry": "1"},
+        {"counter": "x" * 4_000},
+    ],
+)
+async def test_a_stamp_that_can_not_be_stored_is_refused(chat, change):
+    """Such as one with text that UTF-8 cannot encode; before anything is read or written."""
+    await chat.append(HumanMessage("Hi"))
+    stamp = (await chat.load_history()).stamp.model_copy(update=change)
+    for call in (chat.view_at(stamp), chat.append(AIMessage("No."), seen=stamp)):
+        with pytest.raises(InvalidInputError, match="stamp"):
+            await call
+    assert (await chat.info()).message_count == 1
+
+
+async def test_the_stamp_of_another_conversation_is_refused(store, chat, database):
+    """Nothing is written, and no conversation begins; that of a scope before its first message is accepted."""
+    await chat.append(HumanMessage("Hi"))
+    stamp, new = (await chat.load_history()).stamp, store.conversation(user_id="ada", thread_id=new_id())
+    for handle in (new, other_process(store, database).conversation(**new.scope)):
+        for message in (AIMessage("Hello."), [HumanMessage("Hi"), AIMessage("Hello.")]):
+            with pytest.raises(InvalidInputError, match="another conversation"):
+                await handle.append(message, seen=stamp)
+        with pytest.raises(InvalidInputError, match="another conversation"):
+            await handle.append_turn("t", human="Hi", messages=AIMessage("Hello."), seen=stamp)
+        assert (await handle.info()).conversation_id == ""
+    empty = (await new.load_history()).stamp
+    await new.append(HumanMessage("Hi"))
+    await new.append(AIMessage("Hello."), seen=empty)
+    with pytest.raises(InvalidInputError, match="another conversation"):
+        await new.append(AIMessage("Hello."), seen=stamp)
+    assert [one.seen is not None for one in await new.list_messages()] == [False, True]
+
+
+async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat):
+    """The stamp belongs to the first AI message that a call writes, not to the first one that it names."""
+    await chat.append_turn("t", human="Where?")
+    steps, stamps = list[Any](), []
+    for number in range(2):
+        call = {"name": "find", "args": {}, "id": f"k{number}"}
+        stamps.append((await chat.load_history()).stamp)
+        steps += [AIMessage("", tool_calls=[call]), ToolMessage("there", tool_call_id=f"k{number}")]
+        await chat.append_turn("t", messages=steps, seen=stamps[-1])
+    stamps.append((await chat.load_history()).stamp)
+    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], seen=stamps[-1])
+    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], seen=stamps[0])  # nothing is written now
+    found = [one.seen for one in await chat.list_messages() if one.message.type == "ai"]
+    assert found == stamps
 
 
 @pytest.mark.parametrize("at", ["", 0, -1, 2**60, True, 1.5, b"x", {"$ne": ""}, [1], "x" * 600, "\ud800"])

@@ -23,6 +23,7 @@ from strategies import PureLog, Round, log_of, policies, same, turn, turns
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.rows import rows_of
+from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.messages.values import Codec
 from convstore.sources.stub import make_stub
@@ -291,6 +292,24 @@ def test_the_note_follows_the_system_messages_and_names_twenty_results():
     ]
     assert text.startswith(f"[Note: {left_out} earlier turns")
     assert text.endswith(f"newest tool message ids: {', '.join(named)}.]")
+
+
+@pytest.mark.parametrize(
+    ("id_", "name"), [("call_1:m-123", "call_1:m-123"), ("e3a23b90-425e-4d5f-8fc6-9192ed44b2ff", "m{}")]
+)
+def test_a_note_names_long_ids_by_their_ordinals(id_, name):
+    """Twenty UUIDs would take 400 tokens; a stub keeps the whole id."""
+    log = PureLog()
+    for number in range(1, 24):
+        own = id_[:-2] + f"{number:02}"
+        call = AIMessage("", id=f"a{number}", tool_calls=[{"name": "search", "args": {}, "id": "c"}])
+        result = ToolMessage("x" * 3_000, id=own, tool_call_id="c", artifact=[("text", {"title": "T"})])
+        stored = log.append([HumanMessage("?", id=f"h{number}"), call, result, AIMessage("!", id=f"z{number}")])
+        assert f'"tool_message_id": "{own}"' in str(stored.messages[2].stub)
+    note = log.view(HistoryPolicy(max_turns=1)).messages[0]
+    newest = name.format(4 * 22 - 1) if "{" in name else f"{name[:-2]}22"
+    assert f"newest tool message ids: {newest} (source ids 22), " in note.text
+    assert approximate_tokens([note]) < 210
 
 
 def test_a_made_result_says_so():

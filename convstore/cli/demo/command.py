@@ -51,6 +51,8 @@ def demo_command(
 async def _inspect(uri: str, *, port: int, open_browser: bool, as_document: bool) -> None:
     from convstore.cli.demo.conversations import opened_demo  # noqa: PLC0415
     from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
+    from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise
 
     async with opened_demo(uri) as store:
-        await serve(store, {}, port=port, open_browser=open_browser, as_document=as_document)
+        pages = inspector(store, authorize=lambda _: EVERYTHING)
+        await serve(pages, port=port, open_browser=open_browser, as_document=as_document)

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.cli.pages import ReadBack
 from convstore.messages.encoding import PART_MINIMUM
+from convstore.messages.media import is_media, media_description
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.sources.detection import find_sources, parse_json
@@ -167,8 +168,16 @@ def _lost_of_content(content: Any, texts: list[str]) -> int:
     """Count missing characters of a list, which is returned whole or, if blocks are large, block by block."""
     lost = _lost_of_value(content, texts)
     if lost and isinstance(content, list):
-        return min(lost, sum(_lost_of_value(block, texts) for block in content))
+        return min(lost, sum(_lost_of_block(block, texts) for block in content))
     return lost
+
+
+def _lost_of_block(block: Any, texts: list[str]) -> int:
+    """Count missing characters of a block; an image or file is returned as it is, under a text that describes it."""
+    if is_media(block):
+        return 0 if f"[{media_description(block)}]" in texts else len(text_of(block))
+    is_text = isinstance(block, dict) and set(block) == {"type", "text"}
+    return _lost_of_value(block["text"] if is_text else block, texts)
 
 
 def _lost_of_sources(wanted: list[str], found: list[str]) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -25,6 +26,7 @@ from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
 from convstore.store import ConversationStore
 from convstore.values.addresses import without_addresses
+from convstore.values.policy import HistoryPolicy, check_policy
 
 _STATIC = {
     path.name: (path.read_bytes(), {".css": "text/css", ".svg": "image/svg+xml"}[path.suffix])
@@ -37,15 +39,17 @@ _Page = Callable[[Request, Conversation], Awaitable[Response]]
 _PAGES: dict[str, _Page] = {
     "": conversation_page,
     "/view.json": export_page,
-    "/messages/{ordinal:int}": message_page,
-    "/sources/{number:int}": source_page,
-    "/summaries/{version:int}": summary_page,
+    "/messages/{ordinal}": message_page,
+    "/sources/{number}": source_page,
+    "/summaries/{version}": summary_page,
     "/turns": turns_page,
     "/search": search_page,
 }
 
 
-def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -> ASGIApp:
+def inspector(
+    store: ConversationStore, *, authorize: Authorize | None = None, policy: HistoryPolicy | None = None
+) -> ASGIApp:
     """Return an ASGI application that shows a store's conversations and changes nothing.
 
     Mount it in a backend, where `authorize` decides at every request which conversations it may show. Everything on the
@@ -55,9 +59,11 @@ def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -
         store: The store.
         authorize: Sync or async function from the request to scope values such as ``{"user_id": "ada"}``. It returns
             None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
+        policy: Policy of the views. By default a view with a stamp has that one's policy, and any other the policy of
+            the conversation's newest stamp, which the application loads; without one, the store's.
 
     Raises:
-        InvalidInputError: `authorize` is missing, or `store` is no `ConversationStore`.
+        InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, or `policy` no policy.
     """
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
@@ -66,22 +72,24 @@ def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -
             "pass authorize=, a function from the request to the scope values that it may see; without it anybody who "
             "reaches the address could read every conversation"
         )
-    site = _Site(store, authorize)
+    site = _Site(store, authorize, check_policy(policy))
     app = Starlette(
         routes=[
             Route("/", site.listing(listing_page)),
             Route("/search", site.listing(search_all_page)),
             Route("/static/{name}", site.static),
             *(Route(f"/c/{{conversation_id}}{path}", site.page(page)) for path, page in _PAGES.items()),
+            Route("/{path:path}/", _without_slash),
         ],
         exception_handlers={HTTPException: _problem, ConvstoreError: _problem},
     )
+    app.router.redirect_slashes = False  # it would redirect to the host that the client names
     return Guard(app)
 
 
 class _Site:
-    def __init__(self, store: ConversationStore, authorize: Authorize) -> None:
-        self._store, self._authorize = store, authorize
+    def __init__(self, store: ConversationStore, authorize: Authorize, policy: HistoryPolicy | None) -> None:
+        self._store, self._authorize, self._policy = store, authorize, policy
 
     def listing(self, page: _Listing) -> Callable[[Request], Awaitable[Response]]:
         """Return the handler of a page about the conversations that the request may see."""
@@ -107,9 +115,16 @@ class _Site:
             chat = await self._store.find_conversation(request.path_params["conversation_id"], **permitted)
             if chat is None:
                 raise HTTPException(404)
+            request.state.policy = self._policy
             return await page(request, chat)
 
         return handle
+
+
+async def _without_slash(request: Request) -> Response:
+    """Redirect to the address without the slash at its end."""
+    name, query = request.path_params["path"].rpartition("/")[2], request.scope["query_string"].decode("latin-1")
+    return RedirectResponse(f"../{quote(name)}{'?' if query else ''}{query}")
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -45,6 +45,7 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "missing_result": ("added", "The call has no result in the log. Models reject a call without one."),
     "late_result": ("as text", "A result whose call is not in the view."),
     "joined": ("joined", "Messages that the provider wants as one."),
+    "media": ("added", "The provider does not take images and files in tool results."),
     "beginning": ("added", "The provider wants a human message before the first answer."),
 }
 """Label and explanation of each kind of message that only a view contains."""
@@ -123,11 +124,12 @@ class View:
     Args:
         history: The view, with the reasons for the page.
         counter: Counts the tokens of its messages.
+        origin: The reason why it has its policy, in words.
         answer: Ordinal of the message that answers it, 0 if that is not known.
     """
 
-    def __init__(self, history: PastView, counter: TokenCounter, *, answer: int = 0) -> None:
-        self.history, self.policy, self._answer = history, history.policy, answer
+    def __init__(self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0) -> None:
+        self.history, self.policy, self.origin, self._answer = history, history.policy, origin, answer
         self.sizes = [count(counter, message) for message in history.messages]
         self._late = frozenset(history.report.late_results)
         self._by_id: dict[str | None, tuple[BaseMessage, int]] = {}

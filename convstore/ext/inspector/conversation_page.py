@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import BaseMessage, message_to_dict
+from langchain_core.messages import message_to_dict
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +22,7 @@ from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, 
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, as_json, body_of
 from convstore.transfer.openai_lines import openai_message
-from convstore.values.models import ConversationInfo, StoredMessage, ToolRecord
+from convstore.values.models import StoredMessage, ToolRecord
 
 _PAGE, _LOOKED_BACK, _NO_END = 30, 60, 2**53
 _LOG_BYTES, _VIEW_BYTES = 1_000, 700
@@ -43,37 +43,41 @@ _DIFFERENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class Moment:
     """A message, None for now, and the AI message before it, whose view is compared with its own."""
 
     stored: StoredMessage | None = None
     before: StoredMessage | None = None
 
 
-async def _moment_of(request: Request, chat: Conversation) -> _Moment:
+async def moment_of(request: Request, chat: Conversation) -> Moment:
     """Return the moment that ``at=`` in the address names by an ordinal, by default now; HTTPException for none."""
     ordinal = number_in(request, "at")
     if ordinal is None:
-        return _Moment()
+        return Moment()
     page = await chat.list_messages(before=ordinal + 1, limit=_LOOKED_BACK, rewound=True)
     if not page or page[-1].ordinal != ordinal:
         raise HTTPException(404)
     answers = [one for one in reversed(page[:-1]) if one.message.type == "ai" and not one.is_rewound]
     stamped = (one for one in answers if one.seen and page[-1].seen)
-    return _Moment(page[-1], next(stamped, next(iter(answers), None)))
+    return Moment(page[-1], next(stamped, next(iter(answers), None)))
 
 
 async def load_view(
-    chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None, is_compared: bool = True
+    request: Request, chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None
 ) -> View:
-    """Load the view of a message, or of now, with the reasons that begin before an ordinal.
-
-    With `is_compared`, the view is compared with its stamp.
-    """
-    seen = stored.seen if stored else None
-    policy = None if seen is None or is_compared else seen.history_policy
-    history = await chat.view_at(seen or (stored.ordinal if stored else None), policy=policy, reasons_before=before)
-    return View(history, chat.store.token_counter, answer=stored.ordinal if stored and seen else 0)
+    """Load the view of a message, or of now, with the reasons that begin before an ordinal."""
+    seen, policy, origin = stored.seen if stored else None, request.state.policy, "chosen for these pages"
+    if seen is not None:
+        policy, origin = None, "that of the call"
+    elif policy is None:
+        policy = await chat.last_policy()
+        origin = (
+            "that of the newest answer with a stamp" if policy else "that of the store, because no answer has a stamp"
+        )
+    at = seen or (stored.ordinal if stored else None)
+    history = await chat.view_at(at, policy=policy, reasons_before=before)
+    return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and seen else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +102,20 @@ class _Line:
 async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""
     before, after = number_in(request, "before"), number_in(request, "after")
-    moment, is_forward = await _moment_of(request, chat), before is None and after is not None
+    moment, is_forward = await moment_of(request, chat), before is None and after is not None
     is_paged = before is not None
     if moment.stored is not None and not is_forward:
         before = min(before or _NO_END, moment.stored.ordinal + 1)
     limit = (after or 0) + _PAGE + 2 if is_forward else before
     reading = chat.list_messages(before=before, after=after if is_forward else None, limit=_PAGE + 1, rewound=True)
-    info, view, stored = await asyncio.gather(chat.info(), load_view(chat, moment.stored, before=limit), reading)
+    viewing = load_view(request, chat, moment.stored, before=limit)
+    info, view, stored = await asyncio.gather(chat.info(), viewing, reading)
     shown = stored[:_PAGE] if is_forward else stored[-_PAGE:]
     has_more = len(stored) > _PAGE
     records = await _results(chat, shown)
     lines = [_line(row, records) for row in view.rows(shown)]
-    earlier = moment.before and await load_view(chat, moment.before, is_compared=False)
-    budget = view.policy.max_tokens
+    earlier = moment.before and await load_view(request, chat, moment.before)
+    budget, full = view.policy.max_tokens, view.history.report.tokens_before or info.tokens
     return render(
         "conversation.html",
         request,
@@ -126,7 +131,7 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         newer=shown[-1].ordinal if shown and (has_more if is_forward else is_paged) else None,
         legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
         metadata=as_json(info.metadata),
-        saved=_saved(info, view),
+        saved=max(0, full - view.history.tokens) * 100 // max(1, full),
     )
 
 
@@ -159,25 +164,18 @@ def _entry(stored: StoredMessage, records: dict[str, ToolRecord]) -> _Entry:
     return _Entry(stored, body_of(whole, _LOG_BYTES), tool, numbers[:_SOURCES], len(numbers[_SOURCES:]))
 
 
-def _saved(info: ConversationInfo, view: View) -> int:
-    """Return the share of the log's tokens that the view leaves out, in percent, rounded down."""
-    full = view.history.report.tokens_before or info.tokens
-    return max(0, (full - view.history.tokens) * 100 // full) if full else 0
-
-
 async def export_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of the view as a JSON list, in LangChain's form or OpenAI's."""
     form = request.query_params.get("form", "langchain")
     if form not in ("langchain", "openai"):
         raise HTTPException(404)
-    view = await load_view(chat, (await _moment_of(request, chat)).stored)
-    headers = {"Content-Disposition": f'attachment; filename="view-{form}.json"'}
-    return Response(_as_json(view.history.messages, form), media_type="application/json", headers=headers)
-
-
-def _as_json(messages: Sequence[BaseMessage], form: str) -> str:
-    """Return messages as JSON in ASCII, so that lone surrogates survive; bytes and dates as Python writes them."""
-    values: list[Any] = [message_to_dict(message) for message in messages]
+    view = await load_view(request, chat, (await moment_of(request, chat)).stored)
+    values: list[Any] = [message_to_dict(one) for one in view.history.messages]
     if form == "openai":
-        values = [openai_message(message, bare=True)[0] for message in messages]
-    return json.dumps(values, indent=1, default=repr)
+        values = [openai_message(one, bare=True)[0] for one in view.history.messages]
+    # In ASCII, so that lone surrogates survive; bytes and dates as Python writes them.
+    text, headers = (
+        json.dumps(values, indent=1, default=repr),
+        {"Content-Disposition": f'attachment; filename="view-{form}.json"'},
+    )
+    return Response(text, media_type="application/json", headers=headers)

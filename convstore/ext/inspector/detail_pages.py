@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore.conversation import Conversation
-from convstore.ext.inspector.conversation_page import load_view
+from convstore.ext.inspector.conversation_page import load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.inspector.text import as_json, body_of, rendered, slices_of, whole_parts
+from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
 from convstore.values.models import Source, StoredMessage
 
 _SLICE = 6_000
@@ -27,6 +27,8 @@ _LOOKED_AT, _COVERED = 200, 40
 
 _CITATION = re.compile(r"[\[【]([\d\s,;\u2013-]{1,200})[\]】]")
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:[-\u2013]\s*(\d{1,9})\s*)?")
+_LONGEST = 1_000
+"""Maximum length of a range; longer ones count as cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,13 @@ class _Part:
 
 async def message_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a message."""
-    ordinal = request.path_params["ordinal"]
+    ordinal = number_in(request, "ordinal") or 0
     if not 0 < ordinal < 2**53:
         raise HTTPException(404)
+    moment = (await moment_of(request, chat)).stored
     reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
-    info, found, view = await asyncio.gather(chat.info(), reading, load_view(chat, before=ordinal + 1))
+    viewing = load_view(request, chat, moment, before=ordinal + 1)
+    info, found, view = await asyncio.gather(chat.info(), reading, viewing)
     if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
     [record] = await chat.get_tool_messages([str(found[0].message.id)])
@@ -56,6 +60,8 @@ async def message_page(request: Request, chat: Conversation) -> Response:
         info=info,
         stored=found[0],
         record=record,
+        moment=moment,
+        view=view,
         given=given,
         shown=body_of(given.message, _VIEW_BYTES) if given.message is not None else None,
         stored_parts=[_slice(request, name, text) for name, text in parts.items()],
@@ -65,7 +71,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
 
 def _slice(request: Request, name: str, text: str) -> _Part:
     """Return the slice of a part that the address asks for, by default the first; HTTPException if it has none."""
-    slices = slices_of(len(text), _SLICE)
+    slices = max(1, -(-len(text) // _SLICE))
     number = (number_in(request, "slice", 1) or 0) if request.query_params.get("part", "content") == name else 1
     if not 1 <= number <= slices:
         raise HTTPException(404)
@@ -74,13 +80,14 @@ def _slice(request: Request, name: str, text: str) -> _Part:
 
 async def source_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a source, with the answers that cite it among some messages after the result."""
-    number = request.path_params["number"]
+    number = number_in(request, "number") or 0
     if not 0 < number < 2**53:
         raise HTTPException(404)
     source = await _whole(chat, number)
     [record] = await chat.get_tool_messages([source.tool_message_id])
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(chat.info(), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True))
+    cited = await asyncio.to_thread(lambda: [one for one in messages if cites(one.message, number)])  # long answers
     return render(
         "source.html",
         request,
@@ -90,7 +97,7 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         part=_slice(request, "content", source.content),
         metadata={name: as_json(value) for name, value in source.metadata.items()},
         link=source.url if re.fullmatch(r"https?://\S+", source.url, re.IGNORECASE) else "",
-        cited=[one for one in messages if number in cited_in(one.message)],
+        cited=cited,
         shown_again=await _shown_again(chat, number, messages),
         looked_until=messages[-1].ordinal if messages else after,
         looks_on=len(messages) == _LOOKED_AT,
@@ -122,28 +129,27 @@ async def _shown_again(
     ]
 
 
-def cited_in(message: BaseMessage) -> set[int]:
-    """Return the source numbers that an answer cites: single numbers, lists and ranges in brackets.
+def cites(message: BaseMessage, number: int) -> bool:
+    """Return True if an answer cites a source: its number stands in brackets, in a list or in a range.
 
     >>> from langchain_core.messages import AIMessage
-    >>> sorted(cited_in(AIMessage("Fish [1]. Squid [3, 5-7]; a list[0].")))
+    >>> answer = AIMessage("Fish [1]. Squid [3, 5-7]; a list[0].")
+    >>> [number for number in range(9) if cites(answer, number)]
     [0, 1, 3, 5, 6, 7]
     """
-    numbers: set[int] = set()
     if message.type != "ai":
-        return numbers
-    for found in _CITATION.finditer(message.text):
-        for item in re.split(r"[,;]", found[1]):
-            if ends := _RANGE.fullmatch(item):
-                first, last = int(ends[1]), int(ends[2] or ends[1])
-                numbers.update(range(first, min(last, first + 1_000) + 1))
-    return numbers
+        return False
+    lists = set(_CITATION.findall(message.text))
+    ranges = (_RANGE.fullmatch(item) for text in lists for item in re.split(r"[,;]", text))
+    return any(
+        int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST) for ends in ranges if ends
+    )
 
 
 async def summary_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a summary, with a page of the messages that it covers."""
     info, summaries = await asyncio.gather(chat.info(), chat.summaries())
-    summary = next((one for one in summaries if one.version == request.path_params["version"]), None)
+    summary = next((one for one in summaries if one.version == number_in(request, "version")), None)
     if summary is None:
         raise HTTPException(404)
     after = max(number_in(request, "after", 0) or 0, summary.first - 1)

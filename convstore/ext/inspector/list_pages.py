@@ -21,7 +21,7 @@ from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.stamps import TurnOutline
 
 _PAGE, _HITS, _TURNS = 50, 30, 100
-_QUERY_CHARACTERS = 500
+_QUERY_CHARACTERS, _NO_END = 500, 2**53 - 1
 _WIDTH, _HEIGHT, _MIN_BARS = 1000, 220, 8
 
 
@@ -63,8 +63,8 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
 
 async def search_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of a conversation that match the words of the query."""
-    text = _text(request)
-    info, hits = await asyncio.gather(chat.info(), chat.search(text, limit=_HITS))
+    text, end = _text(request), (number_in(request, "at") or _NO_END) + 1
+    info, hits = await asyncio.gather(chat.info(), chat.search(text, limit=_HITS, before=end))
     groups = [ConversationHits(scope=info.scope, conversation_id=info.conversation_id, title=info.title, hits=hits)]
     found = SearchResult(conversations=groups if hits else [], searched=1)
     return render("search.html", request, text=text, found=found, info=info, choice=_Choice())
@@ -99,7 +99,7 @@ async def turns_page(request: Request, chat: Conversation) -> Response:
     before = number_in(request, "before")
     info, turns = await asyncio.gather(chat.info(), chat.outline(before=before, limit=_TURNS + 1))
     shown = turns[-_TURNS:]
-    sizes = [turn.seen.tokens for turn in shown if turn.seen] + [turn.tokens_through for turn in shown]
+    sizes = [turn.seen.tokens for turn in shown if turn.seen] + [turn.tokens_before for turn in shown]
     highest = max(sizes, default=0)
     return render(
         "turns.html",
@@ -122,5 +122,5 @@ def _bars(turns: Sequence[TurnOutline], highest: int) -> list[_Bar]:
         is_compacted = bool(seen and seen.summary and summary is not None and seen.summary != summary)
         summary = seen.summary if seen else summary
         view = seen.tokens * scale if seen else 0.0
-        bars.append(_Bar(turn, index * step, step * 0.8, turn.tokens_through * scale, view, is_compacted))
+        bars.append(_Bar(turn, index * step, step * 0.8, turn.tokens_before * scale, view, is_compacted))
     return bars

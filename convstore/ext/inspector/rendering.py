@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.text import clip, finalize, pretty, rendered
+from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53
 _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
@@ -22,12 +23,19 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
     """Return the response with a page."""
     base = str(request.scope.get("root_path", "")).rstrip("/")
     template = _environment().get_template(name)
-    return HTMLResponse(template.render(base=base, now=datetime.now(UTC), **context), status_code)
+    at = number_in(request, "at") if context.get("info") else None
+
+    def stay(address: str) -> str:
+        """Return an address of the same conversation that stays in the past view, if the page is in one."""
+        page, mark, anchor = address.partition("#")
+        return f"{page}{'&' if '?' in page else '?'}at={at}{mark}{anchor}" if at else address
+
+    return HTMLResponse(template.render(base=base, now=datetime.now(UTC), at=at, stay=stay, **context), status_code)
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:
-    """Return a number of the query, the default if it is missing; HTTPException if it is not from 0 to 2**53."""
-    text = request.query_params.get(name)
+    """Return a number of the path or query, the default if it is missing; HTTPException if not from 0 to 2**53."""
+    text = request.path_params.get(name, request.query_params.get(name))
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= _MAX_NUMBER):
@@ -50,6 +58,7 @@ def _environment() -> Environment:
         "clip": clip,
         "count": _count,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
+        "failed": has_failed,
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "markdown": rendered,
         "pretty": pretty,

@@ -112,8 +112,11 @@ class LocalGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
+        await Guard(self._admitted)(scope, receive, send)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = (self._admit(Request(scope)) or self._app) if scope["type"] == "http" else self._app
-        await Guard(app)(scope, receive, send)
+        await app(scope, receive, send)
 
     def _admit(self, request: Request) -> Response | None:
         """Return None for a request that may pass, else the answer to it."""

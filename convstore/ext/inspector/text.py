@@ -19,6 +19,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
+from convstore.messages.media import block_type
 from convstore.messages.text import text_of
 
 _HIDDEN = re.compile(
@@ -27,6 +28,15 @@ _HIDDEN = re.compile(
 """Characters that steer a terminal, reorder text, are invisible, or cannot be encoded."""
 
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
+
+_FIELDS = {
+    "tool calls": "tool_calls",
+    "invalid tool calls": "invalid_tool_calls",
+    "usage": "usage_metadata",
+    "response metadata": "response_metadata",
+    "additional fields": "additional_kwargs",
+}
+"""Fields of messages that a page shows as JSON, by their heading."""
 
 _MARKDOWN_TYPES = frozenset({"human", "ai", "system"})
 
@@ -52,38 +62,15 @@ def finalize(value: Any) -> Any:
     return visible(value)
 
 
-class Clip(str):
-    """The beginning of a text, of which `left` characters were left out."""
-
-    left: int
-
-    def __new__(cls, text: str, left: int) -> Clip:
-        """Make a clip of a text, of which `left` characters are missing."""
-        clip = super().__new__(cls, text)
-        clip.left = left
-        return clip
-
-
-def clip(text: str, limit: int) -> Clip:
+def clip(text: str, limit: int) -> str:
     """Return the beginning of a text that takes at most about `limit` bytes in a page.
 
-    >>> clip("abc", 10), clip("abcdef" * 10, 12).left
-    ('abc', 48)
+    >>> clip("abc", 10), len(clip("abcdef" * 10, 12))
+    ('abc', 12)
     """
     begin = text[:limit]
     size = len(escapeHtml(visible(begin)).encode("utf-8", "replace"))
-    if size > limit:
-        begin = begin[: limit * len(begin) // size]
-    return Clip(begin, len(text) - len(begin))
-
-
-def slices_of(length: int, size: int) -> int:
-    """Return the number of pages of a text; an empty text has one.
-
-    >>> slices_of(0, 10), slices_of(10, 10), slices_of(11, 10)
-    (1, 1, 2)
-    """
-    return max(1, -(-length // size))
+    return begin if size <= limit else begin[: limit * len(begin) // size]
 
 
 def pretty(text: str, *, limit: int = 20_000) -> str:
@@ -160,10 +147,10 @@ def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False) -> Body
     for heading, text, is_markdown in _texts(message):
         is_code = is_plain or not is_markdown
         beginning = clip(text, max(limit, 0))
-        left += beginning.left
+        left += len(text) - len(beginning)
         limit -= len(beginning)
         if beginning or not text:
-            shown = str(beginning) if is_code else rendered(beginning)
+            shown = beginning if is_code else rendered(beginning)
             pieces.append(Piece(heading, shown, is_code))
     return Body([piece for piece in pieces if piece.text or piece.heading], left)
 
@@ -171,15 +158,10 @@ def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False) -> Body
 def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:
     """Return every part of a message as text, by name, without empty ones."""
     content = message.content
-    parts = {
-        "content": content if isinstance(content, str) else as_json(content),
-        "tool calls": as_json(message.tool_calls) if isinstance(message, AIMessage) and message.tool_calls else "",
-        "invalid tool calls": _invalid(message),
-        "artifact": "" if artifact is None else as_json(artifact),
-        "usage": as_json(message.usage_metadata) if isinstance(message, AIMessage) and message.usage_metadata else "",
-        "response metadata": as_json(message.response_metadata) if message.response_metadata else "",
-        "additional fields": as_json(message.additional_kwargs) if message.additional_kwargs else "",
-    }
+    parts = {"content": content if isinstance(content, str) else as_json(content)}
+    if artifact is not None:
+        parts["artifact"] = as_json(artifact)
+    parts |= {name: as_json(value) for name, field in _FIELDS.items() if (value := getattr(message, field, None))}
     return {name: text for name, text in parts.items() if text} or {"content": ""}
 
 
@@ -200,7 +182,7 @@ def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool]]:
         if text is not None:
             yield "", text if is_markdown else pretty(text), is_markdown
         else:
-            yield _name_of(block), as_json(block), False
+            yield block_type(block) or "content", as_json(block), False
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
             yield f"calls {call['name']}", as_json(call["args"]), False
@@ -209,14 +191,5 @@ def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool]]:
 
 
 def _text_in(block: Any) -> str | None:
-    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    text = block.get("text") if block_type(block) == "text" else None
     return text if isinstance(text, str) else None
-
-
-def _name_of(block: Any) -> str:
-    name = block.get("type") if isinstance(block, dict) else None
-    return name if isinstance(name, str) else "content"
-
-
-def _invalid(message: BaseMessage) -> str:
-    return as_json(message.invalid_tool_calls) if isinstance(message, AIMessage) and message.invalid_tool_calls else ""

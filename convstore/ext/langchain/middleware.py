@@ -7,17 +7,19 @@ after the model.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
 
+from convstore.append.trust import check_trust
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
+from convstore.messages.encoding import digest_of_messages
 from convstore.readback.request import PAGE_TOKENS
 from convstore.sources.prompt import SOURCES_PROMPT
 from convstore.sources.stub import RETRIEVAL_TOOL
@@ -25,12 +27,12 @@ from convstore.store import ConversationStore
 from convstore.store.agent_tools import number_sources as numbered
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import check_number
+from convstore.values.scope import check_choice as check_option
+from convstore.values.scope import check_names, check_number
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
     from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse, ToolCallRequest
-    from langgraph.config import get_config
     from langgraph.runtime import Runtime
     from langgraph.types import Command
 except ImportError as error:
@@ -46,6 +48,7 @@ from convstore.ext.langchain.results import (
 )
 from convstore.ext.langchain.run import (
     CHANNEL,
+    OWN,
     AgentRun,
     ConversationAgentState,
     Ticket,
@@ -55,12 +58,11 @@ from convstore.ext.langchain.run import (
 )
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
 from convstore.ext.langchain.turn import linked
+from convstore.ext.older_checkpoint import OnFork, run_config
 
 _Result = TypeVar("_Result")
 _ToolOutput = ToolMessage | Command[Any]
 _ModelOutput = ExtendedModelResponse[Any]
-_INNER = "|"
-"""Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 _WHEN = Literal["at_once", "after_hooks"]
 _MIN_TURN_TOKENS = 1_000
 
@@ -95,15 +97,24 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             for the other conversations with the same values. None for no such tool.
         unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
+        on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the model is
+            shown the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
+        accept: "human" takes only human messages of what clients send, and removes the rest from the state; "all" is
+            for inputs that your application makes itself. By default as "human", and an error if the messages of a
+            client cannot be told apart from those of a checkpoint or another node.
+        client_tools: As in `Conversation.append`.
+        strict: As in `Conversation.append`.
 
     Attributes:
         store: The store.
         tools: `retrieve_previous_sources`, which the agent gets with the middleware.
 
     Raises:
-        InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message.
+        InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, or that
+            `accept` has to be chosen.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
             works on the same conversation.
+        OlderCheckpointError: From a run with ``on_fork="raise"``.
         SyncUnsupportedError: From a sync run on a store that works on your client.
     """
 
@@ -124,17 +135,21 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         search_other_conversations: Sequence[str] = (),
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
+        on_fork: OnFork = "rewind",
+        accept: Literal["human", "all"] | None = None,
+        client_tools: Collection[str] = (),
+        strict: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(store, ConversationStore):
             raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
         if turn_tokens is not None:
             check_number(turn_tokens, name="turn_tokens", minimum=_MIN_TURN_TOKENS)
-        if tool_results not in get_args(_WHEN):
-            raise InvalidInputError(f'tool_results is "at_once" or "after_hooks", not {tool_results!r}')
+        check_option(tool_results, *get_args(_WHEN), name="tool_results")
+        check_option(on_fork, *get_args(OnFork), name="on_fork")
         self.store = store
         self._scope = check_choice(store, scope)
-        self._numbered = _names(number_sources)
+        self._numbered = check_names(number_sources, name="number_sources")
         self._appends_results = tool_results == "at_once"
         self._prompt, self._page_tokens = prompt, page_tokens
         self._retrieval = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
@@ -149,19 +164,19 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             compact=compact,
             unencodable=unencodable,
             on_source_clash=on_source_clash,
+            on_fork=on_fork,
+            trust=check_trust(accept, client_tools, strict),
         )
 
     @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Load the view and remove earlier turns from the state; jump to the end if the question was answered."""
-        chat = self._chat(runtime)
-        return _begun(*await begin(chat, self._rules, state["messages"], is_inner=_is_inner()))
+        return _begun(*await begin(self._chat(runtime), self._rules, state))
 
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`abefore_agent` for sync agents."""
-        chat, is_inner = self._chat(runtime), _is_inner()
-        return _begun(*self._wait(chat, lambda one: begin(one, self._rules, state["messages"], is_inner=is_inner)))
+        return _begun(*self._wait(self._chat(runtime), lambda one: begin(one, self._rules, state)))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -205,9 +220,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return _as_output(stored)
         with working_on(chat):
             output = await handler(self._equipped(chat, request))
-        named, messages = _results(output, request, run.turn_id)
-        await self._append(chat, run, messages)
-        return named
+        named, messages = _results(output, request, run)
+        if self._appends_results:
+            await catch_up(chat, self._rules, run, messages)
+        return named if self._appends_results else _noted(named, messages)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], _ToolOutput]
@@ -219,9 +235,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return _as_output(stored)
         with working_on(chat):
             output = handler(self._equipped(chat, request))
-        named, messages = _results(output, request, run.turn_id)
-        self._wait(chat, lambda one: self._append(one, run, messages))
-        return named
+        named, messages = _results(output, request, run)
+        if self._appends_results:
+            self._wait(chat, lambda one: catch_up(one, self._rules, run, messages))
+        return named if self._appends_results else _noted(named, messages)
 
     async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Append the remaining messages, and summarise if it is due."""
@@ -233,7 +250,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def _chat(self, runtime: Any) -> Conversation:
         """Return the conversation of the run; no I/O."""
-        scope = scope_of(self.store, context=runtime.context, config=_config(), chosen=self._scope)
+        config = {"configurable": run_config()[0]}
+        scope = scope_of(self.store, context=runtime.context, config=config, chosen=self._scope)
         chat = self.store.conversation(**scope)
         check_alone(chat)
         return chat
@@ -247,27 +265,23 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def _prepare(
         self, chat: Conversation, request: ModelRequest[Any]
     ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
-        run = run_in(request.state, chat.scope) or await take_up(chat, request.messages)
+        run = run_in(request.state, chat.scope) or await take_up(chat, self._rules, request.messages)
         return run, await prepare(chat, self._rules, run, request.messages, request.state["messages"])
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
-        run = run_in(state, chat.scope) or await take_up(chat, state["messages"])
+        run = run_in(state, chat.scope) or await take_up(chat, self._rules, state["messages"])
         await catch_up(chat, self._rules, run, state["messages"])
         return run
 
     async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
         messages = request.state["messages"]
-        run = run_in(request.state, chat.scope) or await take_up(chat, messages)
+        run = run_in(request.state, chat.scope) or await take_up(chat, self._rules, messages)
         ai_message_id, position = call_position(messages, request.tool_call)
         return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
 
-    async def _append(self, chat: Conversation, run: AgentRun, messages: list[BaseMessage]) -> None:
-        if self._appends_results:
-            await catch_up(chat, self._rules, run, messages)
-
     async def _end(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any] | None:
-        run = run_in(state, chat.scope) or await take_up(chat, state["messages"])
+        run = run_in(state, chat.scope) or await take_up(chat, self._rules, state["messages"])
         changes = await end(chat, self._rules, run, state["messages"])
         return {"messages": changes} if changes else None
 
@@ -287,27 +301,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request
 
 
-def _names(names: Any) -> frozenset[str]:
-    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(one, str) for one in names):
-        raise InvalidInputError(f"number_sources is a collection of tool names, not {names!r}")
-    return frozenset(names)
-
-
-def _config() -> RunnableConfig | None:
-    try:
-        return get_config()
-    except RuntimeError:
-        return None
-
-
-def _is_inner() -> bool:
-    """Return True if the agent is part of another graph."""
-    configurable: Mapping[str, Any] = (_config() or {}).get("configurable") or {}
-    return _INNER in str(configurable.get("checkpoint_ns") or "")
-
-
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
-    update: dict[str, Any] = {CHANNEL: Ticket.to(run)}
+    update: dict[str, Any] = {CHANNEL: Ticket.to(run), OWN: [""]}
     if changes:
         update["messages"] = changes
     if run.is_answered:
@@ -321,9 +316,12 @@ def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
 
 
 def _response(run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]) -> _ModelOutput:
-    ticket = _ticket(run, request.state)
-    command: Command[Any] | None = Command(update=ticket) if ticket else None
-    return ExtendedModelResponse(ModelResponse(result=result, structured_response=structured), command)
+    update = {OWN: ["", *_digests(result)]} | (_ticket(run, request.state) or {})
+    return ExtendedModelResponse(ModelResponse(result=result, structured_response=structured), Command(update=update))
+
+
+def _digests(messages: Sequence[BaseMessage]) -> list[str]:
+    return [digest_of_messages([one]) for one in messages]
 
 
 def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
@@ -335,7 +333,7 @@ def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _
 
 def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
     """Return the model's messages; each message and call gets a unique id before the state holds it."""
-    taken = ids_of(request.messages) | set(run.logged) | ids_of(run.view or ())
+    taken = ids_of(request.messages) | set(run.logged) | run.abandoned | ids_of(run.view or ())
     result: list[BaseMessage] = []
     for message in response.result:
         named = message.model_copy()
@@ -357,11 +355,21 @@ def _as_output(stored: list[BaseMessage]) -> _ToolOutput:
     return Command(update={"messages": stored}) if more or not isinstance(first, ToolMessage) else first
 
 
-def _results(output: Any, request: ToolCallRequest, turn_id: str | None) -> tuple[_ToolOutput, list[BaseMessage]]:
+def _results(output: Any, request: ToolCallRequest, run: AgentRun) -> tuple[_ToolOutput, list[BaseMessage]]:
     """Return a tool's output, its messages with ids, and the messages to append."""
-    ai_message_id, position = call_position(request.state["messages"], request.tool_call)
-    output = with_ids(output, request.tool_call, ai_message_id=ai_message_id, position=position, turn_id=turn_id)
+    place = call_position(request.state["messages"], request.tool_call)
+    output = with_ids(output, request.tool_call, place, turn_id=run.turn_id, taken=run.abandoned)
     return output, list(messages_in(output, request.tool_call))
+
+
+def _noted(output: _ToolOutput, messages: Sequence[BaseMessage]) -> _ToolOutput:
+    """Return a tool's output with the digests of its messages, which the log gets later."""
+    note = {OWN: _digests(messages)}
+    if isinstance(output, ToolMessage):
+        return Command(update={"messages": [output], **note})
+    if isinstance(output, Command) and output.graph is None and isinstance(output.update, Mapping) and messages:
+        return dataclasses.replace(output, update={**output.update, **note})
+    return output
 
 
 def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | None:

@@ -1,22 +1,23 @@
-"""Find the messages of a run's input that the log already has, if a client sends the whole history again.
+"""Find the messages of a run's input that the log already has, or that a client may not send.
 
-Such a client sends no ids, so LangGraph makes new ones for every request, which the log cannot know. Only an input with
-earlier messages under unknown ids is compared; an input with the new question alone costs nothing.
+A client that sends the whole history again sends no ids, so LangGraph makes new ones for every request, which the log
+cannot know. An input with the new question alone costs nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
+from convstore.append.trust import Trust, read_sent
 from convstore.conversation import Conversation
-from convstore.exceptions import HistoryDivergedError
+from convstore.exceptions import HistoryDivergedError, InvalidInputError
 from convstore.ext.langchain.turn import is_made_up, last_question, read_turn
 
 
@@ -25,10 +26,9 @@ class ResentInput:
     """An input whose beginning may be in the log.
 
     Attributes:
-        messages: The state's messages without the known ones.
+        messages: The state's messages without those that are known or ignored.
         changes: The changes to the state's messages that remove them.
-        known: The removed messages, as the client sent them, for the append that compares again; None if all messages
-            are known.
+        known: The known messages, for the append that compares again; None if nothing is new.
         logged: Ids of those of `messages` that are in the log.
     """
 
@@ -38,66 +38,91 @@ class ResentInput:
     logged: frozenset[str] = frozenset()
 
 
-async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logged: set[str]) -> ResentInput | None:
-    """Compare an input, the question last, with the log; None if there is nothing to compare.
+async def find_resent(
+    chat: Conversation, messages: Sequence[BaseMessage], logged: set[str], trust: Trust, *, is_client: bool
+) -> ResentInput | None:
+    """Compare the messages that a client may have sent with the log; None if there is nothing to compare.
 
     Questions without an answer between them are no history: their runs were interrupted before anything was logged. A
-    history other than that of the log is a HistoryDivergedError.
+    history other than that of the log is a HistoryDivergedError. With `is_client` all messages are the run's input.
     """
     question = last_question(messages)
-    said = [one for one in messages[: (question or 0) + 1] if not is_made_up(one)]
+    end = (0 if question is None else question + 1) if trust.is_all else len(messages)
+    # LangChain puts its summary before the questions that a checkpoint keeps; after them, a mark is the client's.
+    generated = 0 if is_client else end if question is None else question
+    said = [
+        one
+        for at, one in enumerate(messages[:end])
+        if one.id not in trust.own and not (at < generated and is_made_up(one))
+    ]
     first = next((at for at, one in enumerate(said) if one.id not in logged), len(said))
-    if question is None or first >= len(said) - 1:
+    unknown = said[first:]
+    sent = read_sent(unknown, trust)
+    if len(sent) < 2 and all(one.message is one.origin and one.message.type == "human" for one in sent):
         return None
-    resender = (await chat.store.services()).resender
+    resender, scope = (await chat.store.services()).resender, tuple(chat.scope.items())
+    is_checked = is_client or trust.is_chosen
     error: HistoryDivergedError | None = None
     # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
-    for batch in filter(is_history, [said[first:], said] if first else [said]):
+    for batch in [unknown, said] if first else [said]:
+        if not is_history(batch) and (trust.is_all or batch[0].type != "human"):
+            continue
         try:
-            decision = await resender.decide(tuple(chat.scope.items()), batch)
+            decision = await resender.decide(scope, read_sent(batch, trust), trust)
         except HistoryDivergedError as diverged:
             error = diverged
         else:
-            return await _without_known(chat, messages, batch, decision, logged)
-    has_answers = any(one.type == "ai" for one in said[first:])
-    if error is not None and has_answers and is_history(said[first:]):
+            return await _without_known(chat, messages, decision, logged, is_checked=is_checked)
+    if error is not None and is_history(unknown) and any(one.type == "ai" for one in unknown):
         raise error
-    return None
+    if trust.is_all:
+        return None
+    decision = await resender.decide(scope, sent, trust, compares=error is None)
+    found = await _without_known(chat, messages, decision, logged, is_checked=is_checked)
+    return found if error is None else replace(found, known=None)
 
 
 async def _without_known(
-    chat: Conversation, messages: Sequence[BaseMessage], batch: list[BaseMessage], decision: Decision, logged: set[str]
+    chat: Conversation, messages: Sequence[BaseMessage], decision: Decision, logged: set[str], *, is_checked: bool
 ) -> ResentInput:
-    """Return the input without the messages that the log has.
+    """Return the input without the messages that the log has or that are ignored; none may be unless `is_checked`.
 
     If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent to
     two workers is one question.
     """
-    question = batch[-1]
-    is_last = messages[-1] is question
-    count = min(decision.known, len(batch) - 1)
-    known, rest = batch[:count], batch[count:]
-    known_ids = {one.id for one in known}
-    if not decision.is_known or not is_last or any(one.id in logged for one in known if one.type == "human"):
-        left = [one for one in messages if one.id not in known_ids]
-        return ResentInput(left, [removal(one) for one in known], known)
-    changes = [removal(one) for one in batch]
-    left = [one for one in messages if all(one is not other for other in batch)]
-    if decision.known == len(batch):
-        question_id = decision.matched[-1].id
+    if decision.ignored and not is_checked:
+        raise InvalidInputError(
+            f"{len(decision.ignored)} messages of the agent's state are not in the conversation, and may be a client's "
+            f'or your application\'s: {", ".join(decision.ignored[:10])}; pass accept="human" to '
+            'ConversationMiddleware to ignore such messages, or accept="all" if no client can send them'
+        )
+    sent, matched = decision.sent, decision.match.matched
+    taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
+    question = max((index for index, one in enumerate(sent) if one.message.type == "human"), default=-1)
+    batch = {id(one.origin): one.origin for one in sent}
+    left = [one for one in messages if id(one) not in batch]
+    known = [sent[index].message for index in sorted(matched)]
+    removed = [removal(one) for one in batch.values()]
+    if question in matched:
+        question_id = matched[question].id
         found = await read_turn(chat, question_id)
-        named = [found.question if found else question.model_copy(update={"id": question_id})]
-        return ResentInput([*left, *named], [*changes, *named], logged=frozenset({question_id}))
-    named = [
-        one.model_copy(update={"id": _derived_id(decision, index)}) for index, one in enumerate(rest, decision.known)
-    ]
-    return ResentInput([*left, *named], [*changes, *named], known)
+        asked = found.question if found else sent[question].message.model_copy(update={"id": question_id})
+        new = [asked, *(message for _, message in taken)]
+        return ResentInput([*left, *new], [*removed, *new], logged=frozenset({question_id}))
+    has_ids = not decision.is_known or any(one.id in logged for one in known if one.type == "human")
+    if has_ids or id(messages[-1]) not in batch:
+        pieces = {id(one): [message for index, message in taken if sent[index].origin is one] for one in batch.values()}
+        kept = [piece for one in messages for piece in pieces.get(id(one), [one])]
+        return ResentInput(kept, [*removed, *(message for _, message in taken)], known)
+    new = [message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken]
+    return ResentInput([*left, *new], [*removed, *new], known)
 
 
 def _derived_id(decision: Decision, index: int) -> str:
     """Return an id derived from the log, its last rewind and the new message."""
-    before, digest = decision.matched[-1].id, decision.batch[index].digest.hex()
-    made_of = ["convstore resent", before, decision.tail.rewind_entry, index - decision.known, digest]
+    last = max(decision.match.matched)
+    before, digest = decision.match.matched[last].id, decision.batch[index].digest.hex()
+    made_of = ["convstore resent", before, decision.tail.rewind_entry, index - last, digest]
     return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 
 

@@ -7,9 +7,10 @@ the log calls none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from langchain.agents.structured_output import (
     AutoStrategy,
@@ -48,12 +49,16 @@ def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str,
     return "", 0
 
 
-def with_ids(output: Any, call: ToolCall, *, ai_message_id: str, position: int, turn_id: str | None) -> Any:
+def with_ids(
+    output: Any, call: ToolCall, place: tuple[str, int], *, turn_id: str | None, taken: Collection[str]
+) -> Any:
     """Return a tool's output with an id on each message; existing ids stay.
 
-    The result of the call gets the id that `result_id` makes. Other messages in the output are linked to it.
+    The result of the call, whose place is its `call_position`, gets the id that `result_id` makes, or a random one if
+    that is `taken`. Other messages in the output are linked to it.
     """
-    base = result_id(ai_message_id, str(call["id"]), position)
+    base = result_id(place[0], str(call["id"]), place[1])
+    base = str(uuid4()) if base in taken else base
 
     def named(message: BaseMessage, other: str, *, is_ours: bool = True) -> BaseMessage:
         if _answers(message, call):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Final, NotRequired
 
 from langchain.agents import AgentState
 from langchain.agents.middleware.types import PrivateStateAttr
@@ -30,6 +30,7 @@ from convstore.messages.tool_calls import result_id
 from convstore.values.models import History
 
 CHANNEL = "convstore_run"
+OWN: Final = "convstore_own"
 _OUTER: ContextVar[tuple[tuple[Any, dict[str, str]], ...]] = ContextVar("convstore_outer_agents", default=())
 
 
@@ -55,6 +56,7 @@ class AgentRun:
         shown: The messages last shown to the model, until its answer is in the log.
         entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
         is_adapted: True if the model was shown the turn in another form than the log's.
+        abandoned: Ids of messages that were rewound, which messages of this run cannot have.
     """
 
     scope: dict[str, str]
@@ -73,6 +75,7 @@ class AgentRun:
     shown: list[BaseMessage] | None = None
     entry: int = 0
     is_adapted: bool = False
+    abandoned: frozenset[str] = frozenset()
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
@@ -114,7 +117,7 @@ class AgentRun:
         ai = next((one for one in self.ahead if isinstance(one, AIMessage) and one.id == ai_message_id), None)
         found = [one for one in answers(self.ahead, ai) if one.tool_call_id == call_id] if ai else []
         result = next((one for one in found if one.id == wanted), None) or next(iter(found[position:]), None)
-        return [one for one in self.ahead if one is result or came_with(one) == wanted] if result else []
+        return [one for one in self.ahead if one is result or came_with(one) == result.id] if result else []
 
 
 class Ticket(str):
@@ -130,10 +133,20 @@ class Ticket(str):
         return ticket
 
 
+def _joined(known: list[str], new: list[str]) -> list[str]:
+    """Add digests of messages, or replace all by those after an empty text.
+
+    >>> _joined(["a"], ["b"]), _joined(["a"], ["", "b"])
+    (['a', 'b'], ['b'])
+    """
+    return new[1:] if new[0] == "" else [*known, *new]
+
+
 class ConversationAgentState(AgentState[Any]):
-    """The agent's state with the private channel."""
+    """The agent's state with private channels: the run, and digests of the agent's messages that the log may lack."""
 
     convstore_run: NotRequired[Annotated[str, UntrackedValue(str, guard=False), PrivateStateAttr]]
+    convstore_own: NotRequired[Annotated[list[str], PrivateStateAttr, _joined]]
 
 
 def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
+from convstore.append.trust import Trust
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids, may_be_structured, stubbed_until
-from convstore.ext.langchain.run import AgentRun
+from convstore.ext.langchain.run import OWN, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import (
     LoggedTurn,
     ids_in_log,
     is_answer,
     is_made_up,
     last_question,
+    pending_results,
     read_turn,
     turn_of,
 )
+from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
+from convstore.messages.encoding import digest_of_messages
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
 from convstore.values.models import History, Receipt
@@ -40,6 +44,8 @@ _Result = TypeVar("_Result")
 _NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the agent's."""
 _STUB_LIMIT = 1_000
+_INNER = "|"
+"""Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +57,11 @@ class Rules:
     compact: bool
     unencodable: Literal["raise", "omit"]
     on_source_clash: Literal["raise", "renumber"]
+    on_fork: OnFork
+    trust: Trust
 
 
-async def begin(
-    chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], *, is_inner: bool
-) -> tuple[AgentRun, list[BaseMessage]]:
+async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState) -> tuple[AgentRun, list[BaseMessage]]:
     """Load the view, remove earlier turns from the state, and look up the question in the log if its id was used.
 
     A new question costs one load. A message of an earlier turn that the log does not have, because its run was
@@ -63,42 +69,68 @@ async def begin(
     question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
     answered turn.
     """
-    history = await _load(chat, rules)
+    messages: Sequence[BaseMessage] = state["messages"]
+    is_inner, is_first = _place_of_run()
+    history, changes = await _load(chat, rules), list[BaseMessage]()
+    branch = await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
+    if branch:
+        history, messages, changes = await _load(chat, rules), branch.messages, branch.changes
     shown = ids_of(one for one in history.messages if not is_made_up(one))
     logged = shown & ids_of(messages)
-    earlier = messages[: last_question(messages) or 0]
-    logged |= await ids_in_log(chat, ids_of(one for one in earlier if not is_made_up(one)) - logged)
-    changes: list[BaseMessage] = []
-    resent = await find_resent(chat, messages, logged)
+    question = last_question(messages) or 0
+    others = [*messages[:question], *messages[question + 1 :]]
+    logged |= await ids_in_log(chat, ids_of(one for one in others if not is_made_up(one)) - logged)
+    own = set(state.get(OWN, ()))
+    made = ids_of(one for one in messages if own and one.id not in logged and digest_of_messages([one]) in own)
+    trust = replace(rules.trust, own=frozenset(made))
+    resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
     if resent:
-        messages, changes, logged = resent.messages, list(resent.changes), logged | resent.logged
+        messages, changes, logged = resent.messages, [*changes, *resent.changes], logged | resent.logged
     start = last_question(messages) or 0
     earlier, turn = messages[:start], messages[start:]
     run = AgentRun(chat.scope, _turn_id(messages), dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
-    changes += [removal(one) for one in earlier if one.id in logged or is_made_up(one)]
+    run.abandoned = branch.abandoned if branch else frozenset()
+    removed = ids_of(one for one in earlier if one.id in logged or is_made_up(one)) - ids_of(turn)
+    if not trust.is_all:
+        removed |= ids_of(filter(is_made_up, turn))
+        removed |= ids_of(turn) & logged if run.turn_id not in logged else set()  # none can follow a new question
+    changes += [removal(one) for one in messages if one.id in removed]
+    turn = [one for one in turn if one.id not in removed]
     if run.turn_id not in logged and len(turn) <= 1:
         run.view = None if _is_unfinished(history) else history.messages
         return run, changes
     found = await read_turn(chat, run.turn_id)
     _take_note(run, found)
     if found is None or turn[0].id != run.turn_id or (is_inner and len(turn) > 1):
+        if found and not trust.is_all:
+            run.note(found.later)  # as logged, so that other content is a conflict
         return run, changes
     run.ahead = [*found.later, *await _only_here(chat, found, turn[1:])]
     run.is_answered = _is_answered(turn, found, run.ahead)
     if run.is_answered:
-        here = ids_of(turn)
-        return run, [*changes, *(one for one in run.ahead if one.id not in here)]
+        return run, [*changes, *run.ahead]
     # They enter the state again one by one, so that each passes the hooks that it had not passed.
     return run, [*changes, *map(removal, turn[1:])]
 
 
-async def take_up(chat: Conversation, messages: Sequence[BaseMessage]) -> AgentRun:
-    """Rebuild the run of a state that lost it: after a resume, or on another worker."""
+def _place_of_run() -> tuple[bool, bool]:
+    """Return True if the agent is a part of another graph, and True if no earlier run left a checkpoint."""
+    configurable, metadata = run_config()
+    return _INNER in str(configurable.get("checkpoint_ns") or ""), metadata.get("langgraph_step") == 1
+
+
+async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage]) -> AgentRun:
+    """Rebuild the run of a state that lost it: after a resume, at an older checkpoint, or on another worker."""
     run = AgentRun(chat.scope, _turn_id(messages))
     found = await read_turn(chat, run.turn_id)
+    if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
+        branch = await go_back(chat, messages, rules.on_fork)
+        run.abandoned = branch.abandoned if branch else run.abandoned
+        found = await read_turn(chat, run.turn_id)  # the task of a parallel call may have gone back meanwhile
     _take_note(run, found)
     run.ahead = found.later if found else []
+    run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
     return run
 
 
@@ -136,7 +168,11 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
         return await chat.append(missing, **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [one.model_copy() for one in (*run.resent, *missing)]
-    return await chat.append(history, resent="skip", **how)
+    trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
+    options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
+    resender, scope = (await chat.store.services()).resender, tuple(chat.scope.items())
+    receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, seen=how.get("seen"), **options)
+    return receipt
 
 
 def _stamp(rules: Rules, run: AgentRun) -> ViewStamp | None:

@@ -137,6 +137,13 @@ def strays(later: Sequence[BaseMessage]) -> list[ToolMessage]:
     return [one for one in later if isinstance(one, ToolMessage) and f"id {one.id}" not in keys]
 
 
+def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
+    """Return the ids that the results of the last AI message will get, but for those that the messages include."""
+    ai = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
+    keys = _keys_of_results(ai) if ai else []
+    return {key[3:] for key in keys if key[:3] == "id "} - {one.id for one in messages}
+
+
 def _keys_of_results(message: AIMessage) -> list[str]:
     keys: list[str] = []
     seen: Counter[str] = Counter()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
 from convstore.conversation import Conversation
@@ -27,10 +27,12 @@ from convstore.ext.langgraph.state import (
     messages_of,
     view_of,
 )
+from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.store import ConversationStore
 from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp
 
 
@@ -40,6 +42,7 @@ def load_node(
     scope: ScopeChoice | None = None,
     policy: HistoryPolicy | None = None,
     append_first: bool = False,
+    on_fork: OnFork = "rewind",
 ) -> LoadNode:
     """Return a node that loads the view, for `view_of`, and removes messages of earlier turns from the state.
 
@@ -53,14 +56,18 @@ def load_node(
         scope: See `scope_of`; by default taken from the run's context and ``config["configurable"]``.
         policy: The policy of the view; None for the store's.
         append_first: Append the state's messages that are not in the log before the view is loaded.
+        on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the view is
+            that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
 
     Raises:
         InvalidScopeError: `scope` is invalid; from the node: the run lacks a key.
         InvalidInputError: `policy` is not a policy; from the node: the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
+        OlderCheckpointError: From the node, with ``on_fork="raise"``.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
-    return LoadNode(store, scope=scope, policy=policy, append_first=append_first)
+    policy = check_policy(policy)
+    return LoadNode(store=store, scope=scope, policy=policy, append_first=append_first, on_fork=on_fork)
 
 
 def append_node(
@@ -69,6 +76,7 @@ def append_node(
     scope: ScopeChoice | None = None,
     unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
+    on_fork: OnFork = "rewind",
 ) -> AppendNode:
     """Return a node that appends the messages of the state that are not in the log yet, as one batch.
 
@@ -83,22 +91,31 @@ def append_node(
         scope: As in `load_node`.
         unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
+        on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
 
     Raises:
         InvalidScopeError: `scope` is invalid; from the node: the run lacks a key.
         InvalidInputError: From the node: the state has no messages, or some without ids, or see `Conversation.append`.
+        OlderCheckpointError: As in `load_node`.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
-    return AppendNode(store, scope=scope, unencodable=unencodable, on_source_clash=on_source_clash)
+    options = {"unencodable": unencodable, "on_source_clash": on_source_clash}
+    return AppendNode(store=store, scope=scope, on_fork=on_fork, options=options)
 
 
+@dataclass(eq=False, kw_only=True)
 class _Node(Runnable[Any, dict[str, Any]]):
     """Finds the conversation of a run and works on it, sync or async."""
 
-    def __init__(self, store: ConversationStore, *, scope: ScopeChoice | None, name: str) -> None:
-        if not isinstance(store, ConversationStore):
-            raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
-        self.store, self.scope, self.name = store, check_choice(store, scope), name
+    store: ConversationStore
+    scope: ScopeChoice | None
+    on_fork: OnFork
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.store, ConversationStore):
+            raise InvalidInputError(f"store is a ConversationStore, not {type(self.store).__name__}")
+        self.scope = check_choice(self.store, self.scope)
+        check_option(self.on_fork, *get_args(OnFork), name="on_fork")
 
     def __call__(self, state: ConversationState) -> dict[str, Any]:
         """Call `invoke`. From this annotation LangGraph learns which channels the node has."""
@@ -130,18 +147,17 @@ class _Node(Runnable[Any, dict[str, Any]]):
         """Return the update of the state."""
 
     def _scope_of_run(self, config: RunnableConfig | None) -> dict[str, str]:
-        context, ambient = _surroundings()
-        return scope_of(self.store, context=context, config=config or ambient, chosen=self.scope)
+        config = config or {"configurable": dict(run_config()[0])}
+        return scope_of(self.store, context=_context(), config=config, chosen=self.scope)
 
 
+@dataclass(eq=False, kw_only=True)
 class LoadNode(_Node):
     """The node that `load_node` returns."""
 
-    def __init__(
-        self, store: ConversationStore, *, scope: ScopeChoice | None, policy: HistoryPolicy | None, append_first: bool
-    ) -> None:
-        super().__init__(store, scope=scope, name="load")
-        self.policy, self.append_first = check_policy(policy) or store.policy, append_first
+    policy: HistoryPolicy | None
+    append_first: bool
+    name: str | None = "load"
 
     def view_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
         """`aview_of` for sync nodes; needs a store made by `connect`."""
@@ -166,15 +182,22 @@ class LoadNode(_Node):
     async def _loaded_now(self, chat: Conversation, state: Any) -> list[BaseMessage]:
         messages = messages_of(state)
         history = await chat.load_history(self.policy)
-        return compose(LoadedView(history, self.policy, frozenset(logged_of(state))), messages)
+        if may_be_behind(history, messages) and await go_back(chat, messages, self.on_fork):
+            history = await chat.load_history(self.policy)
+        return compose(LoadedView(history, self.policy or self.store.policy, frozenset(logged_of(state))), messages)
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages, logged = messages_of(state), logged_of(state)
-        renamed: list[BaseMessage] = []
+        changes: list[BaseMessage] = []
+        history = None if self.append_first else await chat.load_history(self.policy)
+        if (history is None or may_be_behind(history, messages)) and (
+            branch := await go_back(chat, messages, self.on_fork)
+        ):
+            messages, changes, history = branch.messages, branch.changes, None
         if self.append_first and (new := [each for each in messages if each.id not in logged]):
-            renamed = await _append_named(chat, new)
+            changes = [*changes, *await _append_named(chat, new)]
             logged |= ids_of(new)
-        history = await chat.load_history(self.policy)
+        history = history or await chat.load_history(self.policy)
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         logged |= ids_of(messages) & ids_of(history.messages)
@@ -184,32 +207,27 @@ class LoadNode(_Node):
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
         return {
-            "messages": [*renamed, *(RemoveMessage(str(each.id)) for each in removed), *answers],
-            "convstore_view": LoadedView(history, self.policy, frozenset(logged)),
+            "messages": [*changes, *(RemoveMessage(str(each.id)) for each in removed), *answers],
+            "convstore_view": LoadedView(history, self.policy or self.store.policy, frozenset(logged)),
             "convstore_logged": {each: each in kept for each in sorted(logged)},
         }
 
 
+@dataclass(eq=False, kw_only=True)
 class AppendNode(_Node):
     """The node that `append_node` returns."""
 
-    def __init__(
-        self,
-        store: ConversationStore,
-        *,
-        scope: ScopeChoice | None,
-        unencodable: Literal["raise", "omit"],
-        on_source_clash: Literal["raise", "renumber"],
-    ) -> None:
-        super().__init__(store, scope=scope, name="append")
-        self._options = {"unencodable": unencodable, "on_source_clash": on_source_clash}
+    options: dict[str, Any]
+    name: str | None = "append"
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages, logged = messages_of(state), logged_of(state)
         new = [message for message in messages if message.id not in logged]
+        if loaded_of(state) is None and is_addressed():
+            await go_back(chat, messages, self.on_fork)
         if not new:
             return {}
-        renamed = await _append_named(chat, new, seen=_stamp(loaded_of(state), messages, new), **self._options)
+        renamed = await _append_named(chat, new, seen=_stamp(loaded_of(state), messages, new), **self.options)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 
@@ -243,14 +261,12 @@ def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequ
     return loaded.history.stamp_for(given, adapted=given != loaded.history.messages)
 
 
-def _surroundings() -> tuple[Any, RunnableConfig | None]:
-    """Return context and configuration of the current run; None outside of a run."""
+def _context() -> Any:
+    """Return the context of the current run; None outside of a run."""
     try:
-        config = get_config()
-        runtime = get_runtime()
+        return getattr(get_runtime(), "context", None)
     except (RuntimeError, KeyError):  # no run, or one of another Runnable
-        return None, None
-    return getattr(runtime, "context", None), config
+        return None
 
 
 def _asked_again(history: History, messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import httpx
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
 
 from convstore import InvalidInputError, InvalidScopeError
 from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
@@ -241,6 +244,57 @@ async def test_only_this_machines_names_are_hosts(host):
     gate = LocalGate(hello, port=4000, token="token")
     assert (await get(gate, "/?token=token", headers={"host": host})).status_code == 403
     assert (await get(gate, "/?token=token", headers={"host": "localhost:4000"})).status_code == 303
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS", "PUT"])
+async def test_only_get_uses_the_token_up(method):
+    """A preview of the link by another program, or a form, leaves it to the browser."""
+    gate = LocalGate(hello, port=4000, token="token")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:4000") as client:
+        assert (await client.request(method, "/?token=token")).status_code == 405
+    assert (await get(gate, "/?token=token")).status_code == 303
+
+
+@pytest.mark.parametrize("path", ["/messages/{}", "/sources/{}", "/summaries/{}", "?at={}", "?before={}"])
+async def test_a_number_of_any_length_is_no_error(store, chat, here, path):
+    """Python refuses to read more than 4,300 digits; it is a missing page, and only for those who may ask."""
+    for digits in ("9" * 5_000, "9" * 17, "0" * 5_000 + "1"):
+        assert (
+            await get(inspector(store, authorize=lambda _: EVERYTHING), here + path.format(digits))
+        ).status_code == 404
+        assert (await get(inspector(store, authorize=lambda _: None), here + path.format(digits))).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/c/x/turns/", "../turns"),
+        ("/c/x/messages/7/?at=3&before=9", "../7?at=3&before=9"),
+        ("//evil.example/", "../evil.example"),
+        ("/%5Cevil.example%3Fx:1/", "../%5Cevil.example%3Fx%3A1"),
+    ],
+)
+async def test_a_slash_at_the_end_never_leads_elsewhere(browse, path, location):
+    """The address is relative, whatever host the request names."""
+    answer = await browse().get(f"http://inspector{path}", headers={"host": "evil.example"})
+    assert (answer.status_code, answer.headers["location"]) == (307, location)
+
+
+async def test_a_mounted_page_with_a_slash_at_the_end_opens(store, chat, here):
+    """Below the path of the mount."""
+    app = Starlette(routes=[Mount("/admin", inspector(store, authorize=lambda _: EVERYTHING))])
+    answer = await get(app, f"/admin{here}/turns/", follow_redirects=True)
+    assert (answer.status_code, answer.url.path) == (200, f"/admin{here}/turns")
+
+
+async def test_thousands_of_cited_ranges_cost_little(store, browse):
+    """No range is expanded: 20 answers of 96 KB took eight seconds, in which no other request was answered."""
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    await chat.append(rag_turn("What about orcas?"))
+    await chat.append([AIMessage("[1-1001]" * 12_000 + str(number)) for number in range(20)])
+    here, client, before = f"/c/{(await chat.info()).conversation_id}", browse(), time.process_time()
+    assert "cited in" in (await client.get(f"{here}/sources/1")).text
+    assert time.process_time() - before < 4
 
 
 async def test_the_error_of_a_permission_is_typed():

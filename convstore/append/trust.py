@@ -1,0 +1,123 @@
+"""Decide which messages of a client's history are taken: the rule of ``append(resent=..., accept="human")``.
+
+A client can show anything as an answer or as the result of a tool. So only its questions are taken, and the results of
+tools that run on the client. All other messages that the log does not have are ignored and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage, ChatMessage, ToolMessage
+
+from convstore.append.formats import result_of
+from convstore.append.resent import Match
+from convstore.exceptions import InvalidInputError
+from convstore.log.comparison import is_said
+from convstore.log.entry import OpenCall
+from convstore.messages.provenance import MARK
+from convstore.values.scope import check_choice, check_names
+
+_MARKS = frozenset({MARK, "lc_source"})
+"""Keys under which the store and LangChain's summarization mark what they generate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What is taken from a history.
+
+    Attributes:
+        is_all: Every message is taken, else human messages only.
+        is_chosen: The caller has chosen between the two.
+        client_tools: Names of tools that run on the client; results of their open calls are taken, too.
+        strict: Refuse a history that holds a message that would be ignored.
+        own: Ids of messages that the application added to the history; they are taken.
+    """
+
+    is_all: bool = False
+    is_chosen: bool = False
+    client_tools: frozenset[str] = frozenset()
+    strict: bool = False
+    own: frozenset[str] = frozenset()
+
+
+def check_trust(accept: str | None, client_tools: Collection[str], strict: bool) -> Trust:
+    """Return the options of a caller as one value.
+
+    >>> check_trust(None, ["pick_date"], False).client_tools
+    frozenset({'pick_date'})
+    """
+    check_choice(accept, None, "human", "all", name="accept")
+    check_choice(strict, False, True, name="strict")
+    tools = check_names(client_tools, name="client_tools")
+    if accept == "all" and (tools or strict):
+        raise InvalidInputError('accept="all" takes every message; omit client_tools and strict, or accept="human"')
+    return Trust(accept == "all", accept is not None, tools, strict)
+
+
+class Sent(NamedTuple):
+    """A message that a client sent: its name for errors, the message, and the caller's object that it comes from."""
+
+    name: str
+    message: BaseMessage
+    origin: BaseMessage
+
+
+def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
+    """Return a client's messages; every block of a human message that no person says is a message of its own."""
+    sent: list[Sent] = []
+    for index, origin in enumerate(messages):
+        blocks: list[Any] = origin.content if isinstance(origin.content, list) else []
+        is_mixed = origin.type == "human" and not trust.is_all
+        foreign = [part for part in enumerate(blocks) if not is_said(part[1])] if is_mixed else []
+        for place, block in foreign:
+            name = f"message {index}, content[{place}] ({str(block.get('type'))[:40]!r})"
+            sent.append(Sent(name, _foreign(block, place, index, f"{origin.id}:{place}"), origin))
+        words = [block for block in blocks if is_said(block)] if foreign else origin.content
+        if words or not foreign:
+            message = origin if trust.is_all else _cleaned(origin, content=words)
+            sent.append(Sent(f"message {index} ({origin.type})", message, origin))
+    return sent
+
+
+def _foreign(block: dict[str, Any], place: int, index: int, id_: str) -> BaseMessage:
+    """Return a block of a human message as the result that it is in Anthropic's format, else as one without a role."""
+    if block.get("type") != "tool_result":
+        return ChatMessage(content=[block], role="unknown", id=id_)
+    fields = result_of(block, place, index=index)
+    return ToolMessage(fields["content"], tool_call_id=fields["tool_call_id"], status=fields["status"], id=id_)
+
+
+def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
+    """Return a message without marks of generated ones, with other fields; the same object if nothing changes."""
+    for field in ("additional_kwargs", "response_metadata"):
+        values = getattr(message, field)
+        is_marked = not _MARKS.isdisjoint(values)
+        update[field] = {key: value for key, value in values.items() if key not in _MARKS} if is_marked else values
+    is_same = all(getattr(message, field) is value for field, value in update.items())
+    return message if is_same else message.model_copy(update=update)
+
+
+def taken_from(sent: Sequence[Sent], match: Match, calls: Sequence[OpenCall], trust: Trust) -> dict[int, BaseMessage]:
+    """Return the messages of a history that are written, by index.
+
+    A result needs an open call. If several open calls have its id, all of them must go to tools of the client.
+    """
+    if trust.is_all:
+        return {index: one.message for index, one in enumerate(sent) if index >= match.known}
+    taken, tools = dict[int, BaseMessage](), dict[str, list[str]]()
+    for call in calls:
+        tools.setdefault(call.id, []).append(call.tool)
+    for index, (_, message, _) in enumerate(sent):
+        if index < match.start or index in match.matched:
+            continue
+        if message.type == "human" or message.id in trust.own:
+            taken[index] = message
+            continue
+        open_ = tools.get(message.tool_call_id) if isinstance(message, ToolMessage) else None
+        if open_ and trust.client_tools.issuperset(open_):
+            tool = open_.pop()
+            taken[index] = _cleaned(message, name=message.name and tool)
+    return taken

@@ -1,0 +1,166 @@
+"""Rewind the log for a run that LangGraph began at an older checkpoint: a replay, a question there, `update_state`.
+
+A log with more messages than a state is no proof of that: another worker may have appended them, or their run was
+killed before its checkpoint was saved. So two things must be true. The caller went back: the run's configuration names
+a checkpoint, or `update_state` made the one that the run began at. And a message after those of the state is in a
+checkpoint that the thread saved since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, RemoveMessage
+from langchain_core.runnables.config import var_child_runnable_config
+
+from convstore.conversation import Conversation
+from convstore.conversation.log import StoredId
+from convstore.exceptions import OlderCheckpointError
+from convstore.ext.ids import ids_of
+from convstore.messages.provenance import kind_of
+from convstore.values.models import History
+
+OnFork = Literal["rewind", "raise"]
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The beginning of a branch, to which the log was rewound.
+
+    Attributes:
+        abandoned: Ids of the messages that were rewound.
+        messages: The state's messages; a question that was edited under its id has a new one.
+        changes: The changes to the state's messages that give it the new id.
+    """
+
+    abandoned: frozenset[str]
+    messages: list[BaseMessage]
+    changes: list[BaseMessage]
+
+
+def is_addressed() -> bool:
+    """Return True if the configuration of the current run names a checkpoint."""
+    return "checkpoint_id" in run_config()[1]
+
+
+def may_be_behind(history: History, messages: Sequence[BaseMessage]) -> bool:
+    """Return True if a view goes on after the messages of a state, or the run's configuration names a checkpoint."""
+    last = next((one.id for one in reversed(history.messages) if not kind_of(one)), None)
+    return is_addressed() or (last is not None and last not in ids_of(messages))
+
+
+async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: OnFork) -> Branch | None:
+    """Rewind the log to the state of a run that began at an older checkpoint; None if the run did not.
+
+    May be repeated. If the state is of a branch that the last rewind abandoned, that rewind is undone.
+    """
+    since, held = await _saved_since()
+    if not since:
+        return None
+    stored = await chat.log.find(sorted(ids_of(messages)))
+    first = min((one.ordinal for one in stored.values()), default=1)
+    active, later = await _after(chat, first, messages)
+    question = next((one for one in reversed(messages) if one.type == "human"), None)
+    edited = question if question and await _is_edited(chat, question, stored) else None
+    lost = [str(one.id) for one in messages if one.id in stored.keys() - active and one is not edited]
+    is_repeated = question and held is not None and question.id in active - held
+    if is_repeated or (since.isdisjoint(later) and not lost):
+        return None
+    # Without a message of the state in the log, only what is in a later checkpoint is certain to be abandoned.
+    before = next((one for one in later if active or one in since), None)
+    if edited and edited.id in active:
+        before = edited.id
+    if on_fork == "raise":
+        raise OlderCheckpointError(before or lost[0])
+    if lost:
+        await chat.undo_rewind(before=lost[-1])
+        _, restored = await _after(chat, first, messages)
+        before = next(iter(restored), None)
+    if before:
+        await chat.rewind(before=before)
+    new = {edited.id: edited.model_copy(update={"id": str(uuid4())})} if edited else {}
+    changes = [change for id_, one in new.items() for change in (RemoveMessage(str(id_)), one)]
+    return Branch(frozenset(later), [new.get(one.id, one) for one in messages], changes)
+
+
+async def _is_edited(chat: Conversation, question: BaseMessage, stored: Mapping[str, StoredId]) -> bool:
+    if question.id not in stored:
+        return False
+    at = stored[str(question.id)].ordinal
+    [known] = await chat.list_messages(after=at - 1, limit=1, full=True, rewound=True)
+    return known.message.content != question.content
+
+
+async def _after(chat: Conversation, first: int, messages: Sequence[BaseMessage]) -> tuple[set[str], list[str]]:
+    """Return the ids of a state's messages that are active in the log, and those of the messages after them."""
+    page = [str(one.message.id) for one in await chat.list_messages(after=first - 1, limit=_PAGE)]
+    own = ids_of(messages).intersection(page)
+    return own, page[max((page.index(one) + 1 for one in own), default=0) :]
+
+
+async def _saved_since() -> tuple[set[str], set[str] | None]:
+    """Return the ids of the messages in the checkpoints since the one that the caller went back to, and in that one.
+
+    Checkpoints of the run itself do not count. The first set is empty if the run began at the newest checkpoint; the
+    second is None if the checkpoint only has the changes of its messages.
+    """
+    configurable, metadata = run_config()
+    own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
+    end, start, since, parents, has_input = metadata.get("checkpoint_id"), None, set[str](), set[Any](), False
+    async for one in _newest_first(configurable):
+        is_made = one.metadata.get("source") in ("update", "fork")
+        id_, parent = one.checkpoint["id"], ((one.parent_config or {}).get("configurable") or {}).get("checkpoint_id")
+        end = end or (id_ if is_made else None)
+        if id_ == end:
+            start, since = start or one, since | (_message_ids(one) if id_ in parents else set())
+            if not is_made or not parent:
+                break
+            end = parent
+        elif end is None and has_input:
+            return set(), None
+        elif id_ in own:
+            own.add(parent)
+        elif end is not None:
+            since |= _message_ids(one)
+            parents.add(parent)
+        has_input = has_input or one.metadata.get("source") == "input"
+    if start is None:
+        return set(), None
+    has_messages = not {"messages", "__start__"}.isdisjoint(start.checkpoint["channel_values"])
+    return since, _message_ids(start) if has_messages else None
+
+
+async def _newest_first(configurable: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """Yield the checkpoints of the current run's thread."""
+    saver: Any = configurable.get("__pregel_checkpointer")
+    if not hasattr(saver, "list") or "thread_id" not in configurable:
+        return
+    thread = {"configurable": {"thread_id": str(configurable["thread_id"]), "checkpoint_ns": ""}}
+    try:
+        saved = saver.list(thread)
+        while one := await asyncio.to_thread(next, saved, None):
+            yield one
+    except NotImplementedError:
+        async for one in saver.alist(thread):
+            yield one
+
+
+def _message_ids(saved: Any) -> set[str]:
+    """Return the ids of the messages in a checkpoint, of those in its input and of those written after it."""
+    values = saved.checkpoint["channel_values"]
+    given = values.get("__start__")
+    parts = [value for _, channel, value in saved.pending_writes or () if channel == "messages"]
+    parts += [values.get("messages"), given.get("messages") if isinstance(given, Mapping) else None]
+    each = (one for part in parts for one in (part if isinstance(part, list) else [part]))
+    return ids_of(one for one in each if isinstance(one, BaseMessage))
+
+
+def run_config() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the configurable values and the metadata of the current run."""
+    config: Mapping[str, Any] = var_child_runnable_config.get() or {}
+    return config.get("configurable") or {}, config.get("metadata") or {}

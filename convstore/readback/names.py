@@ -1,0 +1,138 @@
+"""Find the messages and sources that a model names, in any form that is clear.
+
+A name is first taken as it is: an id of a message, or of a tool call. If there is none, it may be a source number
+("source 3", "[3-5]"), an ordinal ("m12"), an id in quotes or after a word, or the beginning of an id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from convstore.log.entry import EntrySource
+from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.log_queries import LogQueries
+from convstore.readback.cursor import Place
+from convstore.readback.request import Request
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
+from convstore.sources.source import MAX_SOURCES, read_ids
+from convstore.values.scope import MAX_IDS, id_problem
+
+_MIN_BEGINNING = 6
+"""Minimum length of the beginning of an id."""
+_MAX_BEGINNINGS, _MAX_ORDINALS = 5, 20
+_WORD = r"(?:tool|call|messages?|sources?|results?|ordinals?|ids?|numbers?|and|no|nr)\b[ _.:=]*|# ?"
+_LABEL = re.compile(rf"(?i)(?:{_WORD})+(?=\S)")
+_ORDINAL = re.compile(r"(?i)(?:m|(?:message|ordinal) (?:no\.? ?|#)?)(\d{1,15})", re.ASCII)
+_NUMBERS = re.compile(r"\d{1,15}(-\d{1,15})?([,; ]+\d{1,15}(-\d{1,15})?)*", re.ASCII)
+
+
+class Meaning(NamedTuple):
+    """What a name may mean that is no id as it stands: source numbers, an ordinal, or else an id."""
+
+    numbers: Sequence[int] = ()
+    ordinal: int | None = None
+    id: str = ""
+
+
+def meaning_of(name: str) -> Meaning:
+    """Return the meaning of a name; source numbers are one more than a call reads at most.
+
+    >>> meaning_of("source 3").numbers, meaning_of("[1 - 3]").numbers, meaning_of("m12").ordinal
+    ([3], [1, 2, 3], 12)
+    >>> meaning_of('message id "9f0c…"').id
+    '9f0c'
+    """
+    plain = " ".join(name.split()).strip(" '\"`<>[](){}.,;\u2026")
+    if found := _ORDINAL.fullmatch(plain):
+        return Meaning(ordinal=int(found[1]))
+    plain = _LABEL.sub("", plain, count=1) if _LABEL.match(plain) else plain
+    numbers = re.sub(r" ?[-\u2013] ?", "-", " ".join(re.sub(r"[\[\]()#]|\band\b", " ", plain).split()))
+    if _NUMBERS.fullmatch(numbers):
+        return Meaning(read_ids(re.sub("[,; ]+", ",", numbers)))
+    return Meaning(id=plain.strip("'\"`<>[](){}"))
+
+
+@dataclass(slots=True)
+class Named:
+    """What a request names: messages and sources in its order, the names that nothing has, and further remarks."""
+
+    rows: list[StoredMessageRow] = field(default_factory=list)
+    sources: list[tuple[StoredMessageRow, EntrySource]] = field(default_factory=list)
+    missing: list[int | str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+class Names:
+    """Finds what requests name, for all conversations of a store."""
+
+    def __init__(self, reader: LogReader, queries: LogQueries) -> None:
+        self._reader, self._queries = reader, queries
+
+    async def find(self, cached: CachedConversation, request: Request, *, exactly: bool = False) -> Named:
+        """Return what a request names; `exactly` takes ids as they are."""
+        named, numbers, ordinals = Named(), dict.fromkeys(request.source_ids), dict[int, str]()
+        ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
+        meanings = {} if exactly else {id_: meaning_of(id_) for id_ in ids}
+        by_id = await self._by_id(cached, ids, meanings)
+        for id_ in ids:
+            meaning = meanings.get(id_, Meaning())
+            named.rows += by_id.get(id_, ())
+            if id_ not in by_id and meaning.numbers:
+                numbers |= dict.fromkeys(meaning.numbers)
+            elif id_ not in by_id and meaning.ordinal is not None and len(ordinals) < _MAX_ORDINALS:
+                ordinals.setdefault(meaning.ordinal, id_)
+            elif id_ not in by_id:
+                named.missing.append(id_)
+        at = await self._at(cached, [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)])
+        named.rows += at.values()
+        named.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
+        if len(numbers) > MAX_SOURCES:
+            named.remarks.append(f"Only the first {MAX_SOURCES} source_ids are read.")
+        wanted = list(numbers)[:MAX_SOURCES]
+        found = await self._reader.log.sources_by_id(cached.conversation, wanted) if wanted else {}
+        named.sources = [found[number] for number in wanted if number in found]
+        named.missing += [number for number in wanted if number not in found]
+        return named
+
+    async def _by_id(
+        self, cached: CachedConversation, ids: Sequence[str], meanings: dict[str, Meaning]
+    ) -> dict[str, list[StoredMessageRow]]:
+        """Return the messages that ids name: by the id, as results of a tool call, or by the beginning of the id."""
+        valid = [id_ for id_ in ids if not id_problem(id_)]
+        by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
+        others = [id_ for id_ in valid if id_ not in by_id]
+        if not others:
+            return {id_: [row] for id_, row in by_id.items()}
+        begun = {id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id}
+        results, beginnings = await asyncio.gather(
+            self._reader.log.messages_by_call(cached.conversation, others), self._begun(cached, begun.values())
+        )
+        by_call = {id_: [row for row in results if row.message.call == id_] for id_ in others}
+        by_beginning = {id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings}
+        rows = {id_: [row] for id_, row in by_id.items()}
+        return by_beginning | {id_: found for id_, found in by_call.items() if found} | rows
+
+    async def _begun(self, cached: CachedConversation, texts: Iterable[str]) -> dict[str, StoredMessageRow]:
+        """Return the messages with some ids, or with the only ids that begin so."""
+        wanted = [text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and not id_problem(text)]
+        rows = await self._queries.messages_by_beginning(cached.conversation, wanted[:_MAX_BEGINNINGS])
+        found: dict[str, StoredMessageRow] = {}
+        for text in wanted[:_MAX_BEGINNINGS]:
+            begun = [id_ for id_ in rows if id_.startswith(text)]
+            if text in rows or len(begun) == 1:
+                found[text] = rows[text if text in rows else begun[0]]
+        return found
+
+    async def _at(self, cached: CachedConversation, places: Sequence[Place]) -> dict[int, StoredMessageRow]:
+        """Return the messages at some places by ordinal; one command if their entries are known, else one for each."""
+        firsts = {place.first for place in places}
+        rows = await self._queries.messages_of_entries(cached.conversation, firsts) if firsts else {}
+        unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
+        more = await asyncio.gather(*(self._reader.log.message_at(cached.conversation, one) for one in unknown))
+        rows |= {row.message.ordinal: row for row in more if row}
+        return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}

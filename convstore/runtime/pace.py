@@ -1,0 +1,58 @@
+"""Spread work in the background over time, so that it takes a tenth of a core in slices of two milliseconds.
+
+The work runs on the event loop in small steps. A thread would hold Python's lock for 5 ms at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
+
+_Made = TypeVar("_Made")
+
+SLICE = 0.002
+"""Seconds of processor time after which work pauses."""
+SHARE = 0.1
+"""Share of a core that it may take."""
+COMMAND = 0.0005
+"""Processor time that a command to the server takes, in seconds."""
+
+
+class Pace:
+    """The pauses of some work; `sleep` awaits a number of seconds."""
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._sleep, self._used = sleep, 0.0
+
+    async def steps(self, work: Generator[None, None, _Made]) -> _Made:
+        """Do work that yields after each step, with pauses, and return its result."""
+        began = time.thread_time()
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                await self.spent(time.thread_time() - began)
+                made: _Made = end.value
+                return made
+            now = time.thread_time()
+            if self._used + now - began >= SLICE:
+                await self.spent(now - began)
+                began = time.thread_time()
+
+    async def spent(self, seconds: float) -> None:
+        """Note that processor time was used, and pause if a slice is over."""
+        self._used += seconds
+        if self._used >= SLICE:
+            used, self._used = self._used, 0.0
+            await self._sleep(used / SHARE - used)
+
+    def hurry(self) -> None:
+        """Make no more pauses, but let the event loop run after each slice."""
+        self._sleep = no_pause
+
+
+async def no_pause(_seconds: float) -> None:
+    """Let the event loop run without a pause."""
+    await asyncio.sleep(0)

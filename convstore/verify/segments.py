@@ -1,0 +1,59 @@
+"""Checks the search segments of one conversation: each is built again from the log and compared whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.mongo.collection import Document
+from convstore.mongo.keys import LOG, SEARCH, entry_id
+from convstore.mongo.segments import StoredSegment, segment_from
+from convstore.values.scope import Scope
+from convstore.verify.findings import Subject
+
+
+class SearchIndex(Protocol):
+    """What a verification needs of the room that makes segments; `search.sealer` says more."""
+
+    async def seal(self, scope: Scope) -> None:
+        """Build the segments that a conversation lacks."""
+        ...
+
+    async def difference(self, scope: Scope, segment: StoredSegment) -> str:
+        """Return how a segment differs from one built from the log, "" if it does not."""
+        ...
+
+    async def drop_from(self, conversation: str, number: int) -> None:
+        """Remove the segments that cover an entry or later ones."""
+        ...
+
+
+async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> None:
+    """Report segments that are damaged or not what the log gives; remove them and build them again if asked to.
+
+    What the log's own damage touches is neither compared with it nor built from it: searches read the log.
+    """
+    damaged = []
+    wrong_entries = [one.document_id for one in subject.findings if one.collection == LOG and not one.repaired]
+    async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
+        subject.checked["search_segments"] += 1
+        if problem := await _problem(scope, document, index, wrong_entries):
+            damaged.append(str(document["_id"]))
+            subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)
+    if damaged and subject.repair:
+        await subject.inspection.remove(SEARCH, damaged)
+        if not wrong_entries:
+            with suppress(CorruptDocumentError):  # of damage after the log was checked
+                await index.seal(scope)
+
+
+async def _problem(scope: Scope, document: Document, index: SearchIndex, wrong_entries: Sequence[str]) -> str:
+    try:
+        segment = segment_from(document)
+    except ValueError as error:
+        return str(error)
+    low, high = (entry_id(document["conversation"], number) for number in (segment.first - 1, segment.until))
+    is_comparable = scope and not any(low <= entry <= high for entry in wrong_entries)
+    return await index.difference(scope, segment) if is_comparable else ""

@@ -1,0 +1,77 @@
+"""A batch of many middle-sized parts fits into one entry: parts move to payloads until it does."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from convstore import BatchTooLargeError, ConversationStore, HistoryPolicy
+
+NOISE = random.Random(7)
+
+
+def text(size: int = 3_000) -> str:
+    """A text that does not compress to nothing."""
+    return " ".join(f"{NOISE.getrandbits(32):x}" for _ in range(size // 9))
+
+
+def call(index: int) -> AIMessage:
+    """A call with long arguments."""
+    return AIMessage("", tool_calls=[{"name": "look", "args": {"query": text()}, "id": f"c{index}"}])
+
+
+def picture() -> dict[str, Any]:
+    """A small image."""
+    return {"type": "image", "base64": "QUJD" * 800, "mime_type": "image/png"}
+
+
+FORMS: dict[str, Any] = {
+    "additional_kwargs": lambda index: HumanMessage(f"q{index}", additional_kwargs={"page": text(), "n": index}),
+    "response_metadata": lambda _: AIMessage("Fine.", response_metadata={"log": text(), "model_name": "m"}),
+    "text": lambda index: (AIMessage if index % 2 else HumanMessage)(text()),
+    "blocks": lambda _: HumanMessage([{"type": "text", "text": text()}, {"type": "text", "text": "short"}]),
+    "images": lambda _: HumanMessage(["Look", picture()]),
+    "calls": lambda index: call(index // 2) if index % 2 == 0 else ToolMessage("ok", tool_call_id=f"c{index // 2}"),
+    "results": lambda index: ToolMessage("ok", tool_call_id="c", additional_kwargs={"trace": text()}, name=f"t{index}"),
+    "unicode": lambda _: AIMessage("é☃" * 1_000),
+}
+
+
+QUICK = ("additional_kwargs", "text")
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=() if form in QUICK else pytest.mark.slow) for form in FORMS]
+)
+async def test_parts_move_until_the_entry_fits(store: ConversationStore, form: str):
+    """Equal in the log, in views and in verification to the same messages appended one by one; known when repeated."""
+    batch: list[BaseMessage] = [FORMS[form](index) for index in range(500)]
+    chat, other = (store.conversation(user_id="ada", thread_id=uuid.uuid4().hex) for _ in range(2))
+    assert (await chat.append(batch)).written == 500
+    assert [message async for message in chat.messages()] == batch
+    for start in range(0, 500, 100):
+        await other.append(batch[start : start + 100])
+    for policy in (
+        HistoryPolicy(max_tokens=None),
+        HistoryPolicy(media="never"),
+        HistoryPolicy(max_tokens=None, shorten_over=300),
+    ):
+        mine, theirs = await chat.load_history(policy), await other.load_history(policy)
+        assert mine.messages == theirs.messages
+        assert mine.tokens == theirs.tokens
+    assert (await chat.append(batch)).written == 0
+    assert (await chat.append([batch[3].model_copy()])).written == 0
+    assert (await other.append(batch)).written == 0
+    assert (await store.verify(user_id="ada", thread_id=chat.scope["thread_id"])).findings == ()
+
+
+async def test_what_does_not_fit_in_small_parts_is_refused(store: ConversationStore):
+    """Nothing is written."""
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    with pytest.raises(BatchTooLargeError, match="smaller batches"):
+        await chat.append([HumanMessage("x" * 400) for _ in range(2_500)])
+    assert (await chat.info()).created_at is None

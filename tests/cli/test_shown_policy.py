@@ -1,0 +1,130 @@
+"""The policy under which commands show views: that of the newest stamp, or the one that ``--policy`` names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from command_line import convstore
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from pymongo import MongoClient
+from test_inspect import Command
+
+from convstore import ConversationStore, HistoryPolicy
+from convstore.cli.options import read_policy
+
+ADA = ("user_id=ada", "thread_id=one")
+SMALL = HistoryPolicy(max_tokens=300, stub_tools="never")
+
+
+@pytest.fixture(scope="module")
+def uri(server_uri: str) -> Iterator[str]:
+    """The address of a store whose application loads small views; in Eve's conversation a call failed."""
+    name = f"convstore_policy_{uuid.uuid4().hex[:8]}"
+    address = server_uri.replace("/?", f"/{name}?")
+
+    async def fill() -> None:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="one")
+            for number in range(6):
+                await chat.append(HumanMessage(f"Question {number}? {'Please explain. ' * 12}"))
+                await chat.append(AIMessage("Yes."), seen=(await chat.load_history(SMALL)).stamp)
+            calls = [{"name": "look_up", "args": {}, "id": "c"}]
+            failed = ToolMessage("Timeout", tool_call_id="c", status="error", id="failed-result")
+            await store.conversation(user_id="eve", thread_id="one").append(
+                [HumanMessage("Q?"), AIMessage("", tool_calls=calls), failed, AIMessage("Sorry.")]
+            )
+
+    asyncio.run(fill())
+    yield address
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(name)
+
+
+def shown(*arguments: str) -> str:
+    """What a command prints that ends well."""
+    result = convstore(*arguments)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def test_the_next_view_is_the_one_that_the_application_loads(uri):
+    """Its policy is that of the newest stamp, and is named."""
+    text = shown("show", *ADA, "--uri", uri, "--view")
+    assert "Policy: max_tokens=300,stub_tools=never." in " ".join(text.split())
+    found = json.loads(shown("show", *ADA, "--uri", uri, "--view", "--json"))
+    assert found["tokens"] <= 300 < found["report"]["tokens_before"]
+    assert (found["policy"]["max_tokens"], found["policy"]["stub_tools"]) == (300, "never")
+    wide = json.loads(shown("show", "user_id=eve", "thread_id=one", "--uri", uri, "--view", "--json"))
+    assert wide["policy"]["max_tokens"] == 32_000
+
+
+def test_a_moment_without_a_stamp_has_the_same_policy(uri):
+    """A stamped one keeps its own, and says that it is exact."""
+    assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "11", "--json"))["policy"]["max_tokens"] == 300
+    assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "12", "--json"))["match"] == "exact"
+
+
+@pytest.mark.parametrize("text", ["max_tokens=200,never_stub=a+b", '{"max_tokens": 200, "never_stub": ["a", "b"]}'])
+def test_another_policy_can_be_named(uri, text):
+    """As pairs or as JSON, for the next call and for a past one; the output can be given back."""
+    for moment in (["--view"], ["--at", "12"]):
+        found = shown("show", *ADA, "--uri", uri, *moment, "--policy", text)
+        assert "Policy: max_tokens=200,never_stub=a+b." in " ".join(found.split())
+        assert "Exactly" not in found
+
+
+@pytest.mark.parametrize(
+    "text", ["max_tokens", "max_tokens=0", "max_token=5", "max_tokens=x", "max_tokens=1,max_tokens=2", "", "{", "[1]"]
+)
+def test_a_policy_that_is_none_is_a_usage_error(uri, text):
+    """It names the mistake, for both commands alike, before anything is opened."""
+    for command in (["show", *ADA, "--view"], ["inspect", "--no-browser"]):
+        result = convstore(*command, "--uri", uri, "--policy", text)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--policy" in result.stderr
+    with pytest.raises(typer.BadParameter):
+        read_policy(text)
+
+
+def test_a_policy_is_for_views(uri):
+    """The log has none."""
+    assert convstore("show", *ADA, "--uri", uri, "--policy", "max_tokens=9").exit_code == 2
+
+
+def test_the_inspector_has_the_policy_of_the_command_line(uri):
+    """By default that of the newest stamp."""
+    for options, named in (
+        ([], "newest answer with a stamp"),
+        (["--policy", "max_tokens=90"], "max_tokens=90, chosen for"),
+    ):
+        command = Command("inspect", "--uri", uri, "--scope", "user_id=ada", *options)
+        try:
+            listing = command.client.get(command.address)
+            path = listing.text.partition('href="/c/')[2].partition('"')[0]
+            assert named in command.client.get(listing.url.join(f"/c/{path}")).text
+        finally:
+            command.end()
+
+
+def test_a_failed_result_is_marked(uri):
+    """Next to its id, in the log and in the view."""
+    for options in ([], ["--view"]):
+        assert "failed-result  failed\n" in shown("show", "user_id=eve", "thread_id=one", "--uri", uri, *options)
+
+
+def test_statistics_obey_the_budget(uri):
+    """A view that would exceed it counts with the budget; the log is not read for it."""
+    full = json.loads(shown("stats", "--uri", uri, "--json"))
+    small = json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "100"))
+    assert full["saved_by_budget"] == 0
+    eve = json.loads(shown("stats", "--uri", uri, "--json", "--scope", "user_id=eve"))
+    in_views = small["tokens"] - small["saved_by_stubs"] - small["saved_by_budget"]
+    assert in_views == 100 + eve["tokens"] - eve["saved_by_stubs"]
+    assert "in views, about" in shown("stats", "--uri", uri, "--max-tokens", "100")

@@ -1,0 +1,74 @@
+"""Everything that a store caches of conversations counts towards its limit."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from counting import STANDING, Commands
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.runtime import cache
+from convstore.summarization import CompactionRule, HeadTailSummarizer
+
+LIMIT = 6_000_000
+
+
+@pytest.fixture
+async def store(
+    client: AsyncMongoClient[dict[str, Any]], database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ConversationStore]:
+    """A store that may cache six megabytes."""
+    monkeypatch.setattr(cache, "_MAXIMUM_BYTES", LIMIT)
+    rule = CompactionRule(max_tokens_before_summary=20_000, max_summary_tokens=9_000, keep_last_turns=1)
+    summarizer = HeadTailSummarizer(rule)
+    store = ConversationStore(
+        client[database_name], clock=STANDING, policy=HistoryPolicy(max_tokens=None), summarizer=summarizer
+    )
+    await store.setup()
+    yield store
+    await store.close()
+
+
+async def with_system(chat: Conversation) -> None:
+    """A long system message, which each view begins with."""
+    await chat.append([SystemMessage(chat.scope["thread_id"] + "rule " * 58_000), HumanMessage("hi"), AIMessage("ho")])
+    for _ in range(2):
+        await chat.append([HumanMessage("hi"), AIMessage("ho")])
+        await chat.load_history()
+
+
+async def with_summary(chat: Conversation) -> None:
+    """A long summary, which each view begins with."""
+    for _ in range(4):
+        await chat.append([HumanMessage("why " * 5_000), AIMessage("so " * 20_000)])
+    assert (await chat.compact(force=True)).status == "done"
+    await chat.load_history()
+
+
+@pytest.mark.parametrize("fill", [with_system, pytest.param(with_summary, marks=pytest.mark.slow)])
+async def test_everything_cached_counts(store: ConversationStore, commands: Commands, fill: Any) -> None:
+    """Two dozen conversations take no more than the limit and what the interpreter adds; the newest ones stay warm."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(24):
+            chat = store.conversation(user_id="large", thread_id=uuid.uuid4().hex)
+            await fill(chat)
+        commands.reset()  # it keeps what was sent
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1.3 * LIMIT
+    with commands.counted():
+        await chat.append([HumanMessage("hi"), AIMessage("ho")])
+        await chat.load_history()
+    assert commands.names == ["find", "insert"]

@@ -1,0 +1,171 @@
+"""The sealer works in the background: it splits a text once, merges it at most twice, and ends without a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from counting import STANDING, Commands
+from langchain_core.messages import AIMessage, HumanMessage
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore
+from convstore.index import part, segment, words
+from convstore.runtime.clock import Clock
+from convstore.search import sealer as sealing
+from convstore.testing.samples import new_id, rag_turn
+
+
+async def sealer_of(store: ConversationStore) -> sealing.Sealer:
+    """Return the sealer of a store."""
+    found = (await store.services()).sealer
+    assert found is not None
+    return found
+
+
+async def test_a_text_is_split_once_and_merged_at_most_twice(database: Any, monkeypatch: pytest.MonkeyPatch):
+    """However often a conversation is sealed."""
+    monkeypatch.setattr(sealing, "_MERGED_AT_ONCE", 3)
+    split, merges = Counter[int](), Counter[int]()
+    adding, merged = part.IndexBuilder.adding, segment.merged
+
+    def counted(self: Any, stored: Any, *rest: Any, **named: Any) -> Any:
+        split[stored.ordinal] += 1
+        return adding(self, stored, *rest, **named)
+
+    def counted_merge(segments: Any, last: Any) -> Any:
+        merges.update(one.message(index).ordinal for one in (*segments, last) for index in range(one.size))
+        return merged(segments, last)
+
+    monkeypatch.setattr(part.IndexBuilder, "adding", counted)
+    monkeypatch.setattr(sealing, "merged", counted_merge)
+    store = ConversationStore(database)
+    await store.setup()
+    chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
+    for number in range(20):
+        await chat.append([HumanMessage(f"orcas {number}", id=new_id()), AIMessage("Yes.", id=new_id())])
+        await sealer.seal(tuple(chat.scope.items()))
+    assert set(split.values()) == {1}
+    assert max(merges.values()) == 2
+    conversation = (await chat.info()).conversation_id
+    segments = await database["search"].find({"conversation": conversation}).to_list(None)
+    assert sorted(one["merges"] for one in segments) == [0, 0, 2, 2]
+    assert len(await chat.search("orcas", limit=50)) == 20
+    await store.close()
+
+
+async def test_sealing_pauses(database: Any):
+    """It waits nine times as long as it works, and never works in a thread."""
+    pauses = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    store = ConversationStore(database, clock=Clock(sleep=sleep))
+    await store.setup()
+    chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
+    for number in range(10):
+        await chat.append(rag_turn(f"{number}: orcas?", words=300))
+    sealer.schedule(*(await cached(store, chat.scope)))
+    await sealer.wait()
+    assert len(pauses) > 5
+    assert min(pauses) >= 0.002 * 9
+    await store.close()
+
+
+async def cached(store: ConversationStore, scope: dict[str, str]) -> Any:
+    """Return scope and id of a conversation."""
+    found = await (await store.services()).reader.find(tuple(scope.items()))
+    assert found is not None
+    return found.key
+
+
+async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
+    server_uri: str, database_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """At whichever pause: the next search seals the rest."""
+    errors = list[Any]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", errors.append)
+    for at in range(0, 12, 2):
+        client = AsyncMongoClient[dict[str, Any]](server_uri)
+        pauses = 0
+
+        async def sleep(_: float, client: Any = client, at: int = at) -> None:
+            nonlocal pauses
+            pauses += 1
+            await asyncio.sleep(0)
+            if pauses == at:
+                await client.close()
+
+        store = ConversationStore(client[database_name], clock=Clock(sleep=sleep))
+        await store.setup()
+        chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
+        for number in range(8):
+            await chat.append(rag_turn(f"{number}: orcas?", words=300))
+        sealer.schedule(*(await cached(store, chat.scope)))
+        if at == 0:
+            await asyncio.sleep(0)
+            await client.close()
+        await sealer.wait()
+        await client.close()
+    assert errors == []
+    assert caplog.records == []
+
+
+async def test_a_search_across_leaves_the_conversation_cache_alone(
+    client: AsyncMongoClient[dict[str, Any]], commands: Commands, database_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """However many conversations it reads, the next append of one in use is one command."""
+    monkeypatch.setattr("convstore.runtime.cache._MAXIMUM_CONVERSATIONS", 3)
+    store = ConversationStore(client[database_name], clock=STANDING)
+    await store.setup()
+    user = new_id()
+    chats = [store.conversation(user_id=user, thread_id=str(number)) for number in range(6)]
+    for chat in chats:
+        await chat.append([HumanMessage("orcas", id=new_id())])
+    await chats[-1].append([AIMessage("Yes.", id=new_id())])
+    assert len((await store.search("orcas", user_id=user)).conversations) == 6
+    with commands.counted():
+        await chats[-1].append([HumanMessage("And seals?", id=new_id())])
+    assert commands.names == ["insert"]
+    await store.close()
+
+
+async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytest.MonkeyPatch):
+    """The others wait, so that their memory is bounded."""
+    store = ConversationStore(database)
+    await store.setup()
+    user = new_id()
+    await store.conversation(user_id=user, thread_id="t").append([HumanMessage("orcas", id=new_id())])
+    across = (await store.services()).across
+    running, most, read = 0, 0, across._read
+
+    async def counted(search: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        found = await read(search)
+        running -= 1
+        return found
+
+    monkeypatch.setattr(across, "_read", counted)
+    results = await asyncio.gather(*(store.search("orcas", user_id=user) for _ in range(7)))
+    assert [len(one.conversations) for one in results] == [1] * 7
+    assert most == 2
+    await store.close()
+
+
+async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(monkeypatch: pytest.MonkeyPatch):
+    """Not only with a number of ours."""
+    assert words._fingerprint() == words.ANALYZER
+    words._cached_terms.cache_clear()
+    stemmed = words._stemmed
+    with monkeypatch.context() as patched:
+        patched.setattr(words, "_stemmed", lambda word, language: {"news": "new"}.get(word, stemmed(word, language)))
+        assert words._fingerprint() != words.ANALYZER
+    words._cached_terms.cache_clear()
+    assert words._fingerprint() == words.ANALYZER
