@@ -69,14 +69,17 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
         conversation = stored_text(document["conversation"])
         if document["_id"] != state_id(conversation):
             raise ValueError("the key does not match the conversation")
+        newest, versions = stored_text(document.get("newest", "")), stored_number(document.get("versions", 0))
+        if bool(newest) != bool(versions):
+            raise ValueError("its newest summary and their number do not agree")
         return State(
             conversation,
             utc(document["at"]),
             revision=stored_number(document["revision"]),
             summary=summary,
-            newest=stored_text(document.get("newest", "")),
+            newest=newest,
             aside=stored_text(document.get("aside", "")),
-            versions=stored_number(document.get("versions", 0)),
+            versions=versions,
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
             starts=starts_in(document),

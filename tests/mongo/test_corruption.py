@@ -206,7 +206,8 @@ class Damage:
             return f"raises {error!r}"
         if shown == self.right[name]:
             return "right"
-        return "named" if "The store cannot answer now: document " in shown else "other"
+        is_row = f"document {document['_id']!r} in the collection" in shown.replace("\\'", "'")
+        return "named" if is_row or "The store cannot answer now: document " in shown else "other"
 
     def is_named(self, document: dict[str, Any], named: str) -> bool:
         """Return True if an error names the document, or one that refers to it."""
