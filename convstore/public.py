@@ -1,142 +1,57 @@
-"""The names that users import from ``convstore``, all of them.
+"""The names that users import from ``convstore``: what they type every day.
 
-``convstore`` imports this module when one of the names is first used, so that the command line starts fast.
+``convstore`` imports this module when one of the names is first used, so that the command line starts fast. All errors
+are in `convstore.exceptions`, and all types of results in `convstore.types`.
 """
 
 from __future__ import annotations
 
 from convstore.conversation import Conversation
 from convstore.exceptions import (
-    BatchTooLargeError,
-    BrokenLogError,
     ConflictError,
-    ContentConflictError,
     ConversationDeletedError,
     ConvstoreError,
-    CorruptDocumentError,
     HistoryDivergedError,
-    InvalidCursorError,
     InvalidInputError,
-    InvalidMessageError,
-    InvalidScopeError,
-    MalformedChainError,
-    MessageRewoundError,
-    MissingExtraError,
-    NotSetUpError,
-    OlderCheckpointError,
-    ResentHistoryError,
-    SchemaVersionError,
-    SourceIdClashError,
-    StoreClosedError,
-    StoreError,
     StoreUnavailableError,
-    SummaryError,
-    SyncUnsupportedError,
-    TooManyIdsError,
-    TurnConflictError,
-    UnencodableError,
-    UnknownMessageError,
-    UntrustedMessageError,
 )
-from convstore.messages.tokens import TokenCounter
-from convstore.messages.values import Omitted
 from convstore.sources.prompt import SOURCES_PROMPT, sources_prompt
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import number_sources, retrieve_previous_sources_tool, search_conversations_tool
-from convstore.values.models import (
+from convstore.types import (
     Compaction,
     ConversationInfo,
-    ConversationPage,
     History,
-    HistoryReport,
-    MessagePreview,
-    PastView,
     Receipt,
     Source,
     SourcePage,
     StoredMessage,
-    Summary,
     ToolRecord,
     Turn,
 )
 from convstore.values.policy import HistoryPolicy
-from convstore.values.reports import (
-    ConversationHits,
-    ErasureReceipt,
-    Finding,
-    Growth,
-    Migration,
-    SearchHit,
-    SearchResult,
-    StoreStats,
-    VerifyReport,
-)
-from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
 from convstore.view.render import get_conversational_history
 
 __all__ = [
     "SOURCES_PROMPT",
-    "BatchTooLargeError",
-    "BrokenLogError",
     "Compaction",
     "ConflictError",
-    "ContentConflictError",
     "Conversation",
     "ConversationDeletedError",
-    "ConversationHits",
     "ConversationInfo",
-    "ConversationPage",
     "ConversationStore",
     "ConvstoreError",
-    "CorruptDocumentError",
-    "ErasureReceipt",
-    "Finding",
-    "Growth",
     "History",
     "HistoryDivergedError",
     "HistoryPolicy",
-    "HistoryReport",
-    "InvalidCursorError",
     "InvalidInputError",
-    "InvalidMessageError",
-    "InvalidScopeError",
-    "MalformedChainError",
-    "MessagePreview",
-    "MessageRewoundError",
-    "Migration",
-    "MissingExtraError",
-    "NotSetUpError",
-    "OlderCheckpointError",
-    "Omitted",
-    "PastView",
     "Receipt",
-    "ResentHistoryError",
-    "SchemaVersionError",
-    "SearchHit",
-    "SearchResult",
     "Source",
-    "SourceIdClashError",
     "SourcePage",
-    "StoreClosedError",
-    "StoreError",
-    "StoreStats",
     "StoreUnavailableError",
     "StoredMessage",
-    "Summary",
-    "SummaryError",
-    "SyncUnsupportedError",
-    "TokenCounter",
-    "TooManyIdsError",
     "ToolRecord",
     "Turn",
-    "TurnConflictError",
-    "TurnOutline",
-    "UnencodableError",
-    "UnknownMessageError",
-    "UntrustedMessageError",
-    "VerifyReport",
-    "ViewReason",
-    "ViewStamp",
     "get_conversational_history",
     "number_sources",
     "retrieve_previous_sources_tool",

@@ -15,8 +15,9 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from pymongo import AsyncMongoClient
 
-from convstore import ConversationStore, HistoryPolicy, PastView
+from convstore import ConversationStore, HistoryPolicy
 from convstore.messages.encoding import digest_of_messages
+from convstore.types import PastView
 from convstore.values.stamps import ViewStamp
 
 

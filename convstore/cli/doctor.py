@@ -15,7 +15,8 @@ from convstore.exceptions import NotSetUpError
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
-    from convstore import ConversationStore, Finding, VerifyReport
+    from convstore import ConversationStore
+    from convstore.types import Finding, VerifyReport
 
 FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""

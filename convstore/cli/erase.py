@@ -13,7 +13,7 @@ from convstore.cli.progress import Advance, count_for, progress
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
-    from convstore import ErasureReceipt
+    from convstore.types import ErasureReceipt
 
 
 def erase_command(

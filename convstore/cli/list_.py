@@ -13,7 +13,7 @@ from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, ope
 from convstore.cli.output import compact, in_pager, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
-    from convstore import ConversationPage
+    from convstore.types import ConversationPage
 
 
 def list_command(

@@ -14,7 +14,7 @@ from convstore.cli.output import new_table, plain, run, screen, write_json
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
-    from convstore import Migration
+    from convstore.types import Migration
 
 
 def migrate_command(

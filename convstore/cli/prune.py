@@ -15,7 +15,7 @@ from convstore.cli.progress import progress
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
-    from convstore import ErasureReceipt
+    from convstore.types import ErasureReceipt
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

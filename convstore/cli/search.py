@@ -13,7 +13,7 @@ from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, ope
 from convstore.cli.output import in_pager, number_of, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
-    from convstore import SearchResult
+    from convstore.types import SearchResult
 
 
 def search_command(

@@ -19,7 +19,8 @@ from convstore.exceptions import InvalidInputError
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-    from convstore import Conversation, ConversationStore, PastView, Source, StoredMessage, ViewReason, ViewStamp
+    from convstore import Conversation, ConversationStore, Source, StoredMessage
+    from convstore.types import PastView, ViewReason, ViewStamp
     from convstore.values.policy import HistoryPolicy
 
 _PAGE_TOKENS = 16_000
@@ -123,7 +124,7 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
         InvalidInputError: The text begins like a stamp and is none, or the log ends before the message.
         UnknownMessageError: There is no such message.
     """
-    from convstore import ViewStamp  # noqa: PLC0415 - loads pydantic
+    from convstore.types import ViewStamp  # noqa: PLC0415 - loads pydantic
 
     if text.startswith("{"):
         try:

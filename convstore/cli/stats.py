@@ -13,7 +13,7 @@ from convstore.values.addresses import safe_address
 from convstore.values.policy import HistoryPolicy
 
 if TYPE_CHECKING:
-    from convstore import Growth, StoreStats
+    from convstore.types import Growth, StoreStats
 
 _MOST_DAYS = 14
 

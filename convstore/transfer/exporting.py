@@ -21,15 +21,14 @@ from convstore import (
     ConversationStore,
     ConvstoreError,
     InvalidInputError,
-    InvalidScopeError,
-    StoreError,
     StoreUnavailableError,
-    Summary,
 )
 from convstore.conversation.log import LogMessage, RewoundOrdinals
+from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
+from convstore.types import Summary
 from convstore.values.scope import check_number, check_partial_scope
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]

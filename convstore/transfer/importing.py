@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from convstore import (
-    BatchTooLargeError,
     Conversation,
     ConversationStore,
     ConvstoreError,
     InvalidInputError,
-    InvalidScopeError,
-    MessageRewoundError,
-    NotSetUpError,
     Receipt,
     StoreUnavailableError,
 )
+from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule

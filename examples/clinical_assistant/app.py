@@ -36,9 +36,8 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
     Turn,
-    TurnConflictError,
-    UnknownMessageError,
 )
+from convstore.exceptions import TurnConflictError, UnknownMessageError
 
 __all__ = ["app_from_environment", "create_app"]
 

@@ -22,12 +22,11 @@ from convstore import (
     Conversation,
     ConversationStore,
     InvalidInputError,
-    StoreError,
     StoreUnavailableError,
     Turn,
-    UnknownMessageError,
     number_sources,
 )
+from convstore.exceptions import StoreError, UnknownMessageError
 
 __all__ = ["PROMPT", "AgentState", "Assistant", "answer_of", "error_of"]
 

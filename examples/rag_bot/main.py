@@ -21,7 +21,8 @@ import rag_models as scripted
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
-from convstore import Conversation, ConversationStore, MissingExtraError
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import MissingExtraError
 from convstore.summarization import RunningSummarizer
 
 INSTALL = {"langgraph": "'convstore[langgraph]'", "bm25s": "bm25s"}

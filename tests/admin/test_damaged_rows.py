@@ -11,9 +11,10 @@ from bson.raw_bson import RawBSONDocument
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
-from convstore import ConversationStore, ConvstoreError, CorruptDocumentError
+from convstore import ConversationStore, ConvstoreError
 from convstore.cli import list_
 from convstore.cli.output import screen
+from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector import inspector
 from convstore.testing.samples import new_id
 from convstore.transfer import export_conversations

@@ -19,20 +19,16 @@ from counting import STANDING, Commands
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
-from convstore import (
-    ConversationStore,
-    CorruptDocumentError,
-    ErasureReceipt,
-    InvalidInputError,
-    StoreUnavailableError,
-)
+from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.admin import retention
+from convstore.exceptions import CorruptDocumentError
 from convstore.mongo import collection
 from convstore.mongo.log import Log
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
+from convstore.types import ErasureReceipt
 from convstore.values.policy import CompactionRule
 
 CRASH = Path(__file__).with_name("retention_crash.py")

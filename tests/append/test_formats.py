@@ -22,8 +22,9 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from convstore import ConversationStore, InvalidInputError, InvalidMessageError
+from convstore import ConversationStore, InvalidInputError
 from convstore.append.inputs import normalize_messages
+from convstore.exceptions import InvalidMessageError
 from convstore.messages.tool_calls import MISSING_TEXT, calls_of, check_pairing, pair
 from convstore.testing import same_messages
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore import BatchTooLargeError, ConversationStore, HistoryPolicy
+from convstore import ConversationStore, HistoryPolicy
+from convstore.exceptions import BatchTooLargeError
 
 NOISE = random.Random(7)
 

@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import (
-    Conversation,
-    ConversationStore,
-    HistoryDivergedError,
-    InvalidInputError,
-    ResentHistoryError,
-    UntrustedMessageError,
-)
+from convstore import Conversation, ConversationStore, HistoryDivergedError, InvalidInputError
+from convstore.exceptions import ResentHistoryError, UntrustedMessageError
 
 
 @pytest.fixture

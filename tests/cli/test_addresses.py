@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from properties import STRIDE, sampled
 from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTimeoutError
 
-from convstore import ConversationStore, InvalidInputError, StoreError, StoreUnavailableError
+from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.cli.commands import app
 from convstore.cli.import_ import Source
 from convstore.cli.replay.replay import Replay
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
+from convstore.exceptions import StoreError
 from convstore.mongo.driver import driver_errors, open_client, reason_of
 from convstore.values.addresses import is_address, safe_address, without_addresses
 

@@ -28,19 +28,9 @@ from properties import examples
 from pymongo import AsyncMongoClient
 from test_compaction import Made, Model, hidden
 
-from convstore import (
-    ContentConflictError,
-    Conversation,
-    ConversationStore,
-    History,
-    HistoryPolicy,
-    InvalidInputError,
-    MessageRewoundError,
-    Receipt,
-    SourceIdClashError,
-    UnknownMessageError,
-)
+from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError, Receipt
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
+from convstore.exceptions import ContentConflictError, MessageRewoundError, SourceIdClashError, UnknownMessageError
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing, pair, without_orphans

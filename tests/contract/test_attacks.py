@@ -15,17 +15,10 @@ from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 from pymongo.errors import BulkWriteError
 
-from convstore import (
-    Conversation,
-    ConversationStore,
-    CorruptDocumentError,
-    HistoryPolicy,
-    StoreClosedError,
-    StoreError,
-    StoreUnavailableError,
-)
+from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
 from convstore.append import rewinder
 from convstore.devserver import DevServer
+from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreError
 from convstore.runtime import background, clock
 from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn, same_messages

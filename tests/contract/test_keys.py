@@ -7,7 +7,8 @@ import warnings
 import pytest
 from langchain_core.messages import HumanMessage
 
-from convstore import ConversationStore, InvalidInputError, InvalidScopeError, NotSetUpError
+from convstore import ConversationStore, InvalidInputError
+from convstore.exceptions import InvalidScopeError, NotSetUpError
 from convstore.testing.samples import new_id, rag_turn
 
 KEYS = ("user_id", "course_id")

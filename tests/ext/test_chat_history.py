@@ -18,9 +18,9 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import tool
 from pymongo import AsyncMongoClient
 
-from convstore import ContentConflictError, ConversationStore, HistoryPolicy, InvalidScopeError, SyncUnsupportedError
+from convstore import ConversationStore, HistoryPolicy
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, SyncUnsupportedError
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories, with_message_history
 from convstore.testing.samples import new_id, rag_turn, same_messages
 

@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from convstore import ContentConflictError, ConversationStore
+from convstore import ConversationStore
+from convstore.exceptions import ContentConflictError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.results import is_evicted
 

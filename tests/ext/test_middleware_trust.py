@@ -13,7 +13,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 
-from convstore import ContentConflictError, ConversationStore, ConvstoreError, InvalidInputError, UntrustedMessageError
+from convstore import ConversationStore, ConvstoreError, InvalidInputError
+from convstore.exceptions import ContentConflictError, UntrustedMessageError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.messages.encoding import digest_of_messages
 

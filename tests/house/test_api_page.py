@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pymongo import AsyncMongoClient
 
 import convstore
-from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
+from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, types
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 
@@ -163,13 +163,13 @@ def test_every_option_is_documented(options):
 
 
 def test_every_field_of_every_value_is_documented():
-    """Of all models that ``convstore`` exports, in order and with types; what is computed from other fields, too."""
+    """Of all models in `convstore.types`, in order and with types; what is computed from other fields, too."""
     listed: dict[str, list[tuple[str, ...]]] = {}
     current: list[tuple[str, ...]] = []
     for value, field, type_, _ in rows("value"):
         current = listed.setdefault(codes(value)[0], []) if value else current
         current.append((*codes(field), *codes(type_)))
-    exported = {name: getattr(convstore, name) for name in convstore.__all__}
+    exported = {name: getattr(types, name) for name in types.__all__}
     models = {name: one for name, one in exported.items() if inspect.isclass(one) and issubclass(one, BaseModel)}
     assert listed == {name: list(types_of(model).items()) for name, model in models.items()}
 

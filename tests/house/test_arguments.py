@@ -16,12 +16,12 @@ from convstore import (
     ConversationStore,
     HistoryPolicy,
     InvalidInputError,
-    InvalidScopeError,
     StoreUnavailableError,
     number_sources,
     retrieve_previous_sources_tool,
 )
 from convstore.admin.retention import Retention
+from convstore.exceptions import InvalidScopeError
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import load_node

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import convstore
-from convstore import summarization
+from convstore import exceptions, summarization
 from convstore.sources import detection
 from convstore.tools import retrieval
 
@@ -46,7 +45,7 @@ def test_the_names_of_summaries_are_ours():
     """Classes and functions that the page names can be imported."""
     named = set(re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", PAGES["summaries.md"])) - {"SummaryError"}
     assert {"RunningSummary", "SummarizationNode", "asummarize_messages"} <= named <= set(summarization.__all__)
-    assert {"SummaryError", "InvalidInputError", "ConvstoreError"} <= set(convstore.__all__)
+    assert {"SummaryError", "InvalidInputError", "ConvstoreError"} <= set(exceptions.__all__)
 
 
 def test_the_arguments_of_the_tool_are_those_documented():

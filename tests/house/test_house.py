@@ -23,7 +23,7 @@ FLOORS = (
     ("admin", "append", "readback", "search", "verify", "view"),
     ("compaction", "tools"),
     ("conversation", "store"),
-    ("", "ext", "public", "testing", "transfer"),
+    ("", "ext", "public", "testing", "transfer", "types"),
     ("__main__", "cli"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

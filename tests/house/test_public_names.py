@@ -14,14 +14,14 @@ from types import ModuleType
 import pytest
 
 import convstore
-from convstore import exceptions, summarization
+from convstore import exceptions, summarization, types
 
 PACKAGE = Path(__file__).parents[2] / "convstore"
 FOR_USERS = {
     *("convstore", "convstore.chain", "convstore.ext.inspector", "convstore.ext.langchain", "convstore.ext.langgraph"),
     *("convstore.cli", "convstore.conversation", "convstore.store", "convstore.summarization", "convstore.transfer"),
     *("convstore.devserver", "convstore.exceptions", "convstore.ext.chat_history", "convstore.ext.run_scope"),
-    *("convstore.messages.tokens", "convstore.public"),
+    *("convstore.messages.tokens", "convstore.public", "convstore.types"),
 }
 """Packages and modules that users import from, and the two that `convstore` has its main classes from."""
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
@@ -94,13 +94,22 @@ def test_all_is_where_users_import_from():
 
 
 def test_all_is_complete():
-    """``__all__`` has every public name that a module defines; only packages and `convstore.public` name others."""
+    """``__all__`` has every public name that a module defines; only packages and the two facades name others."""
     defined = {name: defined_in(modules()[name]) for name in named_by()}
     named = {name: set(names) for name, names in named_by().items()}
     assert {name: missing for name in defined if (missing := defined[name] - named[name])} == {}
-    alone = {name for name in named if not hasattr(modules()[name], "__path__")} - {"convstore.public"}
+    alone = {name for name in named if not hasattr(modules()[name], "__path__")} - {
+        "convstore.public",
+        "convstore.types",
+    }
     taken = {name: named[name] - defined[name] for name in alone}
     assert {name: others for name, others in taken.items() if others} == {}
+
+
+def test_the_package_has_what_is_typed_every_day():
+    """All else is in a module whose name says what is there."""
+    assert len(convstore.__all__) == 24
+    assert {name for name in types.__all__ if hasattr(convstore, name)} < set(convstore.__all__)
 
 
 def test_the_package_shows_what_it_names():
@@ -138,11 +147,11 @@ def test_every_module_says_what_it_is_for():
     assert [name for name, module in modules().items() if not re.match(r"[^.]{10,}[.:]", module.__doc__ or "")] == []
 
 
-def test_every_error_is_drawn_and_exported():
-    """The tree in the docstring of `convstore.exceptions` is the tree of its classes, and users can import each."""
+def test_every_error_is_drawn():
+    """The tree in the docstring of `convstore.exceptions` is the tree of its classes, and `convstore` has six."""
     bases = {name: getattr(exceptions, name).__bases__[0].__name__ for name in exceptions.__all__}
     assert drawn_tree(str(exceptions.__doc__)) == {**bases, "ConvstoreError": None}
-    assert set(exceptions.__all__) <= set(convstore.__all__)
+    assert len({name for name in convstore.__all__ if name in exceptions.__all__}) == 6
 
 
 def test_builtin_bases_are_drawn():

@@ -11,8 +11,8 @@ from counting import Commands, cold
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
-from convstore import BrokenLogError, Conversation, ConversationStore
-from convstore.exceptions import StoreUnavailableError
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import BrokenLogError, StoreUnavailableError
 from convstore.runtime import log_reader as reader
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer

@@ -21,8 +21,9 @@ from properties import STRIDE
 from pymongo import AsyncMongoClient
 from pymongo.errors import DuplicateKeyError
 
-from convstore import Conversation, ConversationStore, ConvstoreError, CorruptDocumentError, HistoryPolicy
+from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
+from convstore.exceptions import CorruptDocumentError
 from convstore.messages.compression import CHUNK_BYTES, decompress
 from convstore.messages.values import Codec
 from convstore.testing import rag_turn, same_messages

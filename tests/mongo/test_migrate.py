@@ -16,7 +16,8 @@ from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient, MongoClient
 
-from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError
+from convstore import ConversationStore, StoreUnavailableError
+from convstore.exceptions import NotSetUpError, SchemaVersionError
 from convstore.mongo import driver
 from convstore.mongo import migrator as migrate
 from convstore.mongo.indexes import Index, indexes_for

@@ -13,7 +13,8 @@ from langchain_core.messages import HumanMessage
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 
-from convstore import ConversationStore, InvalidScopeError, StoreError
+from convstore import ConversationStore
+from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.mongo import collection
 from convstore.mongo.collection import Collection
 from convstore.mongo.driver import Driver

@@ -10,7 +10,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 
-from convstore import ConversationStore, StoreError
+from convstore import ConversationStore
+from convstore.exceptions import StoreError
 from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.clock import Clock

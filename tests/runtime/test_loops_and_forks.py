@@ -13,7 +13,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 from pymongo import AsyncMongoClient
 
-from convstore import ConversationStore, StoreError
+from convstore import ConversationStore
+from convstore.exceptions import StoreError
 
 CROWD = 12
 FORKED = """

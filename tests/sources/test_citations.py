@@ -28,7 +28,8 @@ from mongomock_motor import AsyncMongoMockClient
 from properties import examples
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore, MessageRewoundError, Receipt, Source, SourceIdClashError
+from convstore import Conversation, ConversationStore, Receipt, Source
+from convstore.exceptions import MessageRewoundError, SourceIdClashError
 from convstore.messages.text import fold
 from convstore.readback import pager
 from convstore.readback.text_search import matches

@@ -15,7 +15,8 @@ from langchain_tests.unit_tests import ToolsUnitTests
 from langgraph.types import Command
 from mongomock_motor import AsyncMongoMockClient
 
-from convstore import Conversation, ConversationStore, InvalidInputError, Source, SyncUnsupportedError, number_sources
+from convstore import Conversation, ConversationStore, InvalidInputError, Source, number_sources
+from convstore.exceptions import SyncUnsupportedError
 
 
 @pytest.fixture

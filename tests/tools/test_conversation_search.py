@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from convstore import ConversationStore, InvalidInputError, InvalidScopeError, search_conversations_tool
+from convstore import ConversationStore, InvalidInputError, search_conversations_tool
+from convstore.exceptions import InvalidScopeError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.testing.samples import rag_turn
 

@@ -14,14 +14,8 @@ from langchain_tests.unit_tests import ToolsUnitTests
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 
-from convstore import (
-    SOURCES_PROMPT,
-    ConversationStore,
-    SourcePage,
-    StoreUnavailableError,
-    SyncUnsupportedError,
-    sources_prompt,
-)
+from convstore import SOURCES_PROMPT, ConversationStore, SourcePage, StoreUnavailableError, sources_prompt
+from convstore.exceptions import SyncUnsupportedError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.readback.request import ReadBack, Request
 from convstore.testing import rag_turn

@@ -31,8 +31,9 @@ from pymongo import AsyncMongoClient, MongoClient
 from strategies import messages as any_message
 from strategies import same
 
-from convstore import ConversationStore, HistoryPolicy, InvalidInputError, NotSetUpError, StoreUnavailableError
+from convstore import ConversationStore, HistoryPolicy, InvalidInputError, StoreUnavailableError
 from convstore.conversation import Conversation
+from convstore.exceptions import NotSetUpError
 from convstore.mongo.driver import open_client
 from convstore.testing.restoring import restore, saved, talk
 from convstore.testing.samples import SHARED_FIXTURES, new_id, passages, rag_turn, same_messages

@@ -26,9 +26,10 @@ from langchain_core.messages import (
 )
 from strategies import messages, same, values
 
-from convstore import InvalidInputError, InvalidScopeError
+from convstore import InvalidInputError
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.log import LogMessage
+from convstore.exceptions import InvalidScopeError
 from convstore.messages.encoding import encode_message, fields_of
 from convstore.messages.values import Codec, Kind
 from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file

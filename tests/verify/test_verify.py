@@ -15,7 +15,8 @@ from counting import STANDING
 from langchain_core.messages import AIMessage, HumanMessage
 from properties import STRIDE
 
-from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
+from convstore import ConversationStore
+from convstore.exceptions import SchemaVersionError
 from convstore.mongo import inspection
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
@@ -23,6 +24,7 @@ from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
+from convstore.types import Finding, VerifyReport
 from convstore.verify import verifier
 from convstore.verify.findings import Findings
 from convstore.verify.schema import SchemaCheck

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import ConversationStore, CorruptDocumentError, HistoryPolicy, InvalidInputError, UnknownMessageError
+from convstore import ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.exceptions import CorruptDocumentError, UnknownMessageError
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.stamps import write_stamp

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-from convstore import InvalidInputError, InvalidScopeError
+from convstore import InvalidInputError
+from convstore.exceptions import InvalidScopeError
 from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
 from convstore.ext.inspector.security import scope_for
 from convstore.testing.samples import new_id, rag_turn

@@ -9,9 +9,10 @@ import pytest
 from conftest import text_in
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError, ViewStamp
+from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
+from convstore.types import ViewStamp
 
 SMALL = HistoryPolicy(max_tokens=400, stub_tools="never")
 
