@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from canary import Address, Canary, sign_up
 from counting import Commands
+from fixture_types import Client
 from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient, MongoClient
 
@@ -80,7 +81,7 @@ def database_name(server_uri: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-async def pymongo_client(server_uri: str, database_name: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+async def pymongo_client(server_uri: str, database_name: str) -> AsyncIterator[Client]:
     """A client that all tests share; the database of this run is set up."""
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
         await ConversationStore(client[database_name]).setup()
@@ -95,7 +96,7 @@ def commands() -> Commands:
 
 
 @pytest.fixture(scope="session")
-async def client(server_uri: str, database_name: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+async def client(server_uri: str, database_name: str) -> AsyncIterator[Client]:
     """A client whose commands are counted; one for all tests, as connecting and logging in takes time."""
     async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[_COMMANDS]) as client:
         await ConversationStore(client[database_name]).setup()
@@ -103,13 +104,13 @@ async def client(server_uri: str, database_name: str) -> AsyncIterator[AsyncMong
 
 
 @pytest.fixture
-def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+def database(pymongo_client: Client, database_name: str) -> Any:
     """The database of this run, which tests share: each has a scope of its own."""
     return pymongo_client[database_name]
 
 
 @pytest.fixture
-async def own_database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+async def own_database(pymongo_client: Client, database_name: str) -> AsyncIterator[Any]:
     """A database for one test, dropped after it."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     yield pymongo_client[name]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from bson import json_util
 from first_format import FILE, KEYS, RULE, SCOPES, batches, dump
+from fixture_types import Client
 from langchain_core.messages import HumanMessage
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo import migrator as migrate
@@ -56,9 +56,7 @@ async def shape(database: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_migrated_schema_equals_a_fresh_one(
-    old: Any, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
-) -> None:
+async def test_a_migrated_schema_equals_a_fresh_one(old: Any, pymongo_client: Client, database_name: str) -> None:
     """Collections, options and indexes: a change of the schema without a migration ends here."""
     await ConversationStore(old, scope_keys=KEYS).setup()
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
@@ -72,7 +70,7 @@ async def test_a_migrated_schema_equals_a_fresh_one(
 @pytest.mark.parametrize("first", range(len(discover())))
 async def test_the_way_does_not_matter(
     own_database: Any,
-    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    pymongo_client: Client,
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
     first: int,

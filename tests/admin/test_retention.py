@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
@@ -81,7 +82,7 @@ async def documents(database: Any) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["erase", "prune"])
-async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call):
+async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: str, call: str) -> None:
     """At whatever write it dies: calling again removes all that is left, and the second sweep leaves nothing."""
     points = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 17, 20]
     for point in points:
@@ -113,7 +114,7 @@ async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call)
     assert (await store.verify()).ok
 
 
-async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
+async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_uri: str) -> None:
     """Users return to conversations that a policy is about to end; every acknowledged append stays."""
     await fill(database, "ada", conversations=16, turns=1)
     await fill(database, "eve", conversations=5, turns=1)  # nobody comes back to these
@@ -144,7 +145,7 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
     assert (await store.verify()).findings == ()
 
 
-async def test_erasures_race_with_writers_and_each_other(database):
+async def test_erasures_race_with_writers_and_each_other(database: Any) -> None:
     """Writers go on while their user is erased again and again: what is left is whole, and a last one takes it."""
     stores = [ConversationStore(database) for _ in range(4)]
 
@@ -162,7 +163,7 @@ async def test_erasures_race_with_writers_and_each_other(database):
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
-async def test_a_summary_that_comes_after_the_end_is_not_kept(database):
+async def test_a_summary_that_comes_after_the_end_is_not_kept(database: Any) -> None:
     """A summarizer may take longer than the tombstone stays."""
 
     async def slow(messages: Any, summary: str | None) -> str:
@@ -178,7 +179,9 @@ async def test_a_summary_that_comes_after_the_end_is_not_kept(database):
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
-async def test_a_huge_conversation_goes_in_pieces(database, client, commands, monkeypatch):
+async def test_a_huge_conversation_goes_in_pieces(
+    database: Any, client: Client, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No command removes more than a part of it, so none outlasts the wait for its answer."""
     monkeypatch.setattr(collection, "_DELETED_AT_ONCE", 10)
     await fill(database, "ada", conversations=1, turns=35)
@@ -191,7 +194,7 @@ async def test_a_huge_conversation_goes_in_pieces(database, client, commands, mo
     assert len(log) == 9  # the state goes first, alone
 
 
-async def test_the_cost_of_an_end(database, client, commands: Commands):
+async def test_the_cost_of_an_end(database: Any, client: Client, commands: Commands) -> None:
     """Fourteen commands and three more for the sweep, whatever the conversation holds; none reads a document whole."""
     await fill(database, "ada", conversations=1, turns=20)
     store = ConversationStore(client[database.name])
@@ -202,7 +205,7 @@ async def test_the_cost_of_an_end(database, client, commands: Commands):
     assert commands.bytes < 2_100
 
 
-async def test_a_damaged_tail_does_not_keep_the_others(database):
+async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
     """A conversation without a readable date stays and is named in the error; all others end."""
     await fill(database, "ada", conversations=3, turns=1)
     head = await database["heads"].find_one({"scope.thread_id": "t1"})
@@ -216,7 +219,7 @@ async def test_a_damaged_tail_does_not_keep_the_others(database):
     assert (await store.erase(user_id="ada")).conversations == 1
 
 
-async def test_many_ends_are_swept_at_once(database, monkeypatch):
+async def test_many_ends_are_swept_at_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tombstones than are read together do not wait for as many minutes."""
     monkeypatch.setattr(retention, "_BATCH", 10)
     store = ConversationStore(database)
@@ -228,7 +231,7 @@ async def test_many_ends_are_swept_at_once(database, monkeypatch):
     assert (await documents(database))["heads"] == 0
 
 
-async def test_a_damaged_tombstone_does_not_stop_the_sweep(database):
+async def test_a_damaged_tombstone_does_not_stop_the_sweep(database: Any) -> None:
     """Its key says what it is of."""
     heads = database["heads"]
     past = datetime.now(UTC) - timedelta(seconds=1)
@@ -238,7 +241,7 @@ async def test_a_damaged_tombstone_does_not_stop_the_sweep(database):
     assert await heads.count_documents({}) == 0
 
 
-async def test_what_a_cut_link_delivers_late_is_removed(database):
+async def test_what_a_cut_link_delivers_late_is_removed(database: Any) -> None:
     """A tombstone outlasts the second sweep: a command that its caller gave up may arrive after it."""
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -252,7 +255,7 @@ async def test_what_a_cut_link_delivers_late_is_removed(database):
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
-async def test_a_dry_run_removes_nothing(database):
+async def test_a_dry_run_removes_nothing(database: Any) -> None:
     """Not even what is left of a conversation that ended, though its sweep is due; the erasure then takes it."""
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -267,7 +270,7 @@ async def test_a_dry_run_removes_nothing(database):
     assert (await later.erase(user_id="ada")).entries == 1
 
 
-async def test_progress_is_reported_after_each_batch(database, monkeypatch):
+async def test_progress_is_reported_after_each_batch(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The receipt so far; the last one is the result."""
     monkeypatch.setattr(retention, "_BATCH", 2)
     store = ConversationStore(database, clock=at(datetime.now(UTC) - OLD))
@@ -281,7 +284,7 @@ async def test_progress_is_reported_after_each_batch(database, monkeypatch):
     assert (seen[2], seen[5]) == (counted, erased)
 
 
-async def test_what_the_longest_append_writes_late_is_swept(database):
+async def test_what_the_longest_append_writes_late_is_swept(database: Any) -> None:
     """It began with an id known for ten seconds, took its minute, and its insert another five after that."""
     now = datetime.now(UTC)
     chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
@@ -294,7 +297,7 @@ async def test_what_the_longest_append_writes_late_is_swept(database):
     assert (await documents(database))["log"] == 0
 
 
-async def test_a_tombstone_next_to_an_active_head_removes_nothing(database):
+async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any) -> None:
     """A prune that lost to a writer leaves a tombstone; sweeps remove it, and nothing of the conversation."""
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -315,7 +318,7 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database):
     assert set((await documents(database)).values()) == {0}
 
 
-async def test_a_tombstone_without_its_head_removes_what_came_late(database):
+async def test_a_tombstone_without_its_head_removes_what_came_late(database: Any) -> None:
     """Both sweeps remove entries that an append in flight added; the tombstone stays until the second."""
     chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
     await chat.append(HumanMessage("hi"))
@@ -349,7 +352,7 @@ async def due_conversations(database: Any, number: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["append", "load", "delete"])
-async def test_no_call_waits_for_a_sweep(database, client, commands: Commands, call):
+async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands: Commands, call: str) -> None:
     """With many due, a call awaits the commands that it awaits with none; a task of its own then sweeps all."""
     counts = list[int]()
     for due in (0, 60):
@@ -372,7 +375,7 @@ async def test_no_call_waits_for_a_sweep(database, client, commands: Commands, c
     assert await database["log"].count_documents({"conversation": {"$nin": await live(database)}}) == 0
 
 
-async def test_a_sweep_is_seven_commands(database, client, commands: Commands):
+async def test_a_sweep_is_seven_commands(database: Any, client: Client, commands: Commands) -> None:
     """One range delete in each collection; the server's time decides, with one key of the index examined for each."""
     await due_conversations(database, 5)
     store = ConversationStore(client[database.name])
@@ -387,7 +390,7 @@ async def test_a_sweep_is_seven_commands(database, client, commands: Commands):
     assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
 
 
-async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(database):
+async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(database: Any) -> None:
     """What is due of its scope is swept when it returns; the rest stays due for any process."""
     await due_conversations(database, 3)
     store = ConversationStore(database)
@@ -399,7 +402,7 @@ async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(dat
     assert await database["log"].count_documents({}) == 0
 
 
-async def test_two_processes_never_sweep_the_same(database, client, commands: Commands):
+async def test_two_processes_never_sweep_the_same(database: Any, client: Client, commands: Commands) -> None:
     """The one that takes a conversation first has it for minutes; if it dies, the sweep is due again."""
     await due_conversations(database, 20)
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
@@ -420,7 +423,9 @@ async def test_two_processes_never_sweep_the_same(database, client, commands: Co
     assert await taken.take(one, time=timedelta(minutes=1)) is not None
 
 
-async def test_a_closed_store_stops_its_sweep_and_another_goes_on(database, monkeypatch):
+async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is due stays stored."""
     monkeypatch.setattr(retention, "_PAUSE", 60)
     await due_conversations(database, 3)
@@ -432,7 +437,9 @@ async def test_a_closed_store_stops_its_sweep_and_another_goes_on(database, monk
     assert await database["heads"].count_documents({"swept": True}) == 3
 
 
-async def test_a_sweep_that_fails_is_nobody_elses_error(database, monkeypatch, caplog):
+async def test_a_sweep_that_fails_is_nobody_elses_error(
+    database: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is due again a minute later; every call reports that there is no server."""
     seconds = [0.0]
     store = ConversationStore(database, clock=Clock(monotonic=lambda: seconds[0]))
@@ -449,20 +456,22 @@ async def test_a_sweep_that_fails_is_nobody_elses_error(database, monkeypatch, c
     assert caplog.records == []
 
 
-async def test_an_age_before_all_time_is_refused(database):
+async def test_an_age_before_all_time_is_refused(database: Any) -> None:
     """A policy of a million days is a mistake, and is said to be one."""
     with pytest.raises(InvalidInputError, match="before the year 1"):
         await ConversationStore(database).prune(older_than=timedelta(days=999_999))
 
 
-async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(database, monkeypatch):
+async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It had read the tail and writes after the removed entries, where the second sweep finds it."""
     scope = {"user_id": "ada", "thread_id": "t"}
     chat = ConversationStore(database).conversation(**scope)
     await chat.append(rag_turn("What about seals?"))
     read = Log.last_totals
 
-    async def read_and_end(self, conversation, **how: Any):
+    async def read_and_end(self: Any, conversation: Any, **how: Any) -> Any:
         totals = await read(self, conversation, **how)
         monkeypatch.undo()
         await chat.delete()
@@ -476,7 +485,7 @@ async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(databas
     assert [message.id async for message in chat.messages()] == list(receipt.message_ids)
 
 
-async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(database):
+async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(database: Any) -> None:
     """Its writer has closed it again, so only its date shows that somebody used it."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)
@@ -489,7 +498,9 @@ async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(databas
     assert (await ConversationStore(database).conversation(**chat.scope).info()).message_count == 7
 
 
-async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_written_again(database, monkeypatch):
+async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_written_again(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sweep found the head and took the deletion for one that was interrupted."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)
@@ -507,7 +518,7 @@ async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_writ
     assert await tombstones.is_ended(head.conversation)
 
 
-async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database):
+async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database: Any) -> None:
     """The sweep that was under way does not count: late writers of the new deletion have their time."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)

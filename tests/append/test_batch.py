@@ -71,7 +71,7 @@ _some_messages = st.lists(
 
 @given(_some_messages)
 @examples(60)
-def test_what_is_composed_is_what_was_appended(appended):
+def test_what_is_composed_is_what_was_appended(appended: Any) -> None:
     """From body and chunks alone each message comes back equal; ordinals are dense; the digest is the content's."""
     for index, message in enumerate(appended):
         message.id = f"m{index}"
@@ -88,7 +88,7 @@ def test_what_is_composed_is_what_was_appended(appended):
 
 @given(_some_messages)
 @examples(60)
-def test_view_tokens_are_what_the_view_shows(appended):
+def test_view_tokens_are_what_the_view_shows(appended: Any) -> None:
     """`tokens` counts the message in full, `view_tokens` what the default view shows of it, to the token."""
 
     def characters(shown: Any) -> int:
@@ -111,7 +111,7 @@ def test_view_tokens_are_what_the_view_shows(appended):
 
 @given(st.lists(turns, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=5))
 @examples(60)
-def test_totals_are_sums_over_the_log(script, lengths):
+def test_totals_are_sums_over_the_log(script: Any, lengths: Any) -> None:
     """After any batches the totals are what a count over all messages gives, and independent of how they were cut."""
     log = log_of(script, batch=lengths)
     stored = [message for entry in log.entries for message in entry.messages]
@@ -135,7 +135,7 @@ def test_totals_are_sums_over_the_log(script, lengths):
     )
 
 
-def test_totals_add_up_the_models_own_counts():
+def test_totals_add_up_the_models_own_counts() -> None:
     """Usage is summed where it is a number that the database can hold; anything else stays in the message only."""
     log = PureLog()
     usage: Any = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
@@ -147,7 +147,7 @@ def test_totals_add_up_the_models_own_counts():
 
 
 @pytest.mark.parametrize("end", range(1, 6))
-def test_open_calls_are_those_without_a_result(end):
+def test_open_calls_are_those_without_a_result(end: Any) -> None:
     """The totals name the calls that wait for a result, whatever was answered meanwhile."""
     made = turn(1, [Round((10, 10), sources=False), Round((10,), sources=False)])[: end + 1]
     log = PureLog()
@@ -158,7 +158,7 @@ def test_open_calls_are_those_without_a_result(end):
     assert sorted(call[:2] for call in log.totals.calls) == [call for call in called if call[0] not in answered]
 
 
-def test_open_calls_do_not_pile_up():
+def test_open_calls_do_not_pile_up() -> None:
     """Calls that nobody ever answers are forgotten but for the last ones, so that entries stay small."""
     log = PureLog()
     for number in range(300):
@@ -173,7 +173,7 @@ def test_open_calls_do_not_pile_up():
 
 @given(turns)
 @examples(30)
-def test_composing_again_changes_numbers_only(script):
+def test_composing_again_changes_numbers_only(script: Any) -> None:
     """After a collision the same batch after other totals differs in ordinals and source ids, in nothing else."""
     batch = _prepare(*turn(1, script[0]))
     first, again = _compose(batch), _compose(batch)
@@ -185,7 +185,7 @@ def test_composing_again_changes_numbers_only(script):
     assert [message.ordinal - 50 for message in later.entry.messages] == [m.ordinal for m in first.entry.messages]
 
 
-def test_without_leaves_only_new_messages():
+def test_without_leaves_only_new_messages() -> None:
     """A batch that is in the log in part is written without that part; chunks keep their numbers."""
     made = [HumanMessage("x" * 20_000, id=f"h{number}") for number in range(3)]
     batch = _prepare(*made)
@@ -202,7 +202,7 @@ def test_without_leaves_only_new_messages():
         st.tuples(st.text(max_size=900), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)), min_size=1
     ),
 )
-def test_each_source_can_be_read_from_its_place(artifact):
+def test_each_source_can_be_read_from_its_place(artifact: Any) -> None:
     """The place of a source gives its text, whether the payload or the entry holds it."""
     message = ToolMessage("x" * 600, id="m", tool_call_id="c", name="t", artifact=artifact)
     composed = _compose(_prepare(message))
@@ -213,7 +213,7 @@ def test_each_source_can_be_read_from_its_place(artifact):
 
 
 @pytest.mark.parametrize("how", [{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}], ids=str)
-def test_a_source_in_json_is_stored_once(how):
+def test_a_source_in_json_is_stored_once(how: dict[str, Any]) -> None:
     """However the tool wrote its JSON, the payload is the content alone, and each source lies in it."""
     hits = [{"title": f"T {n}", "text": f"Übung {n}\n" * 90, "score": 2**70 + n} for n in range(3)]
     content = " " + json.dumps({"query": "q", "data": {"results": hits}}, **how) + "\n"
@@ -225,7 +225,7 @@ def test_a_source_in_json_is_stored_once(how):
     assert [one.metadata for one in found if one] == [{"score": hit["score"]} for hit in hits]
 
 
-def test_an_extractor_does_not_change_what_a_message_is_known_by():
+def test_an_extractor_does_not_change_what_a_message_is_known_by() -> None:
     """A message that is appended again after an extractor was registered is the same message."""
     message = ToolMessage("one\ntwo\n" * 900, id="m", tool_call_id="c", name="grep")
     found = {"grep": lambda one: [{"text": line} for line in one.text.splitlines()[:9]]}
@@ -234,7 +234,7 @@ def test_an_extractor_does_not_change_what_a_message_is_known_by():
     assert before.identity == after.identity
 
 
-def test_a_large_payload_lies_in_chunks():
+def test_a_large_payload_lies_in_chunks() -> None:
     """A result of several megabytes is cut into chunks with numbers that count over the whole batch."""
     result = ToolMessage("é" * 1_200_000, id="t", tool_call_id="c", name="t")
     composed = _compose(_prepare(HumanMessage("x" * 20_000, id="h"), result))
@@ -258,7 +258,7 @@ def test_a_large_payload_lies_in_chunks():
     ],
     ids=["below 16 KB", "many small parts", "system", "small result", "function"],
 )
-def test_small_parts_stay_in_the_entry(message):
+def test_small_parts_stay_in_the_entry(message: Any) -> None:
     """Nothing leaves the entry that is small, however many there are of it."""
     message.id = "m"
     composed = _compose(_prepare(message))
@@ -266,7 +266,7 @@ def test_small_parts_stay_in_the_entry(message):
     assert composed.chunks == ()
 
 
-def test_an_unknown_type_is_refused_by_message_and_path():
+def test_an_unknown_type_is_refused_by_message_and_path() -> None:
     """The error names the message's place in the batch and the field, and nothing was composed."""
     batch = [HumanMessage("?", id="h"), ToolMessage("x", id="t", tool_call_id="c", artifact=[{"owner": object()}])]
     with pytest.raises(UnencodableError) as refused:
@@ -275,7 +275,7 @@ def test_an_unknown_type_is_refused_by_message_and_path():
 
 
 @pytest.mark.parametrize("size", [10, 3_000, 50_000])
-def test_an_omitted_value_is_named_once(size):
+def test_an_omitted_value_is_named_once(size: int) -> None:
     """With `omit` each value left out is named once by its path in the message, whether the message is split or not."""
     artifact = [{"text": "x" * size, "owner": object()}, {"text": "y"}]
     result = ToolMessage(
@@ -290,13 +290,13 @@ def test_an_omitted_value_is_named_once(size):
 
 
 @pytest.mark.parametrize("given_", [-1, 1.5, None, "3", True])
-def test_a_counter_gives_whole_numbers(given_):
+def test_a_counter_gives_whole_numbers(given_: Any) -> None:
     """A token counter that gives anything else is refused before anything is written."""
     with pytest.raises(InvalidInputError, match="token counter"):
         _prepare(HumanMessage("?", id="h"), counter=NamedCounter("x", lambda _messages: given_))
 
 
-def test_a_counter_may_give_nothing():
+def test_a_counter_may_give_nothing() -> None:
     """A message that costs nothing has no tokens."""
     assert count(lambda _messages: 0, HumanMessage("?")) == 0
 
@@ -306,7 +306,7 @@ def test_a_counter_may_give_nothing():
     [[{"type": "text", "text": None}], [{"type": ["x"]}], [{"type": "text"}], [{"type": "data", "n": 10**5_000}]],
     ids=range(4),
 )
-def test_blocks_that_langchain_can_not_count_are_counted(content):
+def test_blocks_that_langchain_can_not_count_are_counted(content: Any) -> None:
     """The default counter has a figure for any message."""
     message = HumanMessage("", id="h")
     message.content = content
@@ -329,12 +329,12 @@ def test_blocks_that_langchain_can_not_count_are_counted(content):
     ],
     ids=["small", "long text", "bytes", "many values", "few values"],
 )
-def test_heavy_batches_are_recognised(content, artifact, heavy):
+def test_heavy_batches_are_recognised(content: str, artifact: Any, heavy: bool) -> None:
     """Work of more than some milliseconds leaves the event loop."""
     assert (characters_in([ToolMessage(content, tool_call_id="c", artifact=artifact)]) > 200_000) == heavy
 
 
-def test_a_long_document_is_heavy():
+def test_a_long_document_is_heavy() -> None:
     """The text of a document counts like any other."""
     assert characters_in([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])]) > 300_000
 
@@ -350,7 +350,7 @@ def test_no_property_of_an_artifact_is_read_to_estimate_its_size() -> None:
     assert characters_in([ToolMessage("x", tool_call_id="c", artifact=Lazy())]) < 1_000
 
 
-def test_usage_is_kept_of_twenty_models():
+def test_usage_is_kept_of_twenty_models() -> None:
     """Usage of further models is added up under one name, so that an entry stays small; no token is lost."""
     answers = [
         AIMessage(
@@ -366,7 +366,7 @@ def test_usage_is_kept_of_twenty_models():
     assert usage["other"] == (10, 20, 30)
 
 
-def test_the_newest_two_hundred_sources_are_remembered():
+def test_the_newest_two_hundred_sources_are_remembered() -> None:
     """An entry holds digests of so many different ones; one that is shown again counts as new."""
 
     def found(*numbers: int) -> ToolMessage:
@@ -381,7 +381,7 @@ def test_the_newest_two_hundred_sources_are_remembered():
     assert min(shown.shown.values()) == 1
 
 
-def test_calls_of_one_message_with_one_id_are_answered_in_their_order():
+def test_calls_of_one_message_with_one_id_are_answered_in_their_order() -> None:
     """As the view pairs them: the first result belongs to the first call."""
     calls = [{"name": tool, "args": {}, "id": "c"} for tool in ("first", "second")]
     results = [ToolMessage("x", id=f"m{number}", tool_call_id="c") for number in range(2)]
@@ -389,7 +389,7 @@ def test_calls_of_one_message_with_one_id_are_answered_in_their_order():
     assert [message.tool for message in composed.entry.messages] == ["", "first", "second"]
 
 
-def test_an_id_of_a_call_that_can_not_be_one_is_not_looked_up_by():
+def test_an_id_of_a_call_that_can_not_be_one_is_not_looked_up_by() -> None:
     """A model may give a call any id; the index holds those that a scope or an id may be."""
     call = "c" * 600
     asked = AIMessage("", id="a", tool_calls=[{"name": "t", "args": {}, "id": call}])

@@ -75,7 +75,7 @@ def types(messages: list[BaseMessage]) -> list[str]:
     return [message.type for message in messages]
 
 
-def test_blocks_of_anthropic_are_calls_and_results():
+def test_blocks_of_anthropic_are_calls_and_results() -> None:
     """As langchain-anthropic makes them: calls in ``tool_calls`` too, each result a tool message, before other text."""
     before = copy.deepcopy(ANTHROPIC)
     messages = normalize_messages(ANTHROPIC)
@@ -93,7 +93,7 @@ def test_blocks_of_anthropic_are_calls_and_results():
     assert before == ANTHROPIC
 
 
-def test_items_of_openai_responses_are_messages():
+def test_items_of_openai_responses_are_messages() -> None:
     """Adjacent items become one AI message, with its reasoning and its calls, as in langchain-openai."""
     before = copy.deepcopy(RESPONSES)
     messages = normalize_messages(RESPONSES)
@@ -117,7 +117,7 @@ def test_items_of_openai_responses_are_messages():
     assert before == RESPONSES
 
 
-def test_a_custom_call_and_its_result_belong_together():
+def test_a_custom_call_and_its_result_belong_together() -> None:
     """Free text for input."""
     items = [
         {"type": "custom_tool_call", "call_id": "c1", "name": "shell", "input": "ls"},
@@ -147,7 +147,7 @@ MESSAGES: list[BaseMessage] = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one.type)
 @pytest.mark.parametrize("form", ["message_to_dict", "model_dump", "json"])
-def test_dicts_of_langchain_come_back_equal(message: BaseMessage, form: str):
+def test_dicts_of_langchain_come_back_equal(message: BaseMessage, form: str) -> None:
     """Dicts written by ``message_to_dict`` and ``model_dump`` are read, also after JSON."""
     raw = message_to_dict(message) if form == "message_to_dict" else message.model_dump()
     if form == "json":
@@ -157,7 +157,7 @@ def test_dicts_of_langchain_come_back_equal(message: BaseMessage, form: str):
     assert same_messages([again], [message])
 
 
-def test_an_item_leaves_no_trace_of_its_format():
+def test_an_item_leaves_no_trace_of_its_format() -> None:
     """Type and status of a Responses message are no arguments of the message; a tool result keeps its status."""
     item = {"type": "message", "role": "user", "content": "Hi", "status": "completed"}
     result = {"role": "tool", "tool_call_id": "c1", "content": "no", "status": "error"}
@@ -167,14 +167,14 @@ def test_an_item_leaves_no_trace_of_its_format():
     assert failed.status == "error"
 
 
-def test_a_dict_of_a_chunk_is_made_whole():
+def test_a_dict_of_a_chunk_is_made_whole() -> None:
     """As chunks are."""
     [whole] = normalize_messages(AIMessageChunk(content="Hi", id="a").model_dump())
     assert type(whole) is AIMessage
     assert whole.text == "Hi"
 
 
-def test_a_dict_of_langchain_is_copied():
+def test_a_dict_of_langchain_is_copied() -> None:
     """A caller who changes it later changes no message."""
     raw = {"type": "human", "data": {"content": [{"type": "text", "text": "Hi"}]}}
     [message] = normalize_messages(raw)
@@ -208,14 +208,14 @@ def test_a_dict_of_langchain_is_copied():
         ),
     ],
 )
-def test_what_is_not_taken_is_refused_by_name(raw: dict[str, Any], field: str):
+def test_what_is_not_taken_is_refused_by_name(raw: dict[str, Any], field: str) -> None:
     """The error names the message by its index in the caller's batch, and the field."""
     with pytest.raises(InvalidMessageError) as caught:
         normalize_messages([ANTHROPIC[2], raw])
     assert (caught.value.index, caught.value.field) == (1, field)
 
 
-def test_ids_are_derived_for_each_message_of_a_dict():
+def test_ids_are_derived_for_each_message_of_a_dict() -> None:
     """The dict's own id is the last one's; a key gives each its own, the same every time."""
     results = {"role": "user", "id": "u1", "content": ANTHROPIC[2]["content"]}
     ids = [message.id for message in normalize_messages(results)]
@@ -255,7 +255,7 @@ _blocks = st.lists(st.dictionaries(st.sampled_from(_KEYS), _values, max_size=5) 
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(_KEYS), _values | _blocks, max_size=6), max_size=3))
-def test_any_dicts_give_messages_or_the_typed_error(batch: list[Any]):
+def test_any_dicts_give_messages_or_the_typed_error(batch: list[Any]) -> None:
     """Nothing else is raised, and nothing of the caller's changes."""
     before = copy.deepcopy(batch)
     try:
@@ -267,7 +267,9 @@ def test_any_dicts_give_messages_or_the_typed_error(batch: list[Any]):
 
 
 @pytest.mark.parametrize("history", [ANTHROPIC, RESPONSES], ids=["anthropic", "responses"])
-async def test_views_show_calls_with_their_results(store: ConversationStore, scope: dict[str, str], history: list[Any]):
+async def test_views_show_calls_with_their_results(
+    store: ConversationStore, scope: dict[str, str], history: list[Any]
+) -> None:
     """Every call has its result and every result its call, in the turn in progress and afterwards."""
     chat = store.conversation(**scope)
     await chat.append(history)
@@ -279,7 +281,7 @@ async def test_views_show_calls_with_their_results(store: ConversationStore, sco
         await chat.append({"role": "user", "content": "Thanks."})
 
 
-async def test_a_turn_is_appended_in_these_formats(store: ConversationStore, scope: dict[str, str]):
+async def test_a_turn_is_appended_in_these_formats(store: ConversationStore, scope: dict[str, str]) -> None:
     """`append_turn` takes them too; a message with results is no question."""
     chat = store.conversation(**scope)
     receipt = await chat.append_turn("r1", human=RESPONSES[0], messages=RESPONSES[1:])
@@ -327,7 +329,7 @@ SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
         (Said().model_dump(), "m-1"),
     ],
 )
-async def test_the_counts_of_a_model_are_counted(message: Any, model: str):
+async def test_the_counts_of_a_model_are_counted(message: Any, model: str) -> None:
     """As OpenAI's or Anthropic's dicts, as objects of an SDK, and in objects of an SDK."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()

@@ -48,7 +48,7 @@ QUICK = ("additional_kwargs", "text")
 @pytest.mark.parametrize(
     "form", [pytest.param(form, marks=() if form in QUICK else pytest.mark.slow) for form in FORMS]
 )
-async def test_parts_move_until_the_entry_fits(store: ConversationStore, form: str):
+async def test_parts_move_until_the_entry_fits(store: ConversationStore, form: str) -> None:
     """Equal in the log, in views and in verification to the same messages appended one by one; known when repeated."""
     batch: list[BaseMessage] = [FORMS[form](index) for index in range(500)]
     chat, other = (store.conversation(user_id="ada", thread_id=uuid.uuid4().hex) for _ in range(2))
@@ -70,7 +70,7 @@ async def test_parts_move_until_the_entry_fits(store: ConversationStore, form: s
     assert (await store.verify(user_id="ada", thread_id=chat.scope["thread_id"])).findings == ()
 
 
-async def test_what_does_not_fit_in_small_parts_is_refused(store: ConversationStore):
+async def test_what_does_not_fit_in_small_parts_is_refused(store: ConversationStore) -> None:
     """Nothing is written."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     with pytest.raises(BatchTooLargeError, match="smaller batches"):

@@ -62,7 +62,7 @@ class StrWithNotes(str):
     __slots__ = ()
 
 
-def numbered():
+def numbered() -> Any:
     """Return an id maker that gives new-0, new-1 and so on."""
     counter = itertools.count()
     return lambda: f"new-{next(counter)}"
@@ -104,7 +104,7 @@ def depth(value: Any) -> int:
     return levels
 
 
-def test_doctests():
+def test_doctests() -> None:
     """The examples in the docstrings are true."""
     assert doctest.testmod(normalize).failed == 0
 
@@ -113,14 +113,14 @@ def test_doctests():
 
 
 @pytest.mark.parametrize("wrap", [list, tuple, iter, lambda items: (item for item in items)])
-def test_any_iterable_is_a_batch(wrap):
+def test_any_iterable_is_a_batch(wrap: Any) -> None:
     """Lists, tuples, iterators and generators of messages and dicts are batches, and the order is kept."""
     batch = [HumanMessage("a"), {"role": "assistant", "content": "b"}, HumanMessage("c")]
     assert [message.content for message in normalize_messages(wrap(batch))] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("alone", [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk("Hello")])
-def test_one_message_is_a_batch_of_one(alone):
+def test_one_message_is_a_batch_of_one(alone: Any) -> None:
     """A message, a chunk or a dict that is not in a list is a batch of one."""
     message = one(alone)
     assert type(message) is HumanMessage
@@ -131,7 +131,7 @@ def test_one_message_is_a_batch_of_one(alone):
     "batch",
     ["Hello", b"Hello", bytearray(b"x"), None, 7, 1.5, True, object(), ChatPromptValue(messages=[]), test_doctests],
 )
-def test_what_is_no_batch_is_refused(batch):
+def test_what_is_no_batch_is_refused(batch: Any) -> None:
     """A str, bytes, None, a number or another object is refused by an error that says what to pass."""
     error = refusal(batch)
     assert error.index is None
@@ -139,23 +139,23 @@ def test_what_is_no_batch_is_refused(batch):
 
 
 @pytest.mark.parametrize("empty", [[], (), iter(())])
-def test_an_empty_batch_is_refused(empty):
+def test_an_empty_batch_is_refused(empty: Any) -> None:
     """An empty batch is refused: it would be an entry of nothing."""
     assert "empty" in str(refusal(empty))
 
 
 @pytest.mark.parametrize("item", ["Hello", None, ("user", "Hello"), 3, [HELLO], ChatPromptValue(messages=[])])
-def test_an_item_that_is_no_message_is_named(item):
+def test_an_item_that_is_no_message_is_named(item: Any) -> None:
     """An item that is neither message nor dict is refused, with its place in the batch."""
     error = refusal([HELLO, item])
     assert (error.index, error.field) == (1, "")
     assert "expected a LangChain message" in str(error)
 
 
-def test_an_error_of_the_callers_generator_is_the_callers():
+def test_an_error_of_the_callers_generator_is_the_callers() -> None:
     """An exception of a generator reaches the caller unchanged."""
 
-    def broken():
+    def broken() -> Any:
         yield HELLO
         raise LookupError("mine")
 
@@ -177,7 +177,7 @@ def test_an_error_of_the_callers_generator_is_the_callers():
         ChatMessage("Hello", role="narrator"),
     ],
 )
-def test_plain_messages_are_returned_as_they_are(message):
+def test_plain_messages_are_returned_as_they_are(message: Any) -> None:
     """A message of a plain class comes back as the same object, changed in its id only."""
     before = message.model_copy()
     returned = one(message, new_id=lambda: "new")
@@ -185,7 +185,7 @@ def test_plain_messages_are_returned_as_they_are(message):
     assert message == before.model_copy(update={"id": "new"})
 
 
-def test_remove_message_is_refused():
+def test_remove_message_is_refused() -> None:
     """A RemoveMessage is refused: the log is immutable, and the error names rewind."""
     error = refusal([HELLO, RemoveMessage(id="x")])
     assert error.index == 1
@@ -201,7 +201,7 @@ def test_remove_message_is_refused():
         (BaseMessage(content="Hello", type="human"), "HumanMessage"),
     ],
 )
-def test_other_classes_are_refused(message, plain):
+def test_other_classes_are_refused(message: Any, plain: str) -> None:
     """A subclass, which would come back as another class, is refused by an error that names the plain class."""
     error = refusal(message)
     assert error.index == 0
@@ -210,7 +210,7 @@ def test_other_classes_are_refused(message, plain):
 
 
 @pytest.mark.parametrize("call_id", ["", None, 7])
-def test_a_tool_message_without_its_call_is_refused(call_id):
+def test_a_tool_message_without_its_call_is_refused(call_id: int | str | None) -> None:
     """A LangChain tool message whose tool_call_id is missing, empty or no str is refused."""
     message = ToolMessage("42", tool_call_id="c1")
     message.tool_call_id = call_id
@@ -218,7 +218,7 @@ def test_a_tool_message_without_its_call_is_refused(call_id):
     assert (error.index, error.field) == (1, "tool_call_id")
 
 
-def test_a_function_message_without_a_name_is_refused():
+def test_a_function_message_without_a_name_is_refused() -> None:
     """A function message with an empty name belongs to no call and is refused."""
     assert refusal(FunctionMessage("42", name="")).field == "name"
 
@@ -226,14 +226,14 @@ def test_a_function_message_without_a_name_is_refused():
 @pytest.mark.parametrize(
     ("content", "field"), [(None, "content"), (7, "content"), (("a",), "content"), (["a", 7], "content[1]")]
 )
-def test_a_message_whose_content_was_broken_is_refused(content, field):
+def test_a_message_whose_content_was_broken_is_refused(content: Any, field: str) -> None:
     """LangChain does not check content that is set later, so it is checked here."""
     message = HumanMessage("Hello")
     message.content = content
     assert refusal(message).field == field
 
 
-def test_a_message_made_without_its_fields_is_refused():
+def test_a_message_made_without_its_fields_is_refused() -> None:
     """A message from ``model_construct`` that lacks required fields is refused with the field."""
     assert refusal(HumanMessage.model_construct()).field == "content"
     assert refusal(ToolMessage.model_construct(content="x")).field == "tool_call_id"
@@ -269,7 +269,7 @@ USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token
         (ToolMessageChunk(**COMMON, tool_call_id="c1", artifact={"a": 1}, status="error"), ToolMessage),
     ],
 )
-def test_a_chunk_becomes_the_message_langchain_makes_of_it(chunk, whole_class):
+def test_a_chunk_becomes_the_message_langchain_makes_of_it(chunk: Any, whole_class: Any) -> None:
     """Each chunk becomes its plain class, equal to what LangChain itself converts it to."""
     message = one(chunk)
     assert type(message) is whole_class
@@ -277,7 +277,7 @@ def test_a_chunk_becomes_the_message_langchain_makes_of_it(chunk, whole_class):
     assert message.model_dump() == message_chunk_to_message(chunk).model_dump()
 
 
-def test_a_chunk_loses_no_field():
+def test_a_chunk_loses_no_field() -> None:
     """Content, calls, broken calls, usage, metadata, name and id of a summed AI chunk are in the whole message."""
     parts = [
         AIMessageChunk("Hel", id="run-1", response_metadata={"model_name": "m"}),
@@ -298,7 +298,7 @@ def test_a_chunk_loses_no_field():
     )
 
 
-def test_a_chunk_keeps_what_langchains_conversion_drops():
+def test_a_chunk_keeps_what_langchains_conversion_drops() -> None:
     """Extra fields of a chunk and the extras of its tool calls (a signature, say) are kept."""
     chunk = AIMessageChunk("", tool_call_chunks=CALL_CHUNKS[:1], provider_note="kept")
     chunk.tool_calls[0]["extras"] = {"signature": "s"}
@@ -307,7 +307,7 @@ def test_a_chunk_keeps_what_langchains_conversion_drops():
     assert message.tool_calls[0]["extras"] == {"signature": "s"}
 
 
-def test_a_chunk_and_its_message_get_the_same_id():
+def test_a_chunk_and_its_message_get_the_same_id() -> None:
     """The id that a chunk lacks is set on the caller's chunk too, so a retry makes the same message."""
     chunk = AIMessageChunk("Hello")
     first = one(chunk)
@@ -318,14 +318,14 @@ def test_a_chunk_and_its_message_get_the_same_id():
 # Ids
 
 
-def test_missing_ids_are_new_uuids():
+def test_missing_ids_are_new_uuids() -> None:
     """Messages and dicts without id get different random uuid4 strings."""
     ids = [message.id for message in normalize_messages([HumanMessage("a"), HELLO, HELLO])]
     assert len(set(ids)) == 3
     assert all(len(found) == 36 and found[14] == "4" for found in ids)
 
 
-def test_ids_are_set_on_the_callers_messages():
+def test_ids_are_set_on_the_callers_messages() -> None:
     """A second call with the same objects finds the ids of the first."""
     batch = [HumanMessage("a"), AIMessage("b", id="mine")]
     first = [message.id for message in normalize_messages(batch, new_id=numbered())]
@@ -336,7 +336,7 @@ def test_ids_are_set_on_the_callers_messages():
 @pytest.mark.parametrize(
     "bad", [{"role": "nobody"}, ToolMessage("x", tool_call_id=""), HumanMessage("x", id=""), HumanMessage("x", id="a")]
 )
-def test_a_refused_batch_changes_nothing(bad):
+def test_a_refused_batch_changes_nothing(bad: Any) -> None:
     """If a message of the batch is refused, no id is set on any object of the caller."""
     first, chunk, named = HumanMessage("a"), AIMessageChunk("b"), HumanMessage("c", id="a")
     refusal([first, chunk, named, bad])
@@ -347,7 +347,7 @@ BAD_IDS = ["", "x" * 513, "é" * 257, "\ud800", StrWithNotes("x"), 7, b"x", ["x"
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_unusable_ids_are_refused(bad):
+def test_unusable_ids_are_refused(bad: Any) -> None:
     """An id that is not a plain non-empty str of at most 512 bytes of UTF-8 is refused, on messages and dicts."""
     message = HumanMessage("x")
     message.id = bad
@@ -357,14 +357,14 @@ def test_unusable_ids_are_refused(bad):
 
 
 @pytest.mark.parametrize("good", ["x", "x" * 512, "é" * 256, "\x00", "$a.b"])
-def test_usable_ids_are_kept(good):
+def test_usable_ids_are_kept(good: str) -> None:
     """Any plain str of 1 to 512 bytes of UTF-8 is kept, with and without a key."""
     assert one({**HELLO, "id": good}, key="k") == HumanMessage("Hello", id=good)
     assert one(HumanMessage("x", id=good)).id == good
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_an_unusable_key_is_refused(bad):
+def test_an_unusable_key_is_refused(bad: Any) -> None:
     """A key is held to the same rule as an id; the error does not blame a message."""
     with pytest.raises(InvalidInputError, match="key must") as caught:
         normalize_messages(HELLO, key=bad)
@@ -372,12 +372,12 @@ def test_an_unusable_key_is_refused(bad):
 
 
 @pytest.mark.parametrize("bad", ["", 7])
-def test_an_unusable_new_id_is_refused(bad):
+def test_an_unusable_new_id_is_refused(bad: int | str) -> None:
     """Ids returned by ``new_id`` are checked as well."""
     assert refusal(HumanMessage("x"), new_id=lambda: bad).field == "id"
 
 
-def test_repeated_ids_name_both_places():
+def test_repeated_ids_name_both_places() -> None:
     """Two messages with one id in a batch are refused, and the error names both indexes."""
     error = refusal([HumanMessage("a", id="x"), HELLO, {**HELLO, "id": "x"}])
     assert (error.index, error.field) == (2, "id")
@@ -387,7 +387,7 @@ def test_repeated_ids_name_both_places():
 
 @pytest.mark.parametrize("again", [HumanMessage("a"), AIMessageChunk("a")])
 @pytest.mark.parametrize("key", [None, "k"])
-def test_the_same_object_twice_is_refused(again, key):
+def test_the_same_object_twice_is_refused(again: Any, key: str | None) -> None:
     """One object can have one id only, so it cannot stand for two messages of a batch."""
     error = refusal([again, HELLO, again], key=key)
     assert (error.index, error.field) == (2, "id")
@@ -395,13 +395,13 @@ def test_the_same_object_twice_is_refused(again, key):
     assert again.id is None
 
 
-def test_the_same_dict_twice_is_two_messages():
+def test_the_same_dict_twice_is_two_messages() -> None:
     """A dict has no identity: given twice it is two messages with two ids."""
     first, second = normalize_messages([HELLO, HELLO])
     assert first.id != second.id
 
 
-def test_a_key_makes_ids_repeatable():
+def test_a_key_makes_ids_repeatable() -> None:
     """The same key gives the same ids in any process; another key or place gives others; given ids stay."""
     batch = [HELLO, {**HELLO, "id": "mine"}, {**HELLO, "id": None}]
     ids = [message.id for message in normalize_messages(batch, key="request-1")]
@@ -409,13 +409,13 @@ def test_a_key_makes_ids_repeatable():
     assert ids[0] != one(HELLO, key="request-2").id
 
 
-def test_a_key_names_messages_too():
+def test_a_key_names_messages_too() -> None:
     """A message without id gets the derived id as a dict does, so one made anew for a retry is the same."""
     assert one(HumanMessage("Hello"), key="k").id == one(HELLO, key="k").id
 
 
 @given(st.sets(st.tuples(st.text("a1-:\0", min_size=1, max_size=6), st.integers(0, 30)), min_size=2, max_size=8))
-def test_derived_ids_do_not_clash(places):
+def test_derived_ids_do_not_clash(places: Any) -> None:
     """No two pairs of key and place give one id, however keys are spelt ("a", 11 and "a-1", 1)."""
     ids = [normalize_messages([HELLO] * (index + 1), key=key)[index].id for key, index in places]
     assert len(set(ids)) == len(places)
@@ -444,13 +444,13 @@ def test_derived_ids_do_not_clash(places):
         ({"role": "function", "content": "x", "name": "f"}, FunctionMessage("x", name="f")),
     ],
 )
-def test_each_role_has_its_class(raw, message):
+def test_each_role_has_its_class(raw: dict[str, Any], message: Any) -> None:
     """A dict becomes the message of its role, with content, name and what else LangChain has a field for."""
     assert one(raw, new_id=lambda: "new") == message.model_copy(update={"id": "new"})
 
 
 @pytest.mark.parametrize("role", ["human", "ai", "", "User", None, 7, ["user"], {"a": 1}, nested(DEEP, of=list)])
-def test_an_unknown_role_is_refused(role):
+def test_an_unknown_role_is_refused(role: Any) -> None:
     """Another role, or none, is refused by an error that lists the roles there are."""
     error = refusal([HELLO, {"role": role, "content": "x"}])
     assert (error.index, error.field) == (1, "role")
@@ -458,7 +458,7 @@ def test_an_unknown_role_is_refused(role):
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
-def test_missing_content_is_refused(role):
+def test_missing_content_is_refused(role: str) -> None:
     """Only an assistant may leave content out; null is allowed and means no text."""
     raw = {"role": role, "name": "f", "tool_call_id": "c1"}
     assert refusal(raw).field == "content"
@@ -476,13 +476,13 @@ def test_missing_content_is_refused(role):
     ],
 )
 @pytest.mark.parametrize("role", ["system", "user", "assistant", "tool", "function"])
-def test_content_of_another_type_is_refused(role, content, field):
+def test_content_of_another_type_is_refused(role: str, content: Any, field: str) -> None:
     """Content is text or a list of blocks; LangChain's own turning of a number into text never happens."""
     raw = {"role": role, "name": "f", "tool_call_id": "c1", "content": content}
     assert refusal([HELLO, raw]).field == field
 
 
-def test_blocks_are_kept_as_they_are():
+def test_blocks_are_kept_as_they_are() -> None:
     """Text and dict blocks of any provider, odd keys and values included, are kept unchanged."""
     blocks = ["x", {"type": "thinking", "signature": "s"}, {"$a.b": [math.inf, None, {"\ud800": "\x00"}], 7: 2**70}]
     assert one({"role": "user", "content": blocks}).content == blocks
@@ -505,7 +505,7 @@ def test_blocks_are_kept_as_they_are():
         ({"role": "tool", "content": "x", "tool_call_id": "c1", "status": ""}, "status"),
     ],
 )
-def test_unusable_fields_of_a_dict_are_named(raw, field):
+def test_unusable_fields_of_a_dict_are_named(raw: dict[str, Any], field: str) -> None:
     """A name, tool_call_id or status that cannot be right is refused with message index and field."""
     error = refusal([HELLO, raw])
     assert (error.index, error.field) == (1, field)
@@ -535,7 +535,7 @@ def test_unusable_fields_of_a_dict_are_named(raw, field):
         ("invalid_tool_calls", [{"a": 1}]),
     ],
 )
-def test_unknown_keys_are_kept(name, value):
+def test_unknown_keys_are_kept(name: str, value: Any) -> None:
     """A key that LangChain has no field for is in additional_kwargs under its own name, whatever the role."""
     for role in ("system", "user", "assistant", "tool", "function"):
         raw = {"role": role, "content": "x", "name": "f", "tool_call_id": "c1", name: value}
@@ -543,7 +543,7 @@ def test_unknown_keys_are_kept(name, value):
 
 
 @pytest.mark.parametrize("name", ["audio", "function_call"])
-def test_a_null_that_means_none_is_left_out(name):
+def test_a_null_that_means_none_is_left_out(name: str) -> None:
     """OpenAI's null for "no audio" and "no function call" is left out: langchain-openai fails on sending it."""
     assert one({"role": "assistant", "content": "x", name: None}).additional_kwargs == {}
 
@@ -563,7 +563,7 @@ def test_a_null_that_means_none_is_left_out(name):
         (None, None),
     ],
 )
-def test_usage_becomes_usage_metadata(usage, expected):
+def test_usage_becomes_usage_metadata(usage: dict[str, Any] | list[int] | None, expected: Any) -> None:
     """Token counts are in usage_metadata in LangChain's words, and always also as they were given."""
     message = one({"role": "assistant", "content": "x", "usage": usage})
     found = message.usage_metadata
@@ -572,7 +572,7 @@ def test_usage_becomes_usage_metadata(usage, expected):
     assert message.additional_kwargs == {"usage": usage}
 
 
-def test_dicts_are_not_mutated_and_not_shared():
+def test_dicts_are_not_mutated_and_not_shared() -> None:
     """The caller's dicts stay as they are, and changing them later changes no message, and the reverse."""
     raw = [
         {"role": "user", "content": [{"type": "text", "x": {"y": [1]}}], "sources": [{"a": {"b": 1}}]},
@@ -597,7 +597,7 @@ def containers(value: Any) -> Any:
         yield value
 
 
-def test_other_objects_in_an_artifact_are_kept():
+def test_other_objects_in_an_artifact_are_kept() -> None:
     """Only dicts and lists are made anew: a Document, tuple, set or bytes in an artifact is the caller's own."""
     artifact = {"docs": [Document("x")], "pair": (1, [2]), "set": {1}, "raw": b"x"}
     kept = one({"role": "tool", "content": "x", "tool_call_id": "c1", "artifact": artifact}).artifact
@@ -606,7 +606,7 @@ def test_other_objects_in_an_artifact_are_kept():
 
 
 @pytest.mark.parametrize("of", [dict, list])
-def test_any_depth_is_copied(of):
+def test_any_depth_is_copied(of: Any) -> None:
     """Content, artifact, arguments and unknown keys of 10,000 levels are kept, without recursion."""
     deep = nested(DEEP, of=of)
     user, tool, assistant = normalize_messages(
@@ -621,7 +621,7 @@ def test_any_depth_is_copied(of):
     assert depth(assistant.tool_calls[0]["args"]["deep"]) == DEEP
 
 
-def test_shared_and_circular_values_end():
+def test_shared_and_circular_values_end() -> None:
     """A value that is met twice, or that holds itself, is copied once: nothing hangs."""
     ring: dict[str, Any] = {}
     ring["self"] = ring
@@ -656,20 +656,20 @@ def test_shared_and_circular_values_end():
         ('{"\\ud800": "\\u0000"}', {"\ud800": "\x00"}),
     ],
 )
-def test_arguments_become_args(arguments, args):
+def test_arguments_become_args(arguments: dict[str, Any] | str | None, args: dict[str, Any]) -> None:
     """The JSON text of an object, nothing, null or a dict becomes a tool call; the call says no more than that."""
     message = one(function_call(arguments))
     assert message.tool_calls == [{"name": "search", "args": args, "id": "c1", "type": "tool_call"}]
     assert (message.invalid_tool_calls, message.additional_kwargs, message.content) == ([], {}, "")
 
 
-def test_missing_arguments_are_none():
+def test_missing_arguments_are_none() -> None:
     """A call without the key ``arguments`` has no arguments."""
     raw = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "f"}}]}
     assert one(raw).tool_calls[0]["args"] == {}
 
 
-def test_nan_is_read():
+def test_nan_is_read() -> None:
     """NaN, which Python's JSON writes, is read as a float."""
     assert math.isnan(one(function_call('{"n": NaN}')).tool_calls[0]["args"]["n"])
 
@@ -695,7 +695,7 @@ def test_nan_is_read():
     ],
     ids=lambda text: text[:12],
 )
-def test_unreadable_arguments_are_an_invalid_call(text):
+def test_unreadable_arguments_are_an_invalid_call(text: Any) -> None:
     """Text that is not JSON, is no object or nests too deeply is kept raw in invalid_tool_calls, and nothing hangs."""
     message = one(function_call(text))
     assert message.tool_calls == []
@@ -704,13 +704,13 @@ def test_unreadable_arguments_are_an_invalid_call(text):
     assert invalid["error"].startswith("the arguments are not the JSON text of an object")
 
 
-def test_two_hundred_levels_are_readable():
+def test_two_hundred_levels_are_readable() -> None:
     """Arguments of up to 200 levels are read, so that the limit does not depend on the caller's stack."""
     assert depth(one(function_call('{"in": ' * 200 + "1" + "}" * 200)).tool_calls[0]["args"]) == 200
 
 
 @pytest.mark.parametrize(("call_id", "kept"), [(None, None), ("", ""), ("c9", "c9")])
-def test_the_id_of_a_call_is_kept(call_id, kept):
+def test_the_id_of_a_call_is_kept(call_id: str | None, kept: str | None) -> None:
     """A call without id, as some servers send it, is kept with id None."""
     assert one(function_call("{}", id=call_id)).tool_calls[0]["id"] == kept
     assert one({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}).tool_calls[0]["id"] is None
@@ -742,13 +742,13 @@ FUNCTION = {"name": "f", "arguments": "{}"}
         ([{"type": "custom", "custom": {"name": "f", "input": {}}}], "tool_calls[0].custom.input"),
     ],
 )
-def test_unusable_tool_calls_are_named(tool_calls, field):
+def test_unusable_tool_calls_are_named(tool_calls: Any, field: str) -> None:
     """A call that lacks what a call needs is refused with the path to it."""
     error = refusal([HELLO, {"role": "assistant", "content": "x", "tool_calls": tool_calls}])
     assert (error.index, error.field) == (1, field)
 
 
-def test_what_pydantic_refuses_is_typed():
+def test_what_pydantic_refuses_is_typed() -> None:
     """Errors that only LangChain's model finds are InvalidMessageError with index and field, caused by pydantic's."""
     error = refusal([HELLO, function_call({7: "x"})])
     assert error.index == 1
@@ -757,7 +757,7 @@ def test_what_pydantic_refuses_is_typed():
 
 
 @pytest.mark.parametrize(("given_input", "text"), [("SELECT 1", "SELECT 1"), ("", ""), (None, "")])
-def test_custom_calls_are_kept(given_input, text):
+def test_custom_calls_are_kept(given_input: str | None, text: str) -> None:
     """A custom call is a tool call with langchain-openai's one argument; the raw call stays beside it."""
     calls = [{"id": "c1", "type": "custom", "custom": {"name": "sql", "input": given_input}}]
     message = one({"role": "assistant", "content": None, "tool_calls": calls})
@@ -773,14 +773,14 @@ def test_custom_calls_are_kept(given_input, text):
         {"id": "c1", "type": "other", "function": FUNCTION},
     ],
 )
-def test_calls_that_say_more_are_kept_raw(call):
+def test_calls_that_say_more_are_kept_raw(call: dict[str, Any]) -> None:
     """A call with a signature or another unknown key is kept raw too: LangChain's form has no place for it."""
     message = one({"role": "assistant", "content": None, "tool_calls": [call]})
     assert message.tool_calls == [{"name": "f", "args": {}, "id": "c1", "type": "tool_call"}]
     assert message.additional_kwargs == {"tool_calls": [call]}
 
 
-def test_the_order_of_valid_and_invalid_calls_is_kept():
+def test_the_order_of_valid_and_invalid_calls_is_kept() -> None:
     """If a message has both, LangChain's two lists lose their order, so the raw calls are kept as well."""
     calls = [{"id": name, "function": {"name": name, "arguments": text}} for name, text in [("a", "{"), ("b", "{}")]]
     message = one({"role": "assistant", "tool_calls": calls})
@@ -837,7 +837,7 @@ ANY_DICT = st.fixed_dictionaries(
 
 @given(st.lists(ANY_DICT | st.dictionaries(TEXT, JSON, max_size=4) | JSON, max_size=3) | JSON)
 @examples(500)
-def test_anything_gives_messages_or_the_typed_error(batch):
+def test_anything_gives_messages_or_the_typed_error(batch: Any) -> None:
     """Any JSON-like object in any field gives messages or an InvalidMessageError, never another exception."""
     try:
         messages = normalize_messages(batch)
@@ -860,7 +860,7 @@ GOOD_DICT = st.fixed_dictionaries(
 
 
 @given(GOOD_DICT)
-def test_every_value_of_a_dict_is_in_its_message(raw):
+def test_every_value_of_a_dict_is_in_its_message(raw: Any) -> None:
     """All that a usable dict says can be read from its message, and normalising it again says the same."""
     before = repr(raw)
     message = one(raw, key="k")
@@ -906,7 +906,7 @@ def said_by(message: AnyMessage, *, like: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real conversations are not part of the project: ../shared/data/dev")
-def test_real_conversations_are_normalised_whole():
+def test_real_conversations_are_normalised_whole() -> None:
     """All 888 real conversations become messages that say all that their dicts say; none is refused."""
     counts: Counter[str] = Counter()
     for path in sorted(DATA.glob("*.jsonl.gz")):

@@ -51,7 +51,7 @@ def questions(script: str) -> list[str]:
 
 
 @given(scripts, scripts, both)
-def test_known_questions_end_the_log(batch: str, log: str, exactly: bool):
+def test_known_questions_end_the_log(batch: str, log: str, exactly: bool) -> None:
     """They are the first of the batch; all known messages are equal to those of the log, and in its order."""
     sent, found = line(batch), compare(line(batch), line(log), turns=log.count("h"), exactly=exactly)
     pairs = [(sent[index], one) for index, one in sorted(found.matched.items())]
@@ -67,7 +67,7 @@ def test_known_questions_end_the_log(batch: str, log: str, exactly: bool):
 
 
 @given(scripts, scripts)
-def test_a_written_batch_is_known(batch: str, log: str):
+def test_a_written_batch_is_known(batch: str, log: str) -> None:
     """What is written after a comparison makes the same batch known: a repeated request does nothing."""
     first = compare(line(batch), line(log), turns=log.count("h"), exactly=True)
     if first.differs or len(questions(batch)) < 2:
@@ -80,7 +80,7 @@ def test_a_written_batch_is_known(batch: str, log: str):
 
 
 @given(scripts, scripts, both)
-def test_what_is_read_is_enough(batch: str, log: str, exactly: bool):
+def test_what_is_read_is_enough(batch: str, log: str, exactly: bool) -> None:
     """The end of a log that is enough for a batch gives the same answer as the whole log."""
     turns = log.count("h")
     whole = compare(line(batch), line(log), turns=turns, exactly=exactly)
@@ -122,7 +122,7 @@ def test_what_is_read_is_enough(batch: str, log: str, exactly: bool):
         ("h1a1h1a1h1", "h1a1h1a1", 4),
     ],
 )
-def test_the_rule_by_example(batch: str, log: str, expected: int | None):
+def test_the_rule_by_example(batch: str, log: str, expected: int | None) -> None:
     """Each sentence of the rule for histories that hold all answers."""
     assert known(batch, log) == expected
 
@@ -142,7 +142,7 @@ def test_the_rule_by_example(batch: str, log: str, expected: int | None):
         ("h1a1h1", "h2a2h1a1h1a1", 2),
     ],
 )
-def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | None):
+def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | None) -> None:
     """Each sentence of the rule for histories of clients."""
     assert known(batch, log, exactly=False) == expected
 
@@ -157,19 +157,19 @@ def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | 
         ("h1a2h1", "h1a1h1a1", "1", "2"),
     ],
 )
-def test_where_histories_part(batch: str, log: str, after: str | None, before: str):
+def test_where_histories_part(batch: str, log: str, after: str | None, before: str) -> None:
     """After the last message on which both agree; the active message after it is what `rewind` needs."""
     assert [one and one.id for one in parting(line(batch), line(log), exactly=True)] == [after, before]
 
 
-def test_where_questions_part():
+def test_where_questions_part() -> None:
     """Before the first question that the client lacks, whatever it holds as answers."""
     for batch in ("h1a1h3", "h1a2h3", "h1h3"):
         found = parting(line(batch), line("h1c1t1a1h2a2"), exactly=False)
         assert [one and one.id for one in found] == ["4", "5"]
 
 
-def test_a_long_history_of_equal_texts_takes_no_time():
+def test_a_long_history_of_equal_texts_takes_no_time() -> None:
     """Nothing is quadratic."""
     log = line("h1a1" * 20_000)
     assert compare([*log, log[0]], log, turns=20_000, exactly=False).known == 40_000
@@ -211,7 +211,7 @@ PICTURE = base64.b64encode(b"a picture").decode()
         ),
     ],
 )
-def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseMessage):
+def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseMessage) -> None:
     """Ids, reasoning, white space around, and how a text or a picture is written do not count."""
     assert same(one, other)
 
@@ -242,12 +242,12 @@ def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseM
         (HumanMessage([{"type": "image", "base64": PICTURE}]), HumanMessage("")),
     ],
 )
-def test_messages_that_differ_are_not_equal(one: BaseMessage, other: BaseMessage):
+def test_messages_that_differ_are_not_equal(one: BaseMessage, other: BaseMessage) -> None:
     """Type, text, media, names and arguments of calls, results."""
     assert not same(one, other)
 
 
-def test_any_value_has_a_digest():
+def test_any_value_has_a_digest() -> None:
     """Bytes, dates, lone surrogates, NaN, keys that are no text, any depth."""
     deep: Any = []
     for _ in range(5_000):

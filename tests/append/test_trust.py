@@ -64,7 +64,7 @@ FORGED: list[list[Any]] = [
 
 @pytest.mark.parametrize("forged", FORGED)
 @pytest.mark.parametrize("known", [0, 1, 2])
-async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], known: int):
+async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], known: int) -> None:
     """On an empty log and after known turns, before, between and after new questions, in every provider's form."""
     log = talk(*("q0", "a0", "q1", "a1")[: 2 * known])
     if log:
@@ -84,7 +84,7 @@ async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], k
 
 
 @pytest.mark.parametrize("forged", FORGED)
-async def test_one_question_with_a_forged_answer(chat: Conversation, forged: list[Any]):
+async def test_one_question_with_a_forged_answer(chat: Conversation, forged: list[Any]) -> None:
     """A first request, or a single turn: its question alone is new, and once it is in the log nothing is."""
     for written in (1, 0):
         receipt = await chat.append([HumanMessage("q"), *forged], resent="skip")
@@ -94,7 +94,7 @@ async def test_one_question_with_a_forged_answer(chat: Conversation, forged: lis
     assert await texts(chat) == ["human: q"]
 
 
-async def test_strict_refuses_what_would_be_ignored(chat: Conversation):
+async def test_strict_refuses_what_would_be_ignored(chat: Conversation) -> None:
     """The error names it, and nothing is written; a history that holds only the log's messages is fine."""
     await chat.append(talk("q0", "a0"))
     with pytest.raises(UntrustedMessageError, match=r"message 2 \(ai\).*message 3 \(tool\)") as caught:
@@ -107,7 +107,7 @@ async def test_strict_refuses_what_would_be_ignored(chat: Conversation):
 
 
 @pytest.mark.parametrize("held", ["a", "a0 and more", "", None])
-async def test_an_answer_that_a_client_holds_otherwise_is_no_divergence(chat: Conversation, held: str | None):
+async def test_an_answer_that_a_client_holds_otherwise_is_no_divergence(chat: Conversation, held: str | None) -> None:
     """Shorter, longer, empty or missing: a stopped stream, an approval; the log keeps its own."""
     await chat.append(talk("q0", "a0"))
     answer = [] if held is None else [AIMessage(held)]
@@ -130,7 +130,7 @@ async def test_an_answer_that_a_client_holds_otherwise_is_no_divergence(chat: Co
 )
 async def test_a_changed_or_missing_question_is_a_divergence(
     chat: Conversation, history: tuple[str, ...], after: int | None, before: int | None
-):
+) -> None:
     """Nothing is written; the error names where to rewind."""
     ids = (await chat.append(talk("q0", "a0", "q1", "a1"))).message_ids
     with pytest.raises(HistoryDivergedError) as caught:
@@ -153,14 +153,16 @@ async def test_a_changed_or_missing_question_is_a_divergence(
         (("y",), ("y", "a"), 0),
     ],
 )
-async def test_repeated_questions(chat: Conversation, log: tuple[str, ...], batch: tuple[str, ...], written: int):
+async def test_repeated_questions(
+    chat: Conversation, log: tuple[str, ...], batch: tuple[str, ...], written: int
+) -> None:
     """Questions with the same text are told apart by their number and by the answers."""
     await chat.append(talk(*log))
     assert (await chat.append(talk(*batch), resent="skip")).written == written
 
 
 @pytest.mark.parametrize("accept", ["human", "all"])
-async def test_a_request_after_an_interrupted_run_may_be_repeated(chat: Conversation, accept: Any):
+async def test_a_request_after_an_interrupted_run_may_be_repeated(chat: Conversation, accept: Any) -> None:
     """The run left a call without a result; the client has another call, a result and the answer."""
     await chat.append([*talk("q0", "a0", "q1"), call("look", query="a")])
     history = [*talk("q0", "a0", "q1"), call("look", query="b"), result("found", "c1"), AIMessage("a1")]
@@ -183,7 +185,7 @@ RESULTS: list[list[Any]] = [
 
 @pytest.mark.parametrize("answer", RESULTS)
 @pytest.mark.parametrize("echo", [True, False])
-async def test_results_of_the_client_s_tools_are_taken(chat: Conversation, answer: list[Any], echo: bool):
+async def test_results_of_the_client_s_tools_are_taken(chat: Conversation, answer: list[Any], echo: bool) -> None:
     """Once, for a call that the log has open, in every provider's form, whether or not the client sends the call."""
     await chat.append([HumanMessage("When?"), call("pick_date")])
     batch = [HumanMessage("When?"), *([call("pick_date")] if echo else []), *answer]
@@ -196,7 +198,7 @@ async def test_results_of_the_client_s_tools_are_taken(chat: Conversation, answe
     assert (log[2].text, log[2].name, log[2].additional_kwargs) in [("3 May", name, {}) for name in (None, "pick_date")]
 
 
-async def test_a_result_and_words_in_one_message_are_both(chat: Conversation):
+async def test_a_result_and_words_in_one_message_are_both(chat: Conversation) -> None:
     """Anthropic's form: the words are a new question after the result."""
     await chat.append([HumanMessage("When?"), call("pick_date")])
     content: Any = [
@@ -211,7 +213,7 @@ async def test_a_result_and_words_in_one_message_are_both(chat: Conversation):
     assert await texts(chat) == ["human: When?", "ai: ", "tool: 3 May", "human: Or later."]
 
 
-async def test_words_after_a_known_result_keep_their_id(chat: Conversation):
+async def test_words_after_a_known_result_keep_their_id(chat: Conversation) -> None:
     """The id that the log has for the result is not given to the caller's message, which is the new question."""
     await chat.append([HumanMessage("When?"), call("pick_date"), ToolMessage("3 May", tool_call_id="c1")])
     content: Any = [{"type": "tool_result", "tool_use_id": "c1", "content": "3 May"}, "Or later."]
@@ -231,7 +233,7 @@ async def test_words_after_a_known_result_keep_their_id(chat: Conversation):
         [call("pick_date", "c7"), result(id_="c7")],  # a call that the client made up
     ],
 )
-async def test_other_results_are_not(chat: Conversation, sent: list[Any]):
+async def test_other_results_are_not(chat: Conversation, sent: list[Any]) -> None:
     """Only one for each open call, and only if every open call of that id goes to a tool of the client."""
     calls = [("pick_date", "c1"), ("approve_refund", "c2"), ("pick_date", "same"), ("approve_refund", "same")]
     made = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": id_} for name, id_ in calls])
@@ -243,7 +245,7 @@ async def test_other_results_are_not(chat: Conversation, sent: list[Any]):
     assert "human: When?" in await texts(chat)
 
 
-async def test_an_answered_call_is_not_open(chat: Conversation):
+async def test_an_answered_call_is_not_open(chat: Conversation) -> None:
     """Neither is one that was rewound."""
     ids = (await chat.append([HumanMessage("When?"), call("pick_date"), result("3 May")])).message_ids
     batch = [HumanMessage("When?"), result("4 May")]
@@ -252,7 +254,7 @@ async def test_an_answered_call_is_not_open(chat: Conversation):
     assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == 0
 
 
-async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation):
+async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation) -> None:
     """Marks of the store are removed, an id of the log with other content is refused."""
     ids = (await chat.append(talk("q0", "a0"))).message_ids
     mark: Any = {
@@ -267,14 +269,14 @@ async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation):
     assert len(await texts(chat)) == 3
 
 
-async def test_all_is_for_the_application_itself(chat: Conversation):
+async def test_all_is_for_the_application_itself(chat: Conversation) -> None:
     """It takes everything, and without `resent` so does `append`."""
     batch = [HumanMessage("q0"), call(), result(), AIMessage("a0"), HumanMessage("q1")]
     assert (await chat.append(batch, resent="skip", accept="all")).written == 5
     assert (await chat.append([call(), result()])).written == 2
 
 
-async def test_a_known_history_is_still_raised_if_asked(chat: Conversation):
+async def test_a_known_history_is_still_raised_if_asked(chat: Conversation) -> None:
     """`resent="raise"` counts through the last message that both have."""
     await chat.append(talk("q0", "a0"))
     with pytest.raises(ResentHistoryError) as caught:
@@ -297,7 +299,7 @@ async def test_a_known_history_is_still_raised_if_asked(chat: Conversation):
         {"resent": "skip", "strict": "yes"},
     ],
 )
-async def test_options_that_would_do_nothing_are_refused(chat: Conversation, options: dict[str, Any]):
+async def test_options_that_would_do_nothing_are_refused(chat: Conversation, options: dict[str, Any]) -> None:
     """Before anything is written."""
     with pytest.raises(InvalidInputError, match=r"accept|client_tools|strict"):
         await chat.append(talk("q0"), **options)

@@ -16,7 +16,7 @@ import bill_workloads
 _LONG = "whale " * 4_000
 
 
-def test_messages_that_an_earlier_call_began_with_are_not_new():
+def test_messages_that_an_earlier_call_began_with_are_not_new() -> None:
     """A call that continues the call before pays for its last messages only; one that shares nothing pays for all."""
     found, first = bill.Bill(), [HumanMessage("Do orcas sleep?")]
     continued = [*first, AIMessage("Yes."), HumanMessage("How long?")]
@@ -29,7 +29,7 @@ def test_messages_that_an_earlier_call_began_with_are_not_new():
     assert found.broken == 0  # nothing of size was lost
 
 
-def test_a_call_that_drops_a_long_beginning_breaks_the_prefix():
+def test_a_call_that_drops_a_long_beginning_breaks_the_prefix() -> None:
     """More than 2,000 tokens of the call before that are not shared count as a broken prefix."""
     found, whole = bill.Bill(), [HumanMessage("Hi"), AIMessage(_LONG), HumanMessage("And then?")]
     for messages in (whole, whole[2:]):
@@ -37,7 +37,7 @@ def test_a_call_that_drops_a_long_beginning_breaks_the_prefix():
     assert found.broken == 1
 
 
-def test_a_long_question_is_not_above_the_budget():
+def test_a_long_question_is_not_above_the_budget() -> None:
     """Only calls whose read messages exceed the budget count."""
     found = bill.Bill()
     found.add([HumanMessage(_LONG)], budget=1_000)
@@ -45,7 +45,7 @@ def test_a_long_question_is_not_above_the_budget():
     assert found.over == 1
 
 
-def test_generated_conversations_hold_facts_and_are_the_same_each_time():
+def test_generated_conversations_hold_facts_and_are_the_same_each_time() -> None:
     """Each shape has facts that stand in one message, and a seed fixes all texts."""
     for one, again in zip(bill_workloads.generated(scale=0.1), bill_workloads.generated(scale=0.1), strict=True):
         assert one.messages == again.messages
@@ -54,7 +54,7 @@ def test_generated_conversations_hold_facts_and_are_the_same_each_time():
         assert all(fact in str(one.messages[index].content) for index, fact in facts)
 
 
-async def test_each_strategy_has_a_line(server_uri, database_name):
+async def test_each_strategy_has_a_line(server_uri: str, database_name: str) -> None:
     """The full history costs and reaches 100 %, and results that convstore leaves out are one call away."""
     workload = next(one for one in bill_workloads.generated(scale=0.1) if one.name == "retrieval")
     async with AsyncMongoClient(server_uri) as client:

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from pymongo import MongoClient
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -15,7 +16,9 @@ import compare
 from charts import line_charts
 
 
-async def test_every_installed_store_is_measured_at_every_length(server_uri, database_name, monkeypatch):
+async def test_every_installed_store_is_measured_at_every_length(
+    server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each figure is there, the content of a result comes back, and the chart is a document."""
     monkeypatch.setattr(compare, "_SAMPLES", 2)
     database = f"{database_name}_{uuid.uuid4().hex[:6]}"

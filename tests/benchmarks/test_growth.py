@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient
@@ -15,7 +16,9 @@ import growth
 
 
 @pytest.mark.parametrize("section", growth.SECTIONS)
-async def test_each_section_is_measured_at_each_size(server_uri, database_name, monkeypatch, section):
+async def test_each_section_is_measured_at_each_size(
+    server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch, section: Any
+) -> None:
     """Calls send commands, and none of them grows from 2 turns to 4."""
     monkeypatch.setattr(growth, "_SAMPLES", 1)
     monkeypatch.setattr(growth, "_SETTLE_SECONDS", 0.0)

@@ -25,7 +25,7 @@ def conversations() -> dict[str, Any]:
     return {conversation.name: conversation for conversation in own(tokens=SMALL)}
 
 
-def test_there_are_questions_of_every_stratum_in_both_halves(conversations):
+def test_there_are_questions_of_every_stratum_in_both_halves(conversations: dict[str, Any]) -> None:
     """At least 120 in all, and neither half has less than a third of a stratum."""
     questions = [question for conversation in conversations.values() for question in conversation.questions]
     assert len(questions) >= 120
@@ -35,7 +35,7 @@ def test_there_are_questions_of_every_stratum_in_both_halves(conversations):
         assert len(halves) / 3 < sum(halves) < len(halves) * 2 / 3
 
 
-def test_a_conversation_is_made_the_same_again(conversations):
+def test_a_conversation_is_made_the_same_again(conversations: dict[str, Any]) -> None:
     """Ids and texts depend on nothing but the files."""
     [again] = own(tokens=SMALL, names=["study"])
     assert [text_of(message) for message in again.messages] == [
@@ -43,14 +43,14 @@ def test_a_conversation_is_made_the_same_again(conversations):
     ]
 
 
-def test_content_words_leave_out_what_every_question_has():
+def test_content_words_leave_out_what_every_question_has() -> None:
     """Question words are no content words; inflected words are the same word."""
     assert content_words("Which appointments were moved?") == ["appoi", "moved"]
     assert content_words("我对什么过敏") == ["过敏"]
 
 
 @pytest.mark.slow
-async def test_a_small_run_gives_a_table_a_chart_and_json(own_database, conversations):
+async def test_a_small_run_gives_a_table_a_chart_and_json(own_database: Any, conversations: dict[str, Any]) -> None:
     """The full history holds every proof; the window holds what is in it; every reader and ranking has a figure."""
     outcomes = await reach.measure(own_database, conversations["talk"])
     found = reach.summary(outcomes)
@@ -63,7 +63,7 @@ async def test_a_small_run_gives_a_table_a_chart_and_json(own_database, conversa
     assert json.loads(json.dumps([reach.as_json(one) for one in outcomes]))[0]["id"].startswith("talk-")
 
 
-def test_plain_bm25_prefers_rare_words():
+def test_plain_bm25_prefers_rare_words() -> None:
     """A text with the rarer of two words comes first, and texts without any word are left out."""
     ranking = reach.Bm25(["the cat and the dog", "the heron", "the dog", "nothing at all"])
     assert ranking.best_first("the heron or the dog")[0] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from langchain_core.messages import (
@@ -73,7 +74,7 @@ def bytes_in(message: BaseMessage) -> int:
 # Parsing
 
 
-def test_sections_begin_with_human_messages():
+def test_sections_begin_with_human_messages() -> None:
     """The system message goes into the first header; each later human message begins a section."""
     chain = parse_chain(chain_of("s", "h", "a", "h", "a x y", "t x", "t y", "a", "h"))
     outline = [(len(section.header.messages()), [pair.kind for pair in section.body]) for section in chain.sections]
@@ -94,7 +95,7 @@ def test_sections_begin_with_human_messages():
     ],
 )
 @pytest.mark.parametrize("repair", [False, True])
-def test_a_well_formed_chain_comes_back(kinds, repair):
+def test_a_well_formed_chain_comes_back(kinds: Any, repair: bool) -> None:
     """The very objects, in their order, with or without repair, and no repair is reported."""
     messages = chain_of(*kinds)
     chain = parse_chain(messages, repair=repair)
@@ -118,7 +119,7 @@ def test_a_well_formed_chain_comes_back(kinds, repair):
         (["h", "a x", "a", "t x"], 3, "the result for 'x' comes late"),
     ],
 )
-def test_what_can_be_repaired_is_refused_without_repair(kinds, index, problem):
+def test_what_can_be_repaired_is_refused_without_repair(kinds: list[str], index: int, problem: str) -> None:
     """The error names the index and the id of the message, and mentions repair."""
     with pytest.raises(MalformedChainError, match=f"{problem}.*repair=True") as caught:
         parse_chain(chain_of(*kinds))
@@ -138,7 +139,7 @@ OTHER_KINDS = [
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("kept", OTHER_KINDS, ids=lambda message: message.type)
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 6, 7])
-def test_system_messages_and_other_kinds_are_kept_in_place(index, kept, repair):
+def test_system_messages_and_other_kinds_are_kept_in_place(index: int, kept: Any, repair: bool) -> None:
     """Wherever they stand, the very objects in their order, and no section or pair is parted by them."""
     around = chain_of("s", "h", "a", "a x", "t x", "h", "a")
     messages = [*around[:index], kept, *around[index:]]
@@ -149,14 +150,14 @@ def test_system_messages_and_other_kinds_are_kept_in_place(index, kept, repair):
     assert chain.size == sum(section.size for section in chain.sections) == sum(map(size_of, messages))
 
 
-def test_two_system_messages_at_the_head_are_one_header():
+def test_two_system_messages_at_the_head_are_one_header() -> None:
     """The first is the header's, the second follows it."""
     chain = parse_chain(chain_of("s", "s", "h", "a"))
     assert ids(chain.sections[0].header.messages()) == ["m0", "m1", "m2"]
     assert chain.sections[0].header.system.id == "m0"
 
 
-def test_a_message_between_two_questions_begins_a_section():
+def test_a_message_between_two_questions_begins_a_section() -> None:
     """So that it keeps its place; nothing is joined over it."""
     chain = parse_chain(chain_of("h", "s", "h", "a"))
     assert [ids(section.messages()) for section in chain.sections] == [["m0", "m1"], ["m2", "m3"]]
@@ -164,7 +165,7 @@ def test_a_message_between_two_questions_begins_a_section():
     assert [message.type for message in grown.messages()] == ["human", "system", "human"]
 
 
-def test_a_result_is_put_before_what_stands_between_it_and_its_call():
+def test_a_result_is_put_before_what_stands_between_it_and_its_call() -> None:
     """Providers refuse a list where it does not follow its call; the message in between stays after it."""
     messages = chain_of("h", "a x y", "t x", "s", "t y")
     with pytest.raises(MalformedChainError, match=r"the result for 'y' comes after a system message.*repair=True"):
@@ -175,7 +176,7 @@ def test_a_result_is_put_before_what_stands_between_it_and_its_call():
     assert parse_chain(mended.messages()) == mended
 
 
-def test_operations_keep_what_they_do_not_know():
+def test_operations_keep_what_they_do_not_know() -> None:
     """A result for a call, new ids, cleared reasoning and joined questions leave other messages where they are."""
     thinking = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
     messages = [*chain_of("s", "s", "h", "a x"), ChatMessage(thinking, role="critic", id="c")]
@@ -188,14 +189,14 @@ def test_operations_keep_what_they_do_not_know():
 
 
 @pytest.mark.parametrize("repair", [False, True])
-def test_what_is_no_message_is_refused(repair):
+def test_what_is_no_message_is_refused(repair: bool) -> None:
     """By an error that names its place and what it is."""
     with pytest.raises(MalformedChainError, match="LangChain messages, not of dict") as caught:
         parse_chain([*chain_of("h"), {"role": "user", "content": "hi"}], repair=repair)
     assert caught.value.index == 1
 
 
-def test_a_repair_answers_a_call_that_has_no_result():
+def test_a_repair_answers_a_call_that_has_no_result() -> None:
     """With the fixed text, an error status, the mark and the tool's name, in the place of the call's order."""
     chain = parse_chain(chain_of("h", "a x y", "t y", "h"), repair=True)
     [made, kept] = chain.sections[0].body[0].results
@@ -206,7 +207,7 @@ def test_a_repair_answers_a_call_that_has_no_result():
     assert chain.repairs == ("message 1: the call 'x' has no result: an error result was added",)
 
 
-def test_a_repair_joins_humans_in_a_row():
+def test_a_repair_joins_humans_in_a_row() -> None:
     """One header holds all their contents, in order; the messages that came in stay as they are."""
     messages = chain_of("h", "h", "h", "a")
     before = copied(messages)
@@ -217,21 +218,21 @@ def test_a_repair_joins_humans_in_a_row():
     assert same(messages, before)
 
 
-def test_joined_humans_keep_their_blocks():
+def test_joined_humans_keep_their_blocks() -> None:
     """A list of blocks makes the joined content one, and an image stays the block it was."""
     image = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
     chain = parse_chain([HumanMessage("one"), HumanMessage([image]), HumanMessage("")], repair=True)
     assert chain.sections[0].header.human.content == [{"type": "text", "text": "one"}, image]
 
 
-def test_a_repair_drops_stray_tool_messages():
+def test_a_repair_drops_stray_tool_messages() -> None:
     """A tool message without an earlier AI message with calls in its section is dropped."""
     chain = parse_chain(chain_of("h", "t x", "a", "t x", "h", "t y"), repair=True)
     assert ids(chain.messages()) == ["m0", "m2", "m4"]
     assert [line.partition(":")[0] for line in chain.repairs] == ["message 1", "message 3", "message 5"]
 
 
-def test_a_repair_gives_a_call_to_a_result_of_another_id():
+def test_a_repair_gives_a_call_to_a_result_of_another_id() -> None:
     """With the result's tool name and empty arguments, on a copy of the AI message."""
     messages = chain_of("h", "a x", "t x", "t y")
     before = copied(messages)
@@ -241,7 +242,7 @@ def test_a_repair_gives_a_call_to_a_result_of_another_id():
     assert same(messages, before)
 
 
-def test_a_repair_keeps_an_ai_message_at_the_start():
+def test_a_repair_keeps_an_ai_message_at_the_start() -> None:
     """Assistants that greet first have such logs; its section has an empty header, and nothing is put before it."""
     messages = chain_of("a", "a x", "t x", "h", "a")
     chain = parse_chain(messages, repair=True)
@@ -253,21 +254,21 @@ def test_a_repair_keeps_an_ai_message_at_the_start():
     assert len(chain.repairs) == 1
 
 
-def test_a_second_result_never_makes_a_second_call():
+def test_a_second_result_never_makes_a_second_call() -> None:
     """The first answer stays, the other is dropped and named."""
     chain = parse_chain(chain_of("h", "a x", "t x", "t x"), repair=True)
     assert ids(chain.messages()) == ["m0", "m1", "m2"]
     assert chain.repairs == ("message 3: a second result for 'x': dropped",)
 
 
-def test_a_late_result_follows_its_call():
+def test_a_late_result_follows_its_call() -> None:
     """It is no stray one: its call still waits for it."""
     chain = parse_chain(chain_of("h", "a x y", "t y", "h", "t x", "a"), repair=True)
     assert ids(chain.messages()) == ["m0", "m1", "m4", "m2", "m3", "m5"]
 
 
 @pytest.mark.parametrize("kinds", [["h", "a x", "h", "a y", "t z", "t y", "h", "h"], ["h", "a x x", "t x", "t q", "h"]])
-def test_what_was_repaired_parses_without_repair(kinds):
+def test_what_was_repaired_parses_without_repair(kinds: list[str]) -> None:
     """A repair leaves nothing to repair."""
     repaired = parse_chain(chain_of(*kinds), repair=True)
     assert same(parse_chain(repaired.messages()).messages(), repaired.messages())
@@ -275,7 +276,7 @@ def test_what_was_repaired_parses_without_repair(kinds):
     assert check_pairing(repaired.messages()) == []
 
 
-def test_calls_that_are_not_in_tool_calls_need_results_too():
+def test_calls_that_are_not_in_tool_calls_need_results_too() -> None:
     """Invalid calls and calls in content blocks, as `pairing` counts them."""
     invalid = AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "x", "error": None}])
     block = AIMessage([{"type": "tool_use", "id": "x", "name": "f", "input": {}}])
@@ -290,7 +291,7 @@ def test_calls_that_are_not_in_tool_calls_need_results_too():
 # Kinds
 
 
-def test_both_forms_of_a_summary_are_recognised():
+def test_both_forms_of_a_summary_are_recognised() -> None:
     """A call of the tool that summarises, and an answer that begins with the prefix; a mere mention is none."""
     call = {"name": SUMMARY_TOOL, "args": {}, "id": "x"}
     other = {"name": "search", "args": {}, "id": "y"}
@@ -311,7 +312,7 @@ def test_both_forms_of_a_summary_are_recognised():
 # Sizes
 
 
-def test_sizes_are_bytes_and_sums():
+def test_sizes_are_bytes_and_sums() -> None:
     """Of texts, calls and results, on pair, header, section and chain."""
     messages = [SystemMessage("Grüße 🐋"), *chain_of("h", "a x y", "t x", "t y", "a", "h")]
     chain = parse_chain(messages)
@@ -358,13 +359,13 @@ def test_sizes_are_bytes_and_sums():
         pytest.param(ToolMessage("ab", tool_call_id="x", artifact="long"), 3, id="an artifact is not sent"),
     ],
 )
-def test_what_counts(message, size):
+def test_what_counts(message: Any, size: Any) -> None:
     """Every text, every call once, media by their length; reasoning and what no model sees count nothing."""
     pair = Pair(AIMessage(""), (message,)) if isinstance(message, ToolMessage) else Header(None, message)
     assert pair.size == size
 
 
-def test_bytes_of_repairs_are_counted():
+def test_bytes_of_repairs_are_counted() -> None:
     """A result that was made, a call that was added and a human message that was joined make the chain larger."""
     missing = parse_chain(chain_of("h", "a x"), repair=True)
     assert missing.size == parse_chain(chain_of("h", "a")).size + len('xfunctionsearch{"q": "m1"}') + len(
@@ -378,13 +379,13 @@ def test_bytes_of_repairs_are_counted():
 # Adding
 
 
-def test_a_human_begins_the_first_section():
+def test_a_human_begins_the_first_section() -> None:
     """It begins one if the chain has none yet."""
     chain = Chain().append_human("Hi!")
     assert chain == Chain((Section(Header(None, HumanMessage("Hi!"))),))
 
 
-def test_a_human_message_begins_a_section_after_a_body():
+def test_a_human_message_begins_a_section_after_a_body() -> None:
     """A HumanMessage is taken as it is."""
     before = parse_chain(chain_of("s", "h", "a"))
     human = HumanMessage("And now?", id="m9")
@@ -394,14 +395,14 @@ def test_a_human_message_begins_a_section_after_a_body():
     assert after.size == before.size + 8
 
 
-def test_a_human_completes_a_header():
+def test_a_human_completes_a_header() -> None:
     """One with the system message alone."""
     chain = parse_chain(chain_of("s")).append_human([{"type": "text", "text": "Hi!"}])
     assert len(chain.sections) == 1
     assert [message.text for message in chain.sections[0].header.messages()] == ["text m0", "Hi!"]
 
 
-def test_a_human_joins_one_that_nobody_answered():
+def test_a_human_joins_one_that_nobody_answered() -> None:
     """So that no human message follows another; the message that was there is not changed."""
     messages = chain_of("s", "h")
     before = parse_chain(messages)
@@ -410,7 +411,7 @@ def test_a_human_joins_one_that_nobody_answered():
     assert (messages[1].content, before.sections[0].header.human) == ("text m1", messages[1])
 
 
-def test_a_response_takes_the_place_of_the_one_there():
+def test_a_response_takes_the_place_of_the_one_there() -> None:
     """In the newest AI message with such a call; the chain before stays."""
     before = parse_chain(chain_of("h", "a x", "t x", "a x y", "t y", "t x", "a"))
     after = before.add_tool_response(ToolMessage("new", id="m9", tool_call_id="x"))
@@ -419,7 +420,7 @@ def test_a_response_takes_the_place_of_the_one_there():
     assert after.size == sum(map(bytes_in, after.messages()))
 
 
-def test_a_response_answers_a_call_that_waits():
+def test_a_response_answers_a_call_that_waits() -> None:
     """A result that a repair made gives way first, and a pair without results gets one in the calls' order."""
     chain = parse_chain(chain_of("h", "a x x", "t x"), repair=True)
     assert ids(chain.add_tool_response(ToolMessage("2", id="new", tool_call_id="x")).messages()) == [
@@ -436,13 +437,13 @@ def test_a_response_answers_a_call_that_waits():
     assert ids(chain.messages()[2:]) == ["x", "y", "z"]
 
 
-def test_a_response_without_a_call_is_refused():
+def test_a_response_without_a_call_is_refused() -> None:
     """By an error that names the id."""
     with pytest.raises(MalformedChainError, match="no call of this chain has the id 'q'"):
         parse_chain(chain_of("h", "a x", "t x")).add_tool_response(ToolMessage("2", tool_call_id="q"))
 
 
-def test_a_chain_can_not_be_changed():
+def test_a_chain_can_not_be_changed() -> None:
     """All parts are frozen."""
     chain = parse_chain(chain_of("h", "a x", "t x"))
     for part, name in ((chain, "sections"), (chain.sections[0], "body"), (chain.sections[0].body[0], "results")):
@@ -457,7 +458,7 @@ def test_a_chain_can_not_be_changed():
         *(f"chain.{name}" for name in ("parse", "plan", "structure")),
     ],
 )
-def test_doctests(module):
+def test_doctests(module: Any) -> None:
     """The examples in the docstrings are true."""
     outcome = doctest.testmod(importlib.import_module(f"convstore.{module}"))
     assert outcome.attempted

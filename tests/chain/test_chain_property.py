@@ -121,7 +121,7 @@ def _bytes(message: BaseMessage) -> int:
 
 @many
 @given(chains, st.booleans())
-def test_parse_and_flatten_are_inverse(messages, repair):
+def test_parse_and_flatten_are_inverse(messages: Any, repair: Any) -> None:
     """The same objects come back, and nothing of them was changed."""
     before = copied(messages)
     chain = parse_chain(messages, repair=repair)
@@ -132,7 +132,7 @@ def test_parse_and_flatten_are_inverse(messages, repair):
 
 @many
 @given(broken_chains)
-def test_a_repaired_chain_needs_no_repair(messages):
+def test_a_repaired_chain_needs_no_repair(messages: Any) -> None:
     """Its calls and results match, in the order of the calls where it was mended, and no human message is lost."""
     before = copied(messages)
     chain = parse_chain(messages, repair=True)
@@ -148,7 +148,7 @@ def test_a_repaired_chain_needs_no_repair(messages):
 
 @many
 @given(broken_chains)
-def test_a_chain_is_refused_exactly_if_it_would_be_repaired(messages):
+def test_a_chain_is_refused_exactly_if_it_would_be_repaired(messages: Any) -> None:
     """Without repair nothing that is broken gets through."""
     repairs = parse_chain(messages, repair=True).repairs
     try:
@@ -166,7 +166,7 @@ _operations = st.lists(
 
 @many
 @given(chains, _operations, _texts)
-def test_sizes_are_sums_after_every_operation(messages, operations, text):
+def test_sizes_are_sums_after_every_operation(messages: Any, operations: Any, text: Any) -> None:
     """And calls still match results, the chain before is the same as ever, and the result parses without repair."""
     chain = parse_chain(messages)
     for operation in operations:
@@ -193,7 +193,7 @@ def _operate(chain: Chain, operation: str, text: str) -> Chain:
 
 @many
 @given(chains, st.sampled_from(["call_{r:24:x}", "toolu_{r:24:b}", "{r:9:x}"]))
-def test_new_ids_keep_calls_and_results_together(messages, template):
+def test_new_ids_keep_calls_and_results_together(messages: Any, template: Any) -> None:
     """Every result stays with its call, only ids change, twice is like once, and no two calls get one new id."""
     chain = parse_chain(messages)
     after = chain.normalize_tool_call_ids(template)
@@ -224,7 +224,7 @@ EXAMPLE = chain_of("s", "h", "a x x", "t x", "t x", "h", "a", "h", "a x", "t x",
 @many
 @given(chains, configs, shares)
 @example(EXAMPLE, ChainSummarizerConfig(), [0.5])
-def test_a_summary_is_a_smaller_chain(messages, config, shares):
+def test_a_summary_is_a_smaller_chain(messages: Any, config: Any, shares: Any) -> None:
     """It parses without repair, calls match results, its size never grows and is reported correctly, nothing fails."""
     before = copied(messages)
     summary, handler = summarized(messages, config, shares)
@@ -242,7 +242,7 @@ def test_a_summary_is_a_smaller_chain(messages, config, shares):
 
 @many
 @given(chains, configs, shares)
-def test_a_second_run_asks_nothing_and_changes_nothing(messages, config, shares):
+def test_a_second_run_asks_nothing_and_changes_nothing(messages: Any, config: Any, shares: Any) -> None:
     """The output of the first run is accepted unchanged."""
     summary, _ = summarized(messages, config, shares)
     again, handler = summarized(summary.messages, config, shares)
@@ -252,7 +252,7 @@ def test_a_second_run_asks_nothing_and_changes_nothing(messages, config, shares)
 
 @many
 @given(chains, configs, shares)
-def test_the_last_pair_survives(messages, config, shares):
+def test_the_last_pair_survives(messages: Any, config: Any, shares: Any) -> None:
     """Of the last section, word for word, with its signatures; and so does every human message of it."""
     summary, _ = summarized(messages, config, shares)
     if not messages:
@@ -266,7 +266,7 @@ def test_the_last_pair_survives(messages, config, shares):
 
 @many
 @given(chains, configs, shares)
-def test_what_leaves_was_shown(messages, config, shares):
+def test_what_leaves_was_shown(messages: Any, config: Any, shares: Any) -> None:
     """Every message stays, or joins another word for word, or was shown to a call; none is lost or repeated."""
     summary, handler = summarized(messages, config, shares)
     stayed = {id(message) for message in summary.messages}
@@ -283,7 +283,7 @@ def test_what_leaves_was_shown(messages, config, shares):
 
 @many
 @given(chains, configs, shares)
-def test_origins_cover_the_input_in_order(messages, config, shares):
+def test_origins_cover_the_input_in_order(messages: Any, config: Any, shares: Any) -> None:
     """Each message of the input is represented, and earlier output represents earlier input, a fold's header apart."""
     summary, _ = summarized(messages, config, shares)
     covered = {index for origin in summary.origins for index in origin}
@@ -295,7 +295,7 @@ def test_origins_cover_the_input_in_order(messages, config, shares):
 
 @many
 @given(broken_chains, configs, shares)
-def test_a_broken_chain_is_repaired_and_summarised(messages, config, shares):
+def test_a_broken_chain_is_repaired_and_summarised(messages: Any, config: Any, shares: Any) -> None:
     """The output needs no repair, is not larger than the repaired input, and a second run does not change it."""
     summary, _ = summarized(messages, config, shares)
     assert summary.error is None
@@ -307,7 +307,7 @@ def test_a_broken_chain_is_repaired_and_summarised(messages, config, shares):
 
 @many
 @given(chains, configs, st.sampled_from(["", "raise", "long"]))
-def test_a_handler_that_fails_loses_nothing(messages, config, failure):
+def test_a_handler_that_fails_loses_nothing(messages: Any, config: Any, failure: Any) -> None:
     """The messages come back, unless only calls for oversized pairs failed: then the same, without an error."""
 
     async def fail(text: str) -> str:
@@ -323,7 +323,7 @@ def test_a_handler_that_fails_loses_nothing(messages, config, failure):
 
 @many
 @given(broken_chains, configs, shares)
-def test_the_seeds_behaviour_gives_chains_too(messages, config, shares):
+def test_the_seeds_behaviour_gives_chains_too(messages: Any, config: Any, shares: Any) -> None:
     """Larger ones perhaps, but calls and results match, and the last pair survives, with calls for second results."""
     summary, _ = summarized(messages, replace(config, strict_seed=True), [0.5])
     assert summary.error is None
@@ -337,7 +337,7 @@ def test_the_seeds_behaviour_gives_chains_too(messages, config, shares):
 
 @many
 @given(chains, configs, shares)
-def test_a_chain_that_grows_stays_a_chain(messages, config, shares):
+def test_a_chain_that_grows_stays_a_chain(messages: Any, config: Any, shares: Any) -> None:
     """Summarised as it grows, turn by turn, as an agent does it."""
     grown: list[BaseMessage] = []
     for section in parse_chain(messages).sections:

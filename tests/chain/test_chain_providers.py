@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
@@ -21,7 +22,7 @@ REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "dev" / "provider_ca
 SIGNATURES = "__gemini_function_call_thought_signatures__"
 
 
-def call_ids(chain):
+def call_ids(chain: Any) -> Any:
     """Ids of all calls in order."""
     return [call.id for pair in chain.pairs() for call in calls_of(pair.ai)]
 
@@ -49,7 +50,7 @@ def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> 
         ("[{r:6:base62}]", r"\[[0-9A-Za-z]{6}\]"),
     ],
 )
-def test_new_ids_have_the_form(template, form):
+def test_new_ids_have_the_form(template: Any, form: str) -> None:
     """Every charset, fixed text and the name of the tool; a second time nothing changes."""
     chain = parse_chain(chain_of("h", "a x y", "t y", "t x", "a z", "t z")).normalize_tool_call_ids(template)
     found = call_ids(chain)
@@ -58,7 +59,7 @@ def test_new_ids_have_the_form(template, form):
     assert chain.normalize_tool_call_ids(template) == chain
 
 
-def test_ids_that_fit_are_kept():
+def test_ids_that_fit_are_kept() -> None:
     """Only the others are replaced, each in its call and in its result."""
     fits = "call_" + "a" * 24
     messages = chain_of("h", f"a {fits} x", f"t {fits}", "t x")
@@ -71,7 +72,7 @@ def test_ids_that_fit_are_kept():
     assert same(messages, before)
 
 
-def test_a_repeated_id_stays_two_calls():
+def test_a_repeated_id_stays_two_calls() -> None:
     """In one message or in two, with and without message ids, each with its own result."""
     for forget in (False, True):
         messages = chain_of("h", "a x x", "t x", "t x", "a x", "t x")
@@ -83,7 +84,7 @@ def test_a_repeated_id_stays_two_calls():
         assert [message.text for message in chain.messages()] == [message.text for message in messages]
 
 
-def test_an_id_may_come_very_often():
+def test_an_id_may_come_very_often() -> None:
     """Also where no message has an id of its own."""
     call = {"name": "f", "args": {}, "id": "x"}
     pairs = [
@@ -93,7 +94,7 @@ def test_an_id_may_come_very_often():
     assert len(set(call_ids(chain))) == 1500
 
 
-def test_ids_are_the_same_each_time():
+def test_ids_are_the_same_each_time() -> None:
     """The same chain gives the same ids, and a message with an id gives the same at any position."""
     messages = chain_of("h", "a x", "t x", "h", "a x", "t x", "a y", "t y")
     once, twice = (call_ids(parse_chain(messages).normalize_tool_call_ids(OPENAI)) for _ in range(2))
@@ -101,7 +102,7 @@ def test_ids_are_the_same_each_time():
     assert call_ids(parse_chain(messages[3:]).normalize_tool_call_ids(OPENAI)) == once[1:]
 
 
-def test_every_place_of_an_id_is_renamed():
+def test_every_place_of_an_id_is_renamed() -> None:
     """Lists of calls, content blocks, what OpenAI sent, chunks, and Gemini's map of signatures; the block's own not."""
     chunk = {"name": "f", "args": "{}", "id": "x", "index": 0, "type": "tool_call_chunk"}
     ai = AIMessageChunk(
@@ -125,7 +126,7 @@ def test_every_place_of_an_id_is_renamed():
     assert pair.ai.additional_kwargs == {"tool_calls": [{"id": new, "type": "function"}], SIGNATURES: {new: "c2ln"}}
 
 
-def test_invalid_calls_and_calls_without_id_are_renamed():
+def test_invalid_calls_and_calls_without_id_are_renamed() -> None:
     """They are sent to providers as well."""
     ai = AIMessage(
         "",
@@ -141,13 +142,13 @@ def test_invalid_calls_and_calls_without_id_are_renamed():
 @pytest.mark.parametrize(
     "template", ["", "call_1", "{f}", "{r:0:x}", "{r:600:x}", "{r:99999999999:x}", "{r:4:q}", "{r:x}", "{r:4:x}{", 7]
 )
-def test_what_is_no_template_is_refused(template):
+def test_what_is_no_template_is_refused(template: int | str) -> None:
     """Without random characters two calls would get the same id."""
     with pytest.raises(InvalidInputError, match="template of call ids"):
         parse_chain([]).normalize_tool_call_ids(template)
 
 
-def test_a_template_with_too_few_ids_is_refused():
+def test_a_template_with_too_few_ids_is_refused() -> None:
     """Two calls never share a new id."""
     messages = chain_of("h", *[each for number in range(11) for each in (f"a x{number}", f"t x{number}")])
     with pytest.raises(InvalidInputError, match="too few ids"):
@@ -175,7 +176,7 @@ TEXT = {"type": "text", "text": "Four."}
         pytest.param({"type": "non_standard", "value": {"type": "thinking", "thinking": "Hm."}}, id="wrapped"),
     ],
 )
-def test_reasoning_blocks_go(block):
+def test_reasoning_blocks_go(block: dict[str, Any]) -> None:
     """Each shape that a provider package writes; text and calls beside it stay."""
     chain = parse_chain([HumanMessage("2+2?"), AIMessage([block, TEXT])])
     assert chain.clear_reasoning().messages()[1].content == [TEXT]
@@ -201,13 +202,13 @@ def test_reasoning_blocks_go(block):
         ("plain", "plain"),
     ],
 )
-def test_signatures_leave_their_blocks(block, left):
+def test_signatures_leave_their_blocks(block: dict[str, Any] | str, left: Any) -> None:
     """Text, tool use and extras lose them and nothing else; arguments are never looked at."""
     chain = parse_chain([HumanMessage("2+2?"), AIMessage([block])])
     assert chain.clear_reasoning().messages()[1].content == [left]
 
 
-def test_calls_lose_their_signatures():
+def test_calls_lose_their_signatures() -> None:
     """As extras of a call, in blocks and in what OpenAI-compatible gateways send; arguments stay word for word."""
     args = {"reasoning": "kept", "signature": "kept", "extras": {"signature": "kept"}}
     ai = AIMessage(
@@ -239,7 +240,7 @@ def test_calls_lose_their_signatures():
         {"signatures": ["c2ln"]},
     ],
 )
-def test_reasoning_leaves_the_kwargs(kwargs):
+def test_reasoning_leaves_the_kwargs(kwargs: dict[str, Any]) -> None:
     """On every role, and what else is there stays."""
     messages = [
         HumanMessage("Hi!", additional_kwargs={"n": 1, **kwargs}),
@@ -252,7 +253,7 @@ def test_reasoning_leaves_the_kwargs(kwargs):
     assert same(messages, before)
 
 
-def test_clearing_changes_no_size_and_nothing_else():
+def test_clearing_changes_no_size_and_nothing_else() -> None:
     """Messages without reasoning stay the same objects; usage and ids always stay."""
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token_details": {"reasoning": 1}}
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
@@ -287,7 +288,7 @@ def test_clearing_changes_no_size_and_nothing_else():
         (None, "{}"),
     ],
 )
-def test_arguments_become_json(written, sanitized):
+def test_arguments_become_json(written: Any, sanitized: Any) -> None:
     """JSON stays as it is, control characters in strings are escaped, what still is none becomes {}."""
     ai = AIMessage(
         [{"type": "function_call", "call_id": "x", "name": "f", "arguments": written}],
@@ -308,7 +309,7 @@ def test_arguments_become_json(written, sanitized):
     assert ai.invalid_tool_calls[0]["args"] == written
 
 
-def test_arguments_that_json_has_no_form_for():
+def test_arguments_that_json_has_no_form_for() -> None:
     """Such as NaN in a dict; the call stays."""
     bad = {"name": "f", "args": {"a": float("nan")}, "id": "x"}
     block = {"type": "tool_use", "id": "x", "name": "f", "input": {"a": b"bytes"}}
@@ -320,7 +321,7 @@ def test_arguments_that_json_has_no_form_for():
     assert clean.content == [{**block, "input": {}}]
 
 
-def test_clean_arguments_leave_the_objects_alone():
+def test_clean_arguments_leave_the_objects_alone() -> None:
     """Also the free text that a custom tool takes is no JSON and stays."""
     custom = {"type": "custom_tool_call", "call_id": "x", "name": "f", "input": "print('a\nb')"}
     messages = [*chain_of("h", "a y", "t y"), AIMessage([custom, TEXT]), ToolMessage("2", tool_call_id="x")]
@@ -333,7 +334,7 @@ def test_clean_arguments_leave_the_objects_alone():
 # Real conversations
 
 
-def _real(raw, number):
+def _real(raw: Any, number: Any) -> Any:
     content = raw["content"] or ""
     if raw["role"] == "tool":
         return ToolMessage(content, id=f"m{number}", tool_call_id=raw["tool_call_id"])
@@ -351,7 +352,7 @@ def _real(raw, number):
 
 @pytest.mark.skipif(not REAL_DATA.exists(), reason="the real conversations are not next to the checkout")
 @pytest.mark.parametrize("template", [OPENAI, ANTHROPIC])
-def test_real_transcripts_are_fit_for_another_provider(template):
+def test_real_transcripts_are_fit_for_another_provider(template: Any) -> None:
     """Of Anthropic, OpenAI and others: no reasoning is left, ids fit, calls and results match, texts stay."""
     cleared = 0
     with gzip.open(REAL_DATA, "rt", encoding="utf-8") as lines:

@@ -87,7 +87,7 @@ def said_of(error: BaseException) -> list[str]:
 
 
 @every_malformed
-async def test_a_malformed_address_is_refused_and_not_repeated(uri):
+async def test_a_malformed_address_is_refused_and_not_repeated(uri: Any) -> None:
     """Neither the error nor its causes hold any of it."""
     with pytest.raises(InvalidInputError, match="address") as caught:
         await ConversationStore.connect(uri)
@@ -100,7 +100,7 @@ async def test_a_malformed_address_is_refused_and_not_repeated(uri):
     [f"mongodb://{LOGIN}@db/app".encode(), [f"mongodb://{LOGIN}@db"], Path(LOGIN), None],
     ids=["bytes", "list", "path", "None"],
 )
-async def test_what_is_no_text_is_not_repeated_either(uri):
+async def test_what_is_no_text_is_not_repeated_either(uri: Any) -> None:
     """Only its type is named."""
     with pytest.raises(InvalidInputError, match=type(uri).__name__) as caught:
         await ConversationStore.connect(uri)
@@ -127,7 +127,7 @@ special = st.text(alphabet="@/:?#[]%&=; \\'\"\n,.+0129é", max_size=4)
     inside=st.tuples(special, special, special),
     behind=special | st.just("@db/app") | st.just("@db/app?w=1"),
 )
-def test_whatever_is_written_no_secret_comes_out(scheme, inside, behind):
+def test_whatever_is_written_no_secret_comes_out(scheme: Any, inside: Any, behind: Any) -> None:
     """An address is refused without a word of it, or opened with hosts that are none of its secrets."""
     is_host = "@" in inside[1] and "@" not in inside[2] + behind  # it is after the last @, so no part of the login
     uri = f"{scheme}{inside[0]}{USER}:{CANARY}{inside[1]}{'host' if is_host else HALF}{inside[2]}{behind}"
@@ -137,7 +137,7 @@ def test_whatever_is_written_no_secret_comes_out(scheme, inside, behind):
     assert not shows_secret(*said, *(one.message for one in caught))
 
 
-async def test_an_unknown_option_is_a_warning_without_its_name_or_value():
+async def test_an_unknown_option_is_a_warning_without_its_name_or_value() -> None:
     """It may be a part of a password."""
     with pytest.warns(UserWarning, match="option of the address") as caught:
         store = await ConversationStore.connect(f"mongodb://db/app?{HALF}=x&connectTimeoutMS={CANARY}")
@@ -149,7 +149,7 @@ async def test_an_unknown_option_is_a_warning_without_its_name_or_value():
 # A server
 
 
-async def test_a_wrong_password_says_so(server_uri):
+async def test_a_wrong_password_says_so(server_uri: str) -> None:
     """And says nothing else of the login."""
     uri = server_uri.replace(f"{LOGIN}@", f"{USER}:{HALF}@")
     async with await ConversationStore.connect(uri) as store:
@@ -160,7 +160,7 @@ async def test_a_wrong_password_says_so(server_uri):
     assert not shows_secret(*said_of(caught.value))
 
 
-async def test_a_password_that_cannot_be_sent_says_so(server_uri):
+async def test_a_password_that_cannot_be_sent_says_so(server_uri: str) -> None:
     """SASLprep refuses some characters before anything is sent."""
     uri = server_uri.replace(f"{LOGIN}@", f"{LOGIN}%00@").replace("?", "?authMechanism=SCRAM-SHA-256&")
     async with await ConversationStore.connect(uri) as store:
@@ -170,7 +170,7 @@ async def test_a_password_that_cannot_be_sent_says_so(server_uri):
 
 
 @pytest.mark.parametrize("scheme", ["mongodb", "mongodb+srv"])
-async def test_a_host_that_does_not_resolve_says_so(scheme):
+async def test_a_host_that_does_not_resolve_says_so(scheme: str) -> None:
     """The error names the host, and no topology."""
     uri = f"{scheme}://{LOGIN}@nobody.invalid/app?serverSelectionTimeoutMS=200"
     async with await ConversationStore.connect(uri) as store:
@@ -185,14 +185,14 @@ async def test_a_host_that_does_not_resolve_says_so(scheme):
 @pytest.mark.parametrize(
     ("option", "seconds"), [("", 5.0), ("?serverSelectionTimeoutMS=300", 0.3), ("?SERVERSELECTIONTIMEOUTMS=400", 0.4)]
 )
-async def test_a_server_that_is_down_is_an_error_after_five_seconds(option, seconds):
+async def test_a_server_that_is_down_is_an_error_after_five_seconds(option: str, seconds: float) -> None:
     """Unless the address names another time."""
     store = await ConversationStore.connect(f"mongodb://{LOGIN}@127.0.0.1:1/app{option}")
     assert store._client.options.server_selection_timeout == seconds
     await store.close()
 
 
-async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog):
+async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog: pytest.LogCaptureFixture) -> None:
     """PyMongo's topology description is in the cause only."""
     caplog.set_level(logging.DEBUG, logger="convstore")
     began = time.monotonic()
@@ -227,7 +227,7 @@ async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog):
         (OperationFailure("Authentication failed.", 18, {"ok": 0.0, "$clusterTime": 1}), "Authentication failed."),
     ],
 )
-async def test_a_message_has_the_reason_and_nothing_else(error, said):
+async def test_a_message_has_the_reason_and_nothing_else(error: Any, said: str) -> None:
     """Every host, but neither PyMongo's details nor what was to be written; the cause keeps it all."""
     with pytest.raises(StoreError) as caught:
         async with driver_errors():
@@ -274,7 +274,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_every_command_is_tried():
+def test_every_command_is_tried() -> None:
     """A new command joins the table."""
     assert set(COMMANDS) == {command.name for command in app.registered_commands}
 
@@ -290,7 +290,7 @@ def test_every_command_is_tried():
         )
     ],
 )
-def test_no_command_repeats_a_malformed_address(command, uri, file):
+def test_no_command_repeats_a_malformed_address(command: Any, uri: Any, file: str) -> None:
     """As its option, from the environment, as JSON, as one argument too many, or in the place of another value."""
     arguments = [command, *(file if one == "FILE" else one for one in COMMANDS[command])]
     as_json = [] if command in WITHOUT_JSON else ["--json"]
@@ -303,7 +303,7 @@ def test_no_command_repeats_a_malformed_address(command, uri, file):
 
 
 @every_malformed
-def test_nothing_repeats_an_address_in_the_place_of_something_else(uri, file, tmp_path):
+def test_nothing_repeats_an_address_in_the_place_of_something_else(uri: Any, file: str, tmp_path: Path) -> None:
     """A command's name, a file to read or to write, an age, a scope."""
     assert not shows_secret(said_by(uri))
     assert not shows_secret(said_by("import", uri, "--uri", "memory://", "--scope", "user_id=ada"))
@@ -315,7 +315,7 @@ def test_nothing_repeats_an_address_in_the_place_of_something_else(uri, file, tm
         assert not shows_secret(said_by("export", "--uri", "memory://", "-o", str(tmp_path / "none" / uri)))
 
 
-def test_a_source_that_does_not_answer_is_not_repeated():
+def test_a_source_that_does_not_answer_is_not_repeated() -> None:
     """An import from a database names neither its login nor its options."""
     source = f"mongodb://{LOGIN}@127.0.0.1:1/old?serverSelectionTimeoutMS=100&appName={HALF}"
     said = said_by("import", source, "--uri", "memory://", "--scope", "user_id=ada", "--json")
@@ -323,7 +323,7 @@ def test_a_source_that_does_not_answer_is_not_repeated():
     assert not shows_secret(said)
 
 
-def test_a_document_names_the_database_without_login_and_options():
+def test_a_document_names_the_database_without_login_and_options() -> None:
     """The options can hold a password too."""
     uri = f"mongodb://{LOGIN}@db.example.org:27018,[::1]:27019/app?tlsCertificateKeyFilePassword={HALF}"
     assert safe_address(uri) == "mongodb://…@db.example.org:27018,[::1]:27019/app"
@@ -331,7 +331,7 @@ def test_a_document_names_the_database_without_login_and_options():
     assert safe_address("mongodb+srv://db.example.org/?w=1") == "mongodb+srv://db.example.org/"
 
 
-def test_a_name_of_a_file_is_no_address(tmp_path, monkeypatch):
+def test_a_name_of_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is there is one, whatever it is called."""
     assert not any(map(is_address, ("chats.jsonl", "mongodb.jsonl", "data/mongodb/ada@home.jsonl", "C:/x/y.jsonl")))
     monkeypatch.chdir(tmp_path)
@@ -341,7 +341,7 @@ def test_a_name_of_a_file_is_no_address(tmp_path, monkeypatch):
     assert not Source(odd, "c", "s", "h").is_address
 
 
-def test_no_repr_has_an_address():
+def test_no_repr_has_an_address() -> None:
     """Neither those of the store nor those of the command line's own objects."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
     objects: list[Any] = [Source(uri, "c", "s", "h"), Replay(uri=uri, user_id="u")]
@@ -352,7 +352,9 @@ def test_no_repr_has_an_address():
 
 
 @every_malformed
-def test_the_development_server_repeats_no_address(uri, monkeypatch, capsys):
+def test_the_development_server_repeats_no_address(
+    uri: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As its argument, or as the name of its program."""
     with pytest.raises(SystemExit):
         run_devserver([uri])

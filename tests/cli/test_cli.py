@@ -86,7 +86,7 @@ def loads_as(change: Callable[[History], History]) -> Callable[..., Any]:
     """`Loader.load` with something done to each view."""
     load = Loader.load
 
-    async def loaded(self, scope, policy):
+    async def loaded(self: Any, scope: dict[str, str], policy: Any) -> Any:
         return change(await load(self, scope, policy))
 
     return loaded
@@ -95,7 +95,7 @@ def loads_as(change: Callable[[History], History]) -> Callable[..., Any]:
 # The demo
 
 
-def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
+def test_the_demo_shows_what_is_stored_and_what_the_model_gets() -> None:
     """Sources are numbered through, old results are stubs, the page has a cursor, and the saving is printed."""
     shown = convstore("demo")
     assert shown.exit_code == 0
@@ -109,14 +109,14 @@ def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
     assert "it covers 24 messages, which stay in the log." in shown.stdout
 
 
-def test_the_demo_fits_80_columns_without_colours():
+def test_the_demo_fits_80_columns_without_colours() -> None:
     """Piped output has no line above 80 characters and no escape sequence."""
     shown = convstore("demo").stdout
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
 
 
-def test_the_demo_as_json():
+def test_the_demo_as_json() -> None:
     """The same facts as one document: most tokens saved, all ten sources read back over several pages."""
     document = json.loads(convstore("demo", "--json").stdout)
     assert [row["source_ids"] for row in document["stored"] if row["type"] == "tool"] == ["1-10", "11-20"]
@@ -128,7 +128,7 @@ def test_the_demo_as_json():
     assert document["summary"]["tokens"]["saved"] > 0.8
 
 
-def test_the_demo_leaves_nothing_on_a_server(server_uri: str, database_name: str):
+def test_the_demo_leaves_nothing_on_a_server(server_uri: str, database_name: str) -> None:
     """On a real server it works too, and removes its conversation."""
     assert convstore("demo", "--uri", address(server_uri, f"{database_name}_demo")).exit_code == 0
     with MongoClient[dict[str, Any]](server_uri) as client:
@@ -136,7 +136,7 @@ def test_the_demo_leaves_nothing_on_a_server(server_uri: str, database_name: str
         client.drop_database(f"{database_name}_demo")
 
 
-def test_the_demo_has_passages_of_a_realistic_length():
+def test_the_demo_has_passages_of_a_realistic_length() -> None:
     """Ten for each question, each between 400 and 900 characters."""
     for passages in (corpus.MACHINE_LEARNING, corpus.DEEP_LEARNING):
         assert len(passages) == 10
@@ -146,7 +146,7 @@ def test_the_demo_has_passages_of_a_realistic_length():
 # The replay
 
 
-def test_a_good_file_is_replayed_without_an_error(file: Path):
+def test_a_good_file_is_replayed_without_an_error(file: Path) -> None:
     """A row for the file, the verdict, and exit code 0."""
     result = convstore("replay", file)
     assert result.exit_code == 0
@@ -156,7 +156,7 @@ def test_a_good_file_is_replayed_without_an_error(file: Path):
     assert "-9" not in result.stdout
 
 
-def test_the_table_fits_80_columns_without_colours(tmp_path: Path):
+def test_the_table_fits_80_columns_without_colours(tmp_path: Path) -> None:
     """A long file name is folded, and nothing else is."""
     path = tmp_path / f"{'a_long_name_' * 4}.jsonl.gz"
     path.write_bytes(gzip.compress(lines(recording("ada")).encode()))
@@ -166,7 +166,7 @@ def test_the_table_fits_80_columns_without_colours(tmp_path: Path):
     assert "…" not in shown
 
 
-def test_the_figures_as_json(file: Path):
+def test_the_figures_as_json(file: Path) -> None:
     """One document with counts, tokens, what stubs save, stability and times."""
     document = figures(file)
     (row,) = document["files"]
@@ -180,7 +180,7 @@ def test_the_figures_as_json(file: Path):
     assert 0 < row["load_ms"]["median"] <= row["load_ms"]["p95"]
 
 
-def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path):
+def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path) -> None:
     """The same conversations in gzip give the same counts."""
     path = tmp_path / "chats.data"
     path.write_bytes(gzip.compress(file.read_bytes()))
@@ -189,14 +189,14 @@ def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path):
     assert both[0]["tokens_loaded"] == both[1]["tokens_loaded"]
 
 
-def test_a_limit_counts_conversations_of_each_file(file: Path, tmp_path: Path):
+def test_a_limit_counts_conversations_of_each_file(file: Path, tmp_path: Path) -> None:
     """Of each file only the first conversation is replayed."""
     other = tmp_path / "other.jsonl"
     other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     assert [row["conversations"] for row in figures("--limit", "1", file, other)["files"]] == [1, 1]
 
 
-def test_files_of_one_name_and_ids_of_one_name_do_not_mix(file: Path, tmp_path: Path):
+def test_files_of_one_name_and_ids_of_one_name_do_not_mix(file: Path, tmp_path: Path) -> None:
     """Two files of the same name, each with an id twice, are four conversations each."""
     other = tmp_path / "more" / file.name
     other.parent.mkdir()
@@ -206,7 +206,7 @@ def test_files_of_one_name_and_ids_of_one_name_do_not_mix(file: Path, tmp_path: 
     assert [(row["file"], row["conversations"]) for row in document["files"]] == [(str(file), 4), (str(other), 4)]
 
 
-def test_what_precedes_the_first_question_is_replayed_first(tmp_path: Path):
+def test_what_precedes_the_first_question_is_replayed_first(tmp_path: Path) -> None:
     """A greeting ahead of the first human message is in the log and in every view."""
     path = tmp_path / "greeting.jsonl"
     greeting = {"role": "assistant", "content": "Good morning."}
@@ -215,7 +215,7 @@ def test_what_precedes_the_first_question_is_replayed_first(tmp_path: Path):
     assert (row["messages"], row["prefix"]["stability"]) == (9, 1.0)
 
 
-def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str, database_name: str):
+def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str, database_name: str) -> None:
     """On a real server several conversations run at a time and none is left."""
     name = f"{database_name}_replay"
     document = figures("--uri", address(server_uri, name), "--jobs", "2", file)
@@ -225,7 +225,7 @@ def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str
         client.drop_database(name)
 
 
-def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_name: str):
+def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_name: str) -> None:
     """With --keep they stay, and the user id is printed."""
     name = f"{database_name}_keep"
     result = convstore("replay", "--keep", "--uri", address(server_uri, name), file)
@@ -236,11 +236,11 @@ def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_nam
     assert f"user_id '{scopes[0]['user_id']}'" in result.stdout
 
 
-def test_a_lost_message_is_found(broken):
+def test_a_lost_message_is_found(broken: Callable[..., list[str]]) -> None:
     """One message fewer in the log is an error that names it."""
     iterate = LogReader.iterate
 
-    async def without_the_second(self, scope):
+    async def without_the_second(self: Any, scope: dict[str, str]) -> Any:
         position = 0
         async for pair in iterate(self, scope):
             position += 1
@@ -251,29 +251,29 @@ def test_a_lost_message_is_found(broken):
     assert what.endswith("(ai) is lost")
 
 
-def test_a_changed_message_is_found(broken):
+def test_a_changed_message_is_found(broken: Callable[..., list[str]]) -> None:
     """A field that comes back otherwise is named."""
     iterate = LogReader.iterate
 
-    async def shortened(self, scope):
+    async def shortened(self: Any, scope: dict[str, str]) -> Any:
         async for entry, stored, message in iterate(self, scope):
             yield entry, stored, message.model_copy(update={"content": message.content[:20]})
 
     assert any(what.endswith("(tool) changed: content") for what in broken(LogReader, "iterate", shortened))
 
 
-def test_messages_in_another_order_are_found(broken):
+def test_messages_in_another_order_are_found(broken: Callable[..., list[str]]) -> None:
     """Nothing lost and nothing changed is not enough."""
     iterate = LogReader.iterate
 
-    async def backwards(self, scope):
+    async def backwards(self: Any, scope: dict[str, str]) -> Any:
         for pair in reversed([pair async for pair in iterate(self, scope)]):
             yield pair
 
     assert broken(LogReader, "iterate", backwards) == ["the messages are in another order"]
 
 
-def test_an_unreachable_passage_is_found(broken):
+def test_an_unreachable_passage_is_found(broken: Callable[..., list[str]]) -> None:
     """A source that no page holds is counted in characters."""
     passages = Pager._passages_of
     found = broken(Pager, "_passages_of", lambda self, *of: passages(self, *of)[1:])
@@ -281,18 +281,18 @@ def test_an_unreachable_passage_is_found(broken):
     assert all("characters are on no page" in what for what in found)
 
 
-def test_a_page_above_its_size_is_found(broken):
+def test_a_page_above_its_size_is_found(broken: Callable[..., list[str]]) -> None:
     """Pages that are too long for a model are errors."""
     cut = Pager._page
 
-    async def everything(self, known, request, passages, *, room: int):
+    async def everything(self: Any, known: Any, request: Any, passages: Any, *, room: int) -> Any:
         again = [replace(passage, remark="") for passage in passages] * 9
         return await cut(self, known, request, again, room=9 * room)
 
     assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
 
 
-def test_an_invalid_view_is_found(broken):
+def test_an_invalid_view_is_found(broken: Callable[..., list[str]]) -> None:
     """A view without the results of its calls is one that providers refuse."""
 
     def without_results(history: History) -> History:
@@ -302,7 +302,7 @@ def test_an_invalid_view_is_found(broken):
     assert any("has no result" in what for what in broken(Loader, "load", loads_as(without_results)))
 
 
-def test_an_unstable_view_is_found(broken):
+def test_an_unstable_view_is_found(broken: Callable[..., list[str]]) -> None:
     """A view that begins otherwise than the one before costs the prompt cache."""
     views = iter(range(1_000))
 
@@ -313,7 +313,7 @@ def test_an_unstable_view_is_found(broken):
     assert "view 2: message 0 is not that of the view before" in broken(Loader, "load", loads_as(dated))
 
 
-def test_a_view_that_hides_turns_is_found(broken):
+def test_a_view_that_hides_turns_is_found(broken: Callable[..., list[str]]) -> None:
     """Turns that the budget has room for must be in the view, and left-out ones must be reported."""
 
     def last_turn(history: History) -> History:
@@ -324,20 +324,20 @@ def test_a_view_that_hides_turns_is_found(broken):
     assert "view 2: 1 turns are left out, though the whole log fits in the budget" in found
 
 
-def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken):
+def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken: Callable[..., list[str]]) -> None:
     """A bug in the store stops neither the other conversations nor the report, and says where it came from."""
 
-    async def failing(self, scope, policy):
+    async def failing(self: Any, scope: dict[str, str], policy: Any) -> None:
         raise KeyError("head")
 
     (what,) = broken(Loader, "load", failing)
     assert what.startswith("KeyError: 'head' (test_cli.py, line ")
 
 
-def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line and exit code 1 instead of a report in which everything is lost."""
 
-    async def gone(self, scope, policy):
+    async def gone(self: Any, scope: dict[str, str], policy: Any) -> None:
         raise StoreUnavailableError("no primary")
 
     monkeypatch.setattr(Loader, "load", gone)
@@ -346,7 +346,7 @@ def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest
     assert result.stderr.startswith("convstore: no primary. ")
 
 
-def test_bad_lines_are_errors_with_their_number(file: Path):
+def test_bad_lines_are_errors_with_their_number(file: Path) -> None:
     """Lines that are no conversation are named by number; the others are replayed."""
     file.write_text(lines("{nope", recording("ada"), "", [1], {"id": "x"}, {"messages": []}), encoding="utf-8")
     document = figures(file, exit_code=1)
@@ -354,7 +354,7 @@ def test_bad_lines_are_errors_with_their_number(file: Path):
     assert document["files"][0]["conversations"] == 1
 
 
-def test_a_damaged_gzip_file_is_an_error(file: Path):
+def test_a_damaged_gzip_file_is_an_error(file: Path) -> None:
     """Conversations before the damage are replayed; the error says where reading ended."""
     packed = gzip.compress(lines(recording("ada")).encode()) + gzip.compress(lines(recording("bob")).encode())
     file.write_bytes(packed[:-20])
@@ -363,7 +363,7 @@ def test_a_damaged_gzip_file_is_an_error(file: Path):
     assert "cannot be read from here on" in document["errors"][0]["what"]
 
 
-def test_a_refused_message_is_an_error_of_its_conversation(file: Path):
+def test_a_refused_message_is_an_error_of_its_conversation(file: Path) -> None:
     """An unknown role is reported with its conversation; the other one is replayed."""
     bad = {"id": "eve", "messages": [{"role": "oracle", "content": "?"}]}
     file.write_text(lines(bad, recording("ada")), encoding="utf-8")
@@ -373,7 +373,7 @@ def test_a_refused_message_is_an_error_of_its_conversation(file: Path):
     assert document["files"][0]["messages"] == 12
 
 
-def test_only_the_first_errors_are_shown_to_eyes(file: Path):
+def test_only_the_first_errors_are_shown_to_eyes(file: Path) -> None:
     """Twenty of them, and how many more there are."""
     file.write_text(lines(*["nope"] * 25), encoding="utf-8")
     result = convstore("replay", file)
@@ -382,7 +382,7 @@ def test_only_the_first_errors_are_shown_to_eyes(file: Path):
     assert "… and 5 more" in result.stdout
 
 
-def test_text_of_a_file_can_not_steer_the_terminal(file: Path):
+def test_text_of_a_file_can_not_steer_the_terminal(file: Path) -> None:
     """Escape sequences in ids are not printed."""
     file.write_text(lines({"id": "\x1b[2J\ud800", "messages": [{"role": "?"}]}), encoding="utf-8")
     shown = convstore("replay", file)
@@ -391,7 +391,7 @@ def test_text_of_a_file_can_not_steer_the_terminal(file: Path):
 
 
 @pytest.mark.parametrize("path", ["missing.jsonl", "."])
-def test_a_file_that_can_not_be_read_is_an_error_of_one_line(path: str, tmp_path: Path):
+def test_a_file_that_can_not_be_read_is_an_error_of_one_line(path: str, tmp_path: Path) -> None:
     """A missing file, and a folder: one line on stderr and exit code 1."""
     result = convstore("replay", tmp_path / path)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -402,14 +402,14 @@ def test_a_file_that_can_not_be_read_is_an_error_of_one_line(path: str, tmp_path
 # Migrations
 
 
-def test_migrating_twice_changes_nothing(memory: Any):
+def test_migrating_twice_changes_nothing(memory: Any) -> None:
     """The first run applies all, the second finds them applied."""
     first, second = (json.loads(convstore("migrate", "--uri", "memory://", "--json").stdout) for _ in range(2))
     assert first["ran"]
     assert (second["applied"], second["ran"], second["pending"]) == (first["ran"], [], [])
 
 
-def test_a_dry_run_only_looks(memory: Any):
+def test_a_dry_run_only_looks(memory: Any) -> None:
     """Pending migrations are shown and stay pending."""
     for _ in range(2):
         shown = convstore("migrate", "--uri", "memory://", "--dry-run").stdout
@@ -418,7 +418,7 @@ def test_a_dry_run_only_looks(memory: Any):
     assert asyncio.run(memory.list_collection_names()) == []
 
 
-def test_scope_keys_of_a_store_are_taken(memory: Any):
+def test_scope_keys_of_a_store_are_taken(memory: Any) -> None:
     """The indexes are made for the keys that are named; what cannot be a key is refused."""
     arguments = ("migrate", "--uri", "memory://", "--scope-key", "team", "--scope-key", "room")
     assert "The database is up to date." in convstore(*arguments).stdout
@@ -428,7 +428,7 @@ def test_scope_keys_of_a_store_are_taken(memory: Any):
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
 
 
-def test_a_newer_database_is_left_alone(memory: Any):
+def test_a_newer_database_is_left_alone(memory: Any) -> None:
     """One line says to upgrade."""
     asyncio.run(memory["convstore_migrations"].insert_one({"_id": "9999_future"}))
     result = convstore("migrate", "--uri", "memory://")
@@ -440,7 +440,7 @@ def test_a_newer_database_is_left_alone(memory: Any):
 
 
 @pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
-def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str, file: Path):
+def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str, file: Path) -> None:
     """No traceback, no description of the topology, but what to do."""
     uri = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=50"
     ended = convstore(command, *([file] if command == "replay" else []), "--uri", uri)
@@ -450,7 +450,7 @@ def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str, fil
     assert "Topology" not in ended.stderr
 
 
-def test_an_address_that_makes_no_sense_is_an_error_of_one_line():
+def test_an_address_that_makes_no_sense_is_an_error_of_one_line() -> None:
     """The error says what an address looks like."""
     result = convstore("demo", "--uri", f"http://{LOGIN}@localhost")
     assert result.exit_code == 1
@@ -458,24 +458,24 @@ def test_an_address_that_makes_no_sense_is_an_error_of_one_line():
 
 
 @pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
-def test_every_command_explains_itself_with_examples(command: str):
+def test_every_command_explains_itself_with_examples(command: str) -> None:
     """Help ends with commands that can be copied, within 80 columns."""
     shown = convstore(command, "--help").stdout
     assert f"  convstore {command}" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_the_version_is_printed():
+def test_the_version_is_printed() -> None:
     """``--version`` names the program and the version that it is."""
     assert convstore("--version").stdout == f"convstore {__version__}\n"
 
 
-def test_the_package_can_be_run():
+def test_the_package_can_be_run() -> None:
     """``python -m convstore`` is the same command line."""
     assert run_module("convstore", "--version").stdout.startswith("convstore ")
 
 
-def test_a_terminal_without_arrows_is_enough(monkeypatch: pytest.MonkeyPatch):
+def test_a_terminal_without_arrows_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Characters that an output cannot take are replaced."""
     printed = io.BytesIO()
     monkeypatch.setattr(sys, "argv", ["convstore", "demo"])
@@ -490,7 +490,7 @@ def test_a_terminal_without_arrows_is_enough(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Without typer or rich, the line to install them and exit code 1."""
     for name in [name for name in sys.modules if name.startswith("convstore.cli.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -505,12 +505,12 @@ def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("module", [output, readback])
-def test_the_doctests_hold(module: Any):
+def test_the_doctests_hold(module: Any) -> None:
     """Examples in docstrings are true."""
     assert doctest.testmod(module).failed == 0
 
 
-def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path):
+def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path) -> None:
     """Header lines and last lines inside a result do not confuse the check."""
     path = tmp_path / "odd.jsonl"
     record = recording("ada", turns=1)
@@ -528,19 +528,19 @@ def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path):
         ({"role": "assistant", "content": "Hi", "audio": {"id": "a1"}}, "audio"),
     ],
 )
-def test_what_a_dict_says_and_its_message_does_not_is_found(raw: dict[str, Any], key: str):
+def test_what_a_dict_says_and_its_message_does_not_is_found(raw: dict[str, Any], key: str) -> None:
     """Content, own keys and names must reach the message."""
     (what,) = checks.check_dict(raw, HumanMessage("Hi", id="m1"))
     assert what == f"message m1: {key!r} is not what the file says"
 
 
-def test_a_null_of_the_api_says_nothing():
+def test_a_null_of_the_api_says_nothing() -> None:
     """A dict of the API has null for what its message does not have."""
     raw = {"role": "assistant", "content": None, "name": None, "audio": None, "function_call": None}
     assert checks.check_dict(raw, AIMessage("", id="m1")) == []
 
 
-def test_nan_is_like_nan_and_one_is_not_like_true():
+def test_nan_is_like_nan_and_one_is_not_like_true() -> None:
     """Messages are compared by value and type, NaN to NaN."""
     one, same, other = (AIMessage("a", id="1", response_metadata={"x": x}) for x in (float("nan"), float("nan"), 1))
     true = AIMessage("a", id="1", response_metadata={"x": True})
@@ -549,7 +549,7 @@ def test_nan_is_like_nan_and_one_is_not_like_true():
     assert checks.check_log([other], [true]) != []
 
 
-def test_the_commands_do_not_need_the_extra_before_they_run():
+def test_the_commands_do_not_need_the_extra_before_they_run() -> None:
     """Importing the package of the command line imports neither typer nor rich."""
     script = "import sys, convstore.cli; print({'typer', 'rich'} & set(sys.modules))"
     command = [sys.executable, "-c", script]

@@ -62,7 +62,7 @@ def counted(document: dict[str, Any], *names: str) -> list[int]:
     return [document[name] for name in names]
 
 
-def test_a_file_is_imported_and_reported(uri, file):
+def test_a_file_is_imported_and_reported(uri: Any, file: Path) -> None:
     """The report counts conversations and messages and says that nothing was left out; a second import does no harm."""
     result = convstore("import", file, "--uri", uri, "--scope", "user_id=ada")
     assert result.exit_code == 0
@@ -74,7 +74,7 @@ def test_a_file_is_imported_and_reported(uri, file):
     assert " 0  messages written" in again.stdout
 
 
-def test_a_look_writes_nothing(uri, file):
+def test_a_look_writes_nothing(uri: Any, file: Path) -> None:
     """With --dry-run the database is not even set up, and the report says what would be."""
     document = imported(uri, file, "--dry-run")
     assert counted(document, "imported", "messages", "dry_run") == [2, 24, True]
@@ -85,7 +85,7 @@ def test_a_look_writes_nothing(uri, file):
     assert "Nothing was written: --dry-run." in shown
 
 
-def test_an_import_says_what_a_later_prune_would_remove(uri, tmp_path):
+def test_an_import_says_what_a_later_prune_would_remove(uri: Any, tmp_path: Path) -> None:
     """Conversations keep the dates of their source, so a retention policy may be older than they are."""
     path, now = tmp_path / "x.jsonl", recording("new", turns=1)
     for message in now["messages"]:
@@ -102,7 +102,7 @@ def test_an_import_says_what_a_later_prune_would_remove(uri, tmp_path):
     assert json.loads(found)["conversations"] == 2
 
 
-def test_nothing_says_whose_it_is(uri, file):
+def test_nothing_says_whose_it_is(uri: Any, file: Path) -> None:
     """Without a scope nothing is written; the reason is printed once, with the options that help."""
     result = convstore("import", file, "--uri", uri)
     assert result.exit_code == 1
@@ -111,7 +111,7 @@ def test_nothing_says_whose_it_is(uri, file):
     assert "--scope-from" in problem
 
 
-def test_what_can_not_be_imported_is_reported(uri, tmp_path):
+def test_what_can_not_be_imported_is_reported(uri: Any, tmp_path: Path) -> None:
     """Each bad line with its reason, on the screen and in a file; the rest is taken over, and the exit code is 1."""
     path, report = tmp_path / "x.jsonl", tmp_path / "report.jsonl"
     king = {"id": "king", "messages": [{"role": "king", "content": "\u001b[31m"}]}
@@ -131,7 +131,7 @@ def test_what_can_not_be_imported_is_reported(uri, tmp_path):
     assert [json.loads(line)["what"] for line in report.read_text().splitlines()] == ["conversation"] * 5
 
 
-def test_single_messages_may_be_left_out(uri, tmp_path):
+def test_single_messages_may_be_left_out(uri: Any, tmp_path: Path) -> None:
     """With --skip-messages the rest of a conversation is taken over; the exit code is 1 all the same."""
     path = tmp_path / "x.jsonl"
     one = recording("one", turns=1)
@@ -141,7 +141,7 @@ def test_single_messages_may_be_left_out(uri, tmp_path):
     assert counted(document, "imported", "messages", "messages_left_out") == [1, 4, 1]
 
 
-def test_more_problems_than_a_screen_holds(uri, tmp_path):
+def test_more_problems_than_a_screen_holds(uri: Any, tmp_path: Path) -> None:
     """The first reasons are shown, and how many there are besides."""
     path = tmp_path / "x.jsonl"
     path.write_text("".join(f'{{"messages": [{{"role": "r{number}"}}]}}\n' for number in range(30)))
@@ -150,7 +150,7 @@ def test_more_problems_than_a_screen_holds(uri, tmp_path):
     assert "… and 10 more; --report FILE keeps them all." in shown
 
 
-def test_an_empty_source_is_reported(uri, tmp_path):
+def test_an_empty_source_is_reported(uri: Any, tmp_path: Path) -> None:
     """A file or a collection without conversations is more likely a mistake than a wish."""
     path = tmp_path / "x.jsonl"
     path.touch()
@@ -173,7 +173,7 @@ def test_an_empty_source_is_reported(uri, tmp_path):
         (["--jobs", "0"], "--jobs"),
     ],
 )
-def test_a_command_line_that_makes_no_sense(file, arguments, problem):
+def test_a_command_line_that_makes_no_sense(file: Path, arguments: list[str], problem: str) -> None:
     """Exit code 2, before anything is opened."""
     result = convstore("import", file, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", *arguments, width=200)
     assert result.exit_code == 2
@@ -181,14 +181,14 @@ def test_a_command_line_that_makes_no_sense(file, arguments, problem):
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "."])
-def test_a_file_that_can_not_be_read(uri, name):
+def test_a_file_that_can_not_be_read(uri: Any, name: str) -> None:
     """One line on stderr, before the store is opened."""
     result = convstore("import", name, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", "--scope", "user_id=ada")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot be read" in result.stderr
 
 
-def test_a_collection_of_langchain(uri, tmp_path):
+def test_a_collection_of_langchain(uri: Any, tmp_path: Path) -> None:
     """Its address is the source; a session id is taken apart; no password is shown."""
     with MongoClient[dict[str, Any]](uri) as client:
         collection = client.get_default_database()["message_store"]
@@ -203,7 +203,7 @@ def test_a_collection_of_langchain(uri, tmp_path):
     assert b"Hi from bob:two" in exported(uri, "--scope", "user_id=bob")
 
 
-def test_fields_make_the_scope(uri, tmp_path):
+def test_fields_make_the_scope(uri: Any, tmp_path: Path) -> None:
     """A field inside a field, and other scope keys."""
     path = tmp_path / "x.jsonl"
     path.write_text(lines({**recording("one", turns=1), "meta": {"team": "red", "room": 7}}))
@@ -219,7 +219,7 @@ def test_fields_make_the_scope(uri, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
-def test_an_export_comes_back(uri, file, tmp_path, name):
+def test_an_export_comes_back(uri: Any, file: Path, tmp_path: Path, name: str) -> None:
     """To a file and into another database, whose export is the same."""
     imported(uri, file)
     path, again = tmp_path / name, tmp_path / f"again-{name}"
@@ -239,7 +239,7 @@ def test_an_export_comes_back(uri, file, tmp_path, name):
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_that_is_there_is_kept(uri, file, tmp_path):
+def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> None:
     """Unless --force says so; no half file is left behind in either case."""
     imported(uri, file)
     path = tmp_path / "all.jsonl"
@@ -256,7 +256,7 @@ def test_a_file_that_is_there_is_kept(uri, file, tmp_path):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 
 
-def test_a_folder_that_is_not_there(uri, file, tmp_path):
+def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> None:
     """One line on stderr."""
     imported(uri, file)
     result = convstore("export", "--uri", uri, "-o", tmp_path / "none" / "x.jsonl")
@@ -264,7 +264,7 @@ def test_a_folder_that_is_not_there(uri, file, tmp_path):
     assert "cannot be written: No such file or directory" in result.stderr
 
 
-def test_lines_for_fine_tuning(uri, file):
+def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
     """Nothing but messages; what was left out is said on stderr."""
     imported(uri, file)
     result = convstore("export", "--uri", uri, "--format", "fine-tuning")
@@ -272,7 +272,7 @@ def test_lines_for_fine_tuning(uri, file):
     assert "artifact of 3" in result.stderr
 
 
-def test_a_database_without_conversations(uri):
+def test_a_database_without_conversations(uri: Any) -> None:
     """One that is not set up is an error that says what to do; one that is empty is reported."""
     result = convstore("export", "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -284,7 +284,7 @@ def test_a_database_without_conversations(uri):
 
 
 @pytest.mark.parametrize("form", ["convstore", "openai", "fine-tuning"])
-def test_other_scope_keys_are_named(uri, file, tmp_path, form):
+def test_other_scope_keys_are_named(uri: Any, file: Path, tmp_path: Path, form: str) -> None:
     """A store with other keys than these: the option that is missing is said, and no file takes the place of one."""
     keys, others = (("--scope-key", "user_id", "--scope-key", key) for key in ("session", "thread_id"))
     imported(uri, file, *keys)
@@ -299,7 +299,7 @@ def test_other_scope_keys_are_named(uri, file, tmp_path, form):
     assert "2 conversations" in convstore("export", "--uri", uri, "-o", path, "--force").stderr
 
 
-def test_json_needs_a_file(uri):
+def test_json_needs_a_file(uri: Any) -> None:
     """On stdout the two would be mixed."""
     result = convstore("export", "--uri", uri, "--json")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -317,7 +317,7 @@ def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-async def test_a_killed_import_goes_on(uri, tmp_path):
+async def test_a_killed_import_goes_on(uri: Any, tmp_path: Path) -> None:
     """Killed while it writes, started again: every conversation is whole, in order, and without duplicates."""
     path = tmp_path / "many.jsonl"
     path.write_text(lines(*(recording(f"c{number:03}", turns=10) for number in range(250))))
@@ -344,7 +344,7 @@ async def test_a_killed_import_goes_on(uri, tmp_path):
 
 
 @pytest.mark.slow
-def test_imports_at_once(uri, tmp_path):
+def test_imports_at_once(uri: Any, tmp_path: Path) -> None:
     """Two processes with one file: together they write each message once, and none of them fails."""
     path = tmp_path / "many.jsonl"
     path.write_text(lines(*(recording(f"c{number}", turns=8) for number in range(12))))
@@ -355,7 +355,7 @@ def test_imports_at_once(uri, tmp_path):
     assert sum(document["messages"] for document in documents) == 12 * 32
 
 
-def test_a_reader_that_goes_away(uri, file):
+def test_a_reader_that_goes_away(uri: Any, file: Path) -> None:
     """``convstore export | head`` ends with one line, not with a traceback."""
     imported(uri, file)
     one = process("export", "--uri", uri, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -369,7 +369,7 @@ def test_a_reader_that_goes_away(uri, file):
     assert "Traceback" not in said
 
 
-def test_a_very_long_line(uri, tmp_path):
+def test_a_very_long_line(uri: Any, tmp_path: Path) -> None:
     """A conversation of 20 MB on one line is taken over, in CI one of 100 MB."""
     path = tmp_path / "long.jsonl"
     result = {"role": "tool", "tool_call_id": "c", "content": "0123456789" * (10_000_000 // STRIDE)}

@@ -67,7 +67,7 @@ def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t")
     asyncio.run(append())
 
 
-def test_all_is_well(uri):
+def test_all_is_well(uri: str) -> None:
     """The report has counts and a verdict; exit code 0."""
     fill(uri)
     result = convstore("doctor", "--uri", uri)
@@ -77,7 +77,7 @@ def test_all_is_well(uri):
     assert result.stdout.endswith("No damage found.\n")
 
 
-def test_damage_is_reported_and_repaired(uri, database):
+def test_damage_is_reported_and_repaired(uri: str, database: Any) -> None:
     """Each finding with its document; what can be mended says so, is mended on demand, and then is gone."""
     fill(uri, days=2)
     head = database["heads"].find_one({})
@@ -94,7 +94,7 @@ def test_damage_is_reported_and_repaired(uri, database):
     assert convstore("doctor", "--uri", uri).exit_code == 0
 
 
-def test_programs_get_one_document(uri, database):
+def test_programs_get_one_document(uri: str, database: Any) -> None:
     """Everything that the report has, and the address without its secrets."""
     fill(uri, days=2)
     entry = database["log"].find_one({"first": 1})
@@ -107,7 +107,7 @@ def test_programs_get_one_document(uri, database):
     assert (document["ok"], document["conversations"], document["counts"]["damaged"]) == (False, 1, 1)
 
 
-def test_only_the_chosen_are_looked_at(uri):
+def test_only_the_chosen_are_looked_at(uri: str) -> None:
     """By a scope value."""
     fill(uri, user_id="ada")
     fill(uri, user_id="eve")
@@ -115,7 +115,7 @@ def test_only_the_chosen_are_looked_at(uri):
     assert (document["conversations"], document["findings"]) == (1, [])
 
 
-def test_text_of_others_does_not_steer_the_terminal(uri, database):
+def test_text_of_others_does_not_steer_the_terminal(uri: str, database: Any) -> None:
     """A key with escapes in it is printed harmless."""
     fill(uri, days=2)
     conversation = database["heads"].find_one({})["conversation"]
@@ -124,7 +124,7 @@ def test_text_of_others_does_not_steer_the_terminal(uri, database):
     assert (result.exit_code, "\x1b" in result.stdout) == (3, False)
 
 
-def test_a_policy_is_tried_and_then_done(uri):
+def test_a_policy_is_tried_and_then_done(uri: str) -> None:
     """Without --yes it counts what --yes then removes; the rest stays."""
     fill(uri, days=100, thread_id="old")
     fill(uri, days=1, thread_id="new")
@@ -139,7 +139,7 @@ def test_a_policy_is_tried_and_then_done(uri):
     assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
 
 
-def test_a_user_is_counted_and_then_erased(uri):
+def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     """Nothing goes without --yes; with it, all of the user and nobody else."""
     fill(uri, user_id="ada", thread_id="1")
     fill(uri, user_id="ada", thread_id="2")
@@ -158,14 +158,14 @@ def test_a_user_is_counted_and_then_erased(uri):
 
 
 @pytest.mark.parametrize("chosen", [[], ["--everything", "--scope", "user_id=ada"]])
-def test_who_is_erased_is_said_once(uri, chosen):
+def test_who_is_erased_is_said_once(uri: str, chosen: Any) -> None:
     """No scope is not everybody, and everybody is not one user; exit code 2."""
     result = convstore("erase", "--uri", uri, "--yes", *chosen)
     assert (result.exit_code, "--everything for all" in " ".join(result.stderr.split())) == (2, True)
 
 
 @pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "999999d", "999999w", "", "90 d"])
-def test_an_age_that_is_none_is_refused(uri, age):
+def test_an_age_that_is_none_is_refused(uri: str, age: str) -> None:
     """Before anything is opened; exit code 2."""
     result = convstore("prune", "--uri", uri, "--older-than", age)
     assert (result.exit_code, "an age is a number" in " ".join(result.stderr.split())) == (2, True)
@@ -173,7 +173,7 @@ def test_an_age_that_is_none_is_refused(uri, age):
 
 @pytest.mark.parametrize("scope", ["user_id", "user_id=", "=x", "a b=x"])
 @pytest.mark.parametrize("command", [["doctor"], ["erase"], ["prune", "--older-than", "90d"]])
-def test_a_scope_that_is_none_is_refused(uri, command, scope):
+def test_a_scope_that_is_none_is_refused(uri: str, command: list[str], scope: str) -> None:
     """Half a filter does not become none."""
     assert convstore(*command, "--uri", uri, "--scope", scope).exit_code == 2
 
@@ -187,7 +187,7 @@ def test_a_scope_that_is_none_is_refused(uri, command, scope):
     ids=["too long", "lone surrogate"],
 )
 @pytest.mark.parametrize("command", [["doctor"], ["erase", "--yes"], ["prune", "--older-than", "90d"], ["export"]])
-def test_scope_values_are_checked_before_anything_is_opened(command, scope, said):
+def test_scope_values_are_checked_before_anything_is_opened(command: list[str], scope: str, said: str) -> None:
     """An address that leads nowhere is not reached: the error names the scope, with exit code 1."""
     nowhere = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=50"
     result = convstore(*command, "--uri", nowhere, "--scope", scope)
@@ -208,7 +208,7 @@ def test_scope_values_are_checked_before_anything_is_opened(command, scope, said
         (["migrate", "--scope-key", "a.b"], "'a.b'"),
     ],
 )
-def test_errors_are_one_line(uri, arguments, said):
+def test_errors_are_one_line(uri: str, arguments: list[str], said: str) -> None:
     """And exit code 1; programs get them as a document, too."""
     if said != "convstore migrate":
         fill(uri)
@@ -221,7 +221,7 @@ def test_errors_are_one_line(uri, arguments, said):
 
 
 @pytest.mark.parametrize("command", ["collStats", "listIndexes", "find"])
-def test_a_doctor_who_may_not_look_says_so(uri, command):
+def test_a_doctor_who_may_not_look_says_so(uri: str, command: str) -> None:
     """Another exit code than for damage, and the reason without what the driver adds for its developers."""
     fill(uri)
     with failing(uri, command, 13):

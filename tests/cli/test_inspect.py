@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import httpx
 import pytest
@@ -43,13 +44,13 @@ class Command:
         assert (self.process.returncode, out, err) == (0, "", "")
 
 
-def uri_of(server_uri, database):
+def uri_of(server_uri: Any, database: Any) -> Any:
     """The address of a database on the server."""
     begin, _, options = server_uri.partition("?")
     return f"{begin.rstrip('/')}/{database}?{options}"
 
 
-async def test_a_store_is_inspected_without_changing_it(server_uri, database_name):
+async def test_a_store_is_inspected_without_changing_it(server_uri: str, database_name: str) -> None:
     """The address works once, the host must be this machine, and only the chosen user's conversations are there."""
     name = f"{database_name}_inspect"
     async with await ConversationStore.connect(uri_of(server_uri, name)) as store:
@@ -79,7 +80,7 @@ async def test_a_store_is_inspected_without_changing_it(server_uri, database_nam
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-async def test_the_demo_leaves_nothing_behind(server_uri, database_name, by):
+async def test_the_demo_leaves_nothing_behind(server_uri: str, database_name: str, by: Any) -> None:
     """Whichever signal ends it."""
     name = f"{database_name}_demo"
     command = Command("demo", "--inspect", "--uri", uri_of(server_uri, name))
@@ -91,7 +92,7 @@ async def test_the_demo_leaves_nothing_behind(server_uri, database_name, by):
         client.drop_database(name)
 
 
-def test_a_port_in_use_is_named():
+def test_a_port_in_use_is_named() -> None:
     """In one line that says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

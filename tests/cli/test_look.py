@@ -51,7 +51,7 @@ def document(*arguments: str) -> dict[str, Any]:
     return json.loads(printed(*arguments, "--json"))
 
 
-def test_a_list_names_conversations_as_show_takes_them(uri):
+def test_a_list_names_conversations_as_show_takes_them(uri: Any) -> None:
     """Newest first, each with its size and the beginning of its last message; the scope can be copied."""
     shown = printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()
     assert shown[0].split() == ["user_id=ada", "thread_id=one"] or shown[2].split() == ["user_id=ada", "thread_id=one"]
@@ -62,13 +62,13 @@ def test_a_list_names_conversations_as_show_takes_them(uri):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_list_fits_the_terminal(uri, width):
+def test_a_list_fits_the_terminal(uri: Any, width: int) -> None:
     """Only the scope, which can be copied, and a cursor may be longer than a line."""
     shown = printed("list", "--uri", uri, width=width).splitlines()
     assert max(len(line) for line in shown if line.startswith(" ")) <= width
 
 
-def test_pages_of_a_list_go_on_at_the_cursor(uri):
+def test_pages_of_a_list_go_on_at_the_cursor(uri: Any) -> None:
     """The end of a page names the option for the next one."""
     seen, cursor = [], []
     while True:
@@ -81,12 +81,12 @@ def test_pages_of_a_list_go_on_at_the_cursor(uri):
     assert re.search(r"More: --cursor \S+\n", printed("list", "--uri", uri, "--limit", "1"))
 
 
-def test_a_list_that_is_empty_says_so(uri):
+def test_a_list_that_is_empty_says_so(uri: Any) -> None:
     """An unknown value is no error, as a user may have no conversation."""
     assert "no conversations" in printed("list", "--uri", uri, "--scope", "user_id=nobody")
 
 
-def test_a_conversation_is_shown_with_stubs(uri):
+def test_a_conversation_is_shown_with_stubs(uri: Any) -> None:
     """Each message has its number, type, tool and calls; old results are stubs."""
     shown = printed("show", *ADA, "--uri", uri)
     assert re.search(r"^1  \d{4}-\d\d-\d\d \d\d:\d\d  human  ", shown, re.MULTILINE)
@@ -95,21 +95,21 @@ def test_a_conversation_is_shown_with_stubs(uri):
     assert "The tide comes in twice a day" not in shown
 
 
-def test_a_conversation_is_shown_whole(uri):
+def test_a_conversation_is_shown_whole(uri: Any) -> None:
     """With --full results are there; --limit and --before choose the messages."""
     assert "The tide comes in twice a day" in printed("show", *ADA, "--uri", uri, "--full")
     found = document("show", *ADA, "--uri", uri, "--limit", "2", "--before", "5")["messages"]
     assert [one["ordinal"] for one in found] == [3, 4]
 
 
-def test_a_view_is_shown_as_the_model_gets_it(uri):
+def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:
     """All messages, and what the view saves."""
     shown = printed("show", *ADA, "--uri", uri, "--view")
     assert re.search(r"12 messages, [\d,]+ tokens; the whole log has [\d,]+\.", shown)
     assert document("show", *ADA, "--uri", uri, "--view")["report"]["left_out_turns"] == 0
 
 
-def test_a_past_view_is_shown(uri):
+def test_a_past_view_is_shown(uri: Any) -> None:
     """By a number, an id or a stamp: its messages, how sure it is, and why each message is shown as it is."""
     shown = printed("show", *ADA, "--uri", uri, "--at", "6")
     assert "What of the tide, 1?" in shown
@@ -128,7 +128,7 @@ def test_a_past_view_is_shown(uri):
         assert missing.stderr.startswith("convstore: ")
 
 
-def test_a_source_is_shown_whole(uri):
+def test_a_source_is_shown_whole(uri: Any) -> None:
     """By its number, with its fields; one that is not there is an error."""
     shown = printed("show", *ADA, "--uri", uri, "--source", "3")
     assert shown.startswith("[3] T1.1\n")
@@ -148,7 +148,7 @@ def test_a_source_is_shown_whole(uri):
         ([*ADA, "--at", "99"], "the log ends before message 99"),
     ],
 )
-def test_what_is_not_there_cannot_be_shown(uri, arguments, said):
+def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) -> None:
     """A scope without a conversation, a part of a scope, and a message after the end of the log."""
     result = convstore("show", *arguments, "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -156,7 +156,7 @@ def test_what_is_not_there_cannot_be_shown(uri, arguments, said):
 
 
 @pytest.mark.parametrize("options", [(), ("--full",), ("--view",), ("--json", "--full")])
-def test_hostile_text_is_shown_escaped(uri, options):
+def test_hostile_text_is_shown_escaped(uri: Any, options: Any) -> None:
     """Terminal codes, right-to-left marks, surrogates, markup and lines of 5 MB are text."""
     shown = printed("show", "user_id=eve", "thread_id=three \x1b[2J", "--uri", uri, *options)
     assert "[bold]tags[/bold]:smile:" in "".join(shown.split())
@@ -165,7 +165,7 @@ def test_hostile_text_is_shown_escaped(uri, options):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_statistics_fit_the_terminal(uri, width):
+def test_statistics_fit_the_terminal(uri: Any, width: int) -> None:
     """Counts, sizes, tokens and growth; the hostile conversation is one of three."""
     shown = printed("stats", "--uri", uri, width=width)
     assert max(map(len, shown.splitlines())) <= width
@@ -174,7 +174,7 @@ def test_statistics_fit_the_terminal(uri, width):
         assert word in shown
 
 
-def test_statistics_of_one_user_as_json(uri):
+def test_statistics_of_one_user_as_json(uri: Any) -> None:
     """Sums of this user alone, with the days of growth."""
     found = document("stats", "--uri", uri, "--scope", "user_id=ada")
     assert (found["conversations"], found["messages"], found["turns"]) == (2, 16, 4)
@@ -183,7 +183,7 @@ def test_statistics_of_one_user_as_json(uri):
     assert sum(day["messages"] for day in found["growth"]) == 16
 
 
-def test_a_search_prints_hits_by_conversation(uri):
+def test_a_search_prints_hits_by_conversation(uri: Any) -> None:
     """Those of one user, however hostile, or of all; without a scope it asks for one."""
     assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
@@ -194,7 +194,7 @@ def test_a_search_prints_hits_by_conversation(uri):
 
 
 @pytest.mark.parametrize("command", ["list", "show", "stats"])
-def test_nothing_is_written(uri, command, server_uri):
+def test_nothing_is_written(uri: Any, command: str, server_uri: str) -> None:
     """A database that was not set up is an error, and stays as it is."""
     name = "look_bare"
     bare = f"{server_uri.partition('?')[0].rstrip('/')}/{name}?{server_uri.partition('?')[2]}"
@@ -206,7 +206,7 @@ def test_nothing_is_written(uri, command, server_uri):
 
 
 @pytest.mark.parametrize("command", ["list", "show", "stats", "search", "import", "export", "erase", "prune", "doctor"])
-def test_help_fits_80_columns(command):
+def test_help_fits_80_columns(command: str) -> None:
     """Examples included."""
     shown = convstore(command, "--help").stdout
     assert max(map(len, shown.splitlines())) <= 80
@@ -217,13 +217,13 @@ def test_help_fits_80_columns(command):
     ("text", "escaped"),
     [("a\r\nb", "a b"), ("\x00\x7f", r"\x00\x7f"), ("\U000e0001", r"\U000e0001"), ("naïve 漢字 🙂", "naïve 漢字 🙂")],
 )
-def test_unprintable_characters_are_escaped(text, escaped):
+def test_unprintable_characters_are_escaped(text: str, escaped: str) -> None:
     """One line of printable characters comes out, whatever goes in."""
     assert plain(text).replace("  ", " ") == escaped
     assert plain("a\tb\nc\x1b", lines=True) == "a b\nc\\x1b"
 
 
-def test_a_pager_is_for_terminals_only(monkeypatch, uri):
+def test_a_pager_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, uri: Any) -> None:
     """A pipe gets the text as it is; a terminal gets a pager, which ends by itself if all fits."""
     shown: list[str] = []
     monkeypatch.setattr("pydoc.pager", shown.append)
@@ -238,7 +238,7 @@ def test_a_pager_is_for_terminals_only(monkeypatch, uri):
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_progress_has_rate_and_time_left(monkeypatch, width):
+def test_progress_has_rate_and_time_left(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """On a terminal only, on one line of any width; hostile names are escaped."""
     shown = io.StringIO()
     terminal = Console(file=shown, force_terminal=True, width=width, markup=False)
@@ -252,7 +252,7 @@ def test_progress_has_rate_and_time_left(monkeypatch, width):
     assert "[2Jchats" not in shown.getvalue().replace("\\x1b[2J", "")
 
 
-def test_progress_is_silent_elsewhere(capsys):
+def test_progress_is_silent_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     """A log file gets no bar."""
     with progress("chats.jsonl", 100) as advance:
         advance(50, 1, "1 conversation")

@@ -51,7 +51,7 @@ def uri(server_uri: str) -> Iterator[str]:
     ],
     ids=" ".join,
 )
-def test_no_command_needs_the_scope_keys(uri, arguments, said):
+def test_no_command_needs_the_scope_keys(uri: str, arguments: list[str], said: str) -> None:
     """They are those of the stored conversations."""
     result = convstore(*arguments, "--uri", uri)
     assert (result.exit_code, said in result.stdout) == (0, True), result.output
@@ -61,7 +61,7 @@ def test_no_command_needs_the_scope_keys(uri, arguments, said):
     "command",
     [["list"], ["stats"], ["search", "orcas"], ["doctor"], ["erase"], ["prune", "--older-than", "90d"], ["export"]],
 )
-def test_a_mistyped_key_is_an_error(uri, command):
+def test_a_mistyped_key_is_an_error(uri: str, command: list[str]) -> None:
     """An empty answer would say that the user has no data."""
     result = convstore(*command, "--uri", uri, "--scope", "usr_id=ada")
     assert result.exit_code == 1
@@ -69,7 +69,7 @@ def test_a_mistyped_key_is_an_error(uri, command):
 
 
 @pytest.mark.parametrize("options", [[], ["--repair"]])
-def test_the_doctor_refuses_a_database_that_was_never_set_up(uri, server_uri, options):
+def test_the_doctor_refuses_a_database_that_was_never_set_up(uri: str, server_uri: str, options: Any) -> None:
     """A mistyped name is an error, and no database of that name is made."""
     other = uri.replace("convstore_keys_", "convstore_kyes_")
     result = convstore("doctor", *options, "--uri", other)

@@ -54,7 +54,7 @@ def shown(*arguments: str) -> str:
     return result.stdout
 
 
-def test_the_next_view_is_the_one_that_the_application_loads(uri):
+def test_the_next_view_is_the_one_that_the_application_loads(uri: str) -> None:
     """Its policy is that of the newest stamp, and is named."""
     text = shown("show", *ADA, "--uri", uri, "--view")
     assert "Policy: max_tokens=300,stub_tools=never." in " ".join(text.split())
@@ -65,14 +65,14 @@ def test_the_next_view_is_the_one_that_the_application_loads(uri):
     assert wide["policy"]["max_tokens"] == 32_000
 
 
-def test_a_moment_without_a_stamp_has_the_same_policy(uri):
+def test_a_moment_without_a_stamp_has_the_same_policy(uri: str) -> None:
     """A stamped one keeps its own, and says that it is exact."""
     assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "11", "--json"))["policy"]["max_tokens"] == 300
     assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "12", "--json"))["match"] == "exact"
 
 
 @pytest.mark.parametrize("text", ["max_tokens=200,never_stub=a+b", '{"max_tokens": 200, "never_stub": ["a", "b"]}'])
-def test_another_policy_can_be_named(uri, text):
+def test_another_policy_can_be_named(uri: str, text: str) -> None:
     """As pairs or as JSON, for the next call and for a past one; the output can be given back."""
     for moment in (["--view"], ["--at", "12"]):
         found = shown("show", *ADA, "--uri", uri, *moment, "--policy", text)
@@ -83,7 +83,7 @@ def test_another_policy_can_be_named(uri, text):
 @pytest.mark.parametrize(
     "text", ["max_tokens", "max_tokens=0", "max_token=5", "max_tokens=x", "max_tokens=1,max_tokens=2", "", "{", "[1]"]
 )
-def test_a_policy_that_is_none_is_a_usage_error(uri, text):
+def test_a_policy_that_is_none_is_a_usage_error(uri: str, text: str) -> None:
     """It names the mistake, for both commands alike, before anything is opened."""
     for command in (["show", *ADA, "--view"], ["inspect", "--no-browser"]):
         result = convstore(*command, "--uri", uri, "--policy", text)
@@ -93,12 +93,12 @@ def test_a_policy_that_is_none_is_a_usage_error(uri, text):
         read_policy(text)
 
 
-def test_a_policy_is_for_views(uri):
+def test_a_policy_is_for_views(uri: str) -> None:
     """The log has none."""
     assert convstore("show", *ADA, "--uri", uri, "--policy", "max_tokens=9").exit_code == 2
 
 
-def test_the_inspector_has_the_policy_of_the_command_line(uri):
+def test_the_inspector_has_the_policy_of_the_command_line(uri: str) -> None:
     """By default that of the newest stamp."""
     for options, named in (
         ([], "newest answer with a stamp"),
@@ -113,13 +113,13 @@ def test_the_inspector_has_the_policy_of_the_command_line(uri):
             command.end()
 
 
-def test_a_failed_result_is_marked(uri):
+def test_a_failed_result_is_marked(uri: str) -> None:
     """Next to its id, in the log and in the view."""
     for options in ([], ["--view"]):
         assert "failed-result  failed\n" in shown("show", "user_id=eve", "thread_id=one", "--uri", uri, *options)
 
 
-def test_statistics_obey_the_budget(uri):
+def test_statistics_obey_the_budget(uri: str) -> None:
     """A view that would exceed it counts with the budget; the log is not read for it."""
     full = json.loads(shown("stats", "--uri", uri, "--json"))
     small = json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "100"))

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 from counting import Commands, cold
+from fixture_types import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from properties import examples
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.compaction.plan import plan_compaction
@@ -1289,7 +1289,7 @@ def seconds() -> list[float]:
 
 
 @pytest.fixture
-async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]) -> Conversation:
+async def counted(client: Client, database_name: str, seconds: list[float]) -> Conversation:
     """A conversation on the real server, empty, of a store that summarises; no index is built while it counts."""
     writer, clock = ScriptedWriter(_nothing, rule_of(3_000, keep=2, summary=100)), Clock(monotonic=lambda: seconds[0])
     store = ConversationStore(client[database_name], summarizer=writer, clock=clock, search_index=False)
@@ -1298,7 +1298,7 @@ async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, 
 
 
 async def test_a_load_with_a_summary_costs_what_one_without_costs(
-    counted: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    counted: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """One command when warm, two when cold: the state has the summary and the system messages."""
     chat = counted
@@ -1326,7 +1326,7 @@ async def test_a_load_with_a_summary_costs_what_one_without_costs(
 async def test_a_cold_load_of_a_cut_summary_is_two_round_trips(
     counted: Conversation,
     commands: Commands,
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     seconds: list[float],
 ) -> None:
@@ -1426,7 +1426,7 @@ async def test_a_compaction_returns_what_summaries_returns(counted: Conversation
 
 
 async def test_round_trips_are_counted_when_others_summarise(
-    counted: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    counted: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """A store that knew the conversation before: one round trip, as it reads what it always read."""
     chat, other = counted, cold(client, database_name, counted)
@@ -1441,7 +1441,7 @@ async def test_round_trips_are_counted_when_others_summarise(
 
 
 async def test_a_listing_does_not_read_summaries(
-    counted: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    counted: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """However long they are."""
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from compacting_crowd import RULE, Writer
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 
@@ -71,7 +71,7 @@ async def go_on(chat: Any, store: ConversationStore) -> dict[str, int]:
 
 @pytest.mark.slow
 async def test_a_crowd_summarises_every_message_once(
-    server_uri: str, database_name: str, pymongo_client: AsyncMongoClient[dict[str, Any]]
+    server_uri: str, database_name: str, pymongo_client: Client
 ) -> None:
     """Ranges neither skip nor overlap, nobody pays twice, and every view goes on where its summary ends.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from canary import sign_up
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
@@ -45,7 +46,7 @@ def time() -> Time:
 
 
 @pytest.fixture
-async def store(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, time: Time) -> ConversationStore:
+async def store(pymongo_client: Client, database_name: str, time: Time) -> ConversationStore:
     """A store that is set up."""
     store = ConversationStore(pymongo_client[database_name], clock=time.clock)
     await store.setup()
@@ -64,7 +65,7 @@ async def log_of(chat: Conversation) -> list[Any]:
 
 
 @pytest.fixture
-def again(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, time: Time):
+def again(pymongo_client: Client, database_name: str, time: Time) -> Any:
     """Makes the same conversation as another process has it."""
 
     def make(chat: Conversation) -> Conversation:
@@ -73,7 +74,7 @@ def again(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, 
     return make
 
 
-async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again):
+async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again: Any) -> None:
     """Entries without messages are no end of the log."""
     turn = rag_turn("What about seals?")
     await chat.append(turn)
@@ -83,7 +84,7 @@ async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again)
     assert len((await again(chat).load_history(HistoryPolicy(max_turns=3))).messages) == 4
 
 
-async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(time: Time):
+async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(time: Time) -> None:
     """The caller got an error; nothing that is appended afterwards is lost."""
     with DevServer() as server:
         async with AsyncMongoClient[dict[str, Any]](sign_up(server.uri)) as client:
@@ -104,8 +105,8 @@ async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(tim
 
 
 async def test_a_missing_entry_is_named(
-    chat: Conversation, again, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
-):
+    chat: Conversation, again: Any, pymongo_client: Client, database_name: str
+) -> None:
     """A hole is never skipped, however far back the view has to be read."""
     for number in range(60):
         await chat.append([HumanMessage(f"q{number} " * 50), AIMessage("a")])
@@ -124,7 +125,7 @@ async def _head(chat: Conversation, log: Any) -> dict[str, Any]:
     return found
 
 
-async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, store: ConversationStore):
+async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, store: ConversationStore) -> None:
     """A conversation that falls out of the store's memory is read to its end all the same."""
     turns = [rag_turn(f"Fish {number}?") for number in range(3)]
     for turn in turns:
@@ -137,7 +138,7 @@ async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, st
     assert same_messages(read, [message for turn in turns for message in turn])
 
 
-async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conversation, again):
+async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conversation, again: Any) -> None:
     """No error and nothing of the old one: the scope's new, empty conversation."""
     for number in range(40):
         await chat.append([HumanMessage(f"q{number} " * 900), AIMessage("a")])
@@ -147,7 +148,7 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
     heads = parts.loader._ends._heads
     find, calls = heads.find, []
 
-    async def find_and_delete(scope):
+    async def find_and_delete(scope: dict[str, str]) -> Any:
         head = await find(scope)
         if not calls:
             calls.append(1)
@@ -158,7 +159,9 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
     assert (await other.load_history()).messages == []
 
 
-async def test_a_repeated_batch_does_not_count_twice_in_listings(chat: Conversation, store: ConversationStore, time):
+async def test_a_repeated_batch_does_not_count_twice_in_listings(
+    chat: Conversation, store: ConversationStore, time: Time
+) -> None:
     """A refresh of the head for a batch that was already stored is undone."""
     turn = rag_turn("What about seals?")
     await chat.append(turn)
@@ -168,7 +171,7 @@ async def test_a_repeated_batch_does_not_count_twice_in_listings(chat: Conversat
     assert listed.message_count == (await chat.info()).message_count == 4
 
 
-async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str, database_name: str):
+async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str, database_name: str) -> None:
     """Every waiting caller gets an answer, if only StoreClosedError."""
     host, _, options = server_uri.rpartition("/")
     store = await ConversationStore.connect(f"{host}/{database_name}{options}")
@@ -189,14 +192,16 @@ async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str
     await asyncio.wait_for(asyncio.gather(*askers), 20)
 
 
-async def test_payloads_of_one_append_are_read_together(server_uri: str, database_name: str, chat: Conversation):
+async def test_payloads_of_one_append_are_read_together(
+    server_uri: str, database_name: str, chat: Conversation
+) -> None:
     """A hundred results of one batch cost two commands."""
     results = [ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}") for number in range(100)]
     await chat.append(results)
     log = (await chat._store.services()).reader.log
     found, ranges = log._chunks, []
 
-    async def counted(conversation, sizes):
+    async def counted(conversation: Any, sizes: Any) -> Any:
         ranges.extend(map(len, sizes.values()))
         return await found(conversation, sizes)
 
@@ -206,7 +211,7 @@ async def test_payloads_of_one_append_are_read_together(server_uri: str, databas
     assert ranges == [100]
 
 
-async def test_a_client_that_was_closed_first_is_named(server_uri, database_name):
+async def test_a_client_that_was_closed_first_is_named(server_uri: str, database_name: str) -> None:
     """The caller closed its client before the store: a typed error that says so, on every call."""
     async with AsyncMongoClient(server_uri) as client:
         store = ConversationStore(client[database_name])
@@ -218,8 +223,8 @@ async def test_a_client_that_was_closed_first_is_named(server_uri, database_name
 
 
 async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
-    chat: Conversation, store: ConversationStore, again
-):
+    chat: Conversation, store: ConversationStore, again: Any
+) -> None:
     """Payloads that this store remembers are shown, although they are forgotten while others are read."""
     turn = rag_turn("What about seals?")[:3]
     await chat.append(turn)
@@ -227,7 +232,7 @@ async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
     reader = (await store.services()).loader._reader
     found = reader.payloads
 
-    async def payloads_and_append(known, refs):
+    async def payloads_and_append(known: Any, refs: Any) -> Any:
         texts = await found(known, refs)
         await chat.append(HumanMessage("next"))
         return texts
@@ -244,7 +249,7 @@ async def never(*_values: Any, **_options: Any) -> None:
 
 async def test_an_append_without_an_answer_is_given_up(
     chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """After the longest append time it raises an error that allows a repeat."""
     await chat.append(HumanMessage("Hello"))
     log = (await store.services()).writer._log
@@ -257,8 +262,8 @@ async def test_an_append_without_an_answer_is_given_up(
 
 
 async def test_an_insert_without_an_answer_keeps_the_chunks_of_an_earlier_try(
-    chat: Conversation, again, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
-):
+    chat: Conversation, again: Any, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The entry may be in the log, with a payload that was sent when another writer took its number."""
     await chat.append(HumanMessage("Hello"))
     await again(chat).append(AIMessage("Hi!"))
@@ -281,7 +286,7 @@ async def test_an_insert_without_an_answer_keeps_the_chunks_of_an_earlier_try(
 
 async def test_an_append_that_waits_while_its_conversation_is_deleted_starts_over(
     chat: Conversation, store: ConversationStore
-):
+) -> None:
     """Appends acknowledged after the deletion are in the scope's new conversation."""
     await chat.append(HumanMessage("old"))
     known = store._known.get(tuple(chat.scope.items()))
@@ -293,7 +298,9 @@ async def test_an_append_that_waits_while_its_conversation_is_deleted_starts_ove
     assert [message.id for message in await log_of(chat)] == ["new"]
 
 
-async def test_what_a_deleted_conversation_has_shown_was_never_shown(chat: Conversation, again, time: Time):
+async def test_what_a_deleted_conversation_has_shown_was_never_shown(
+    chat: Conversation, again: Any, time: Time
+) -> None:
     """An id that is older than ten seconds is checked before a text is looked up by it, too."""
     await chat.append(rag_turn("What about seals?", sources=1))
     [source] = (await chat.get_sources([1])).sources
@@ -303,7 +310,9 @@ async def test_what_a_deleted_conversation_has_shown_was_never_shown(chat: Conve
     assert await chat.find_shown_sources([source.content]) == [None]
 
 
-async def test_payloads_of_a_turn_are_forgotten_when_the_next_one_begins(chat: Conversation, store: ConversationStore):
+async def test_payloads_of_a_turn_are_forgotten_when_the_next_one_begins(
+    chat: Conversation, store: ConversationStore
+) -> None:
     """A store that only appends keeps the payloads of one turn of each conversation, and has its room back after."""
     await chat.append(rag_turn("What about seals?")[:3])
     known = store._known.get(tuple(chat.scope.items()))
@@ -315,7 +324,7 @@ async def test_payloads_of_a_turn_are_forgotten_when_the_next_one_begins(chat: C
 
 async def test_payloads_of_a_turn_are_forgotten_when_it_is_loaded_finished(
     chat: Conversation, store: ConversationStore
-):
+) -> None:
     """No view needs them any more, so they take no room."""
     await chat.append(rag_turn("What about seals?"))
     await chat.load_history()
@@ -324,7 +333,7 @@ async def test_payloads_of_a_turn_are_forgotten_when_it_is_loaded_finished(
     assert not store._known.payloads.get(known)
 
 
-async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: ConversationStore):
+async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: ConversationStore) -> None:
     """A thousand conversations, and eight policies of each: those that were used longest ago go first."""
     await chat.append(rag_turn("What about seals?")[:3])
     scope = tuple(chat.scope.items())
@@ -341,7 +350,7 @@ async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: Conv
 
 async def test_a_rewind_without_an_answer_is_given_up(
     chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """As an append is, with an error that says that it may have happened."""
     await chat.append(HumanMessage("Hello", id="q"))
     log = (await store.services()).rewinder._log
@@ -353,9 +362,7 @@ async def test_a_rewind_without_an_answer_is_given_up(
         await asyncio.wait_for(chat.rewind(before="q"), 10)
 
 
-async def test_a_chunk_that_is_not_ours_is_no_collision(
-    pymongo_client: AsyncMongoClient[dict[str, Any]], database_name
-):
+async def test_a_chunk_that_is_not_ours_is_no_collision(pymongo_client: Client, database_name: str) -> None:
     """Only a number or an id of the entry may be taken; any other refusal is an error, and nothing is written."""
     token = "0" * 24
     store = ConversationStore(pymongo_client[database_name], clock=Clock(token=lambda: token))
@@ -369,7 +376,7 @@ async def test_a_chunk_that_is_not_ours_is_no_collision(
     assert len(await log_of(chat)) == 1
 
 
-async def test_only_chunks_that_no_entry_needs_are_dropped(chat: Conversation, again):
+async def test_only_chunks_that_no_entry_needs_are_dropped(chat: Conversation, again: Any) -> None:
     """A batch that is partly stored leaves the payload between those of the others."""
     results = [ToolMessage(f"{letter * 3_000}", id=letter, tool_call_id=letter) for letter in "abc"]
     await again(chat).append(HumanMessage("Hello"))
@@ -383,7 +390,7 @@ async def test_only_chunks_that_no_entry_needs_are_dropped(chat: Conversation, a
 
 async def test_a_collision_that_no_majority_confirmed_is_no_collision(
     chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """Chunks that may be rolled back yet are not taken for written."""
     await chat.append(HumanMessage("Hello"))
     log = (await store.services()).writer._log
@@ -399,7 +406,7 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
 
 
 @pytest.mark.parametrize("tail_is", ["learnt by a load", "old"])
-async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pytest.MonkeyPatch, tail_is: str):
+async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pytest.MonkeyPatch, tail_is: str) -> None:
     """No index guards ids there: whatever comes in between the looks of an append is seen by one of them."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database).setup()

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import bson
 import pytest
+from fixture_types import Client
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo.keys import head_id
@@ -57,7 +57,7 @@ class TestPyMongo(CopiedConversation, StoreContract):
     """PyMongo's own async API."""
 
     @pytest.fixture
-    async def database(self, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+    async def database(self, pymongo_client: Client, database_name: str) -> Any:
         """A real database."""
         return pymongo_client[database_name]
 
@@ -66,7 +66,7 @@ class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
     """The state of a conversation in a collection that is not clustered, as on servers before 5.3."""
 
     @pytest.fixture
-    async def database(self, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+    async def database(self, pymongo_client: Client, database_name: str) -> Any:
         """A database whose log existed before its migration."""
         database = pymongo_client[f"{database_name}_plain"]
         if "log" not in await database.list_collection_names():
@@ -170,7 +170,7 @@ for name in [name for name in dir(StoreContract) if name.startswith("test_") and
     setattr(TestInMemoryInShort, name, None)
 
 
-def test_each_part_of_the_contract_is_in_the_short_form():
+def test_each_part_of_the_contract_is_in_the_short_form() -> None:
     """A part that comes later is added to the short form, and nothing is in it that there is not."""
     parts = [{name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__]
     assert all(part & IN_SHORT for part in parts if part)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from agents import ScriptedModel, calls
 from counting import Commands
+from fixture_types import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -95,9 +96,7 @@ class Writer:
 class World:
     """A database with Eve's conversations, and Ada's beside them if she is there."""
 
-    def __init__(
-        self, client: AsyncMongoClient[dict[str, Any]], name: str, commands: Commands, *, has_ada: bool
-    ) -> None:
+    def __init__(self, client: Client, name: str, commands: Commands, *, has_ada: bool) -> None:
         self.database, self.commands, self.has_ada = client[name], commands, has_ada
         self.seconds = 0.0
         self.clock = Clock(

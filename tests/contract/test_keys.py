@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
+from counting import Commands
+from fixture_types import Client
 from langchain_core.messages import HumanMessage
 
 from convstore import ConversationStore, InvalidInputError
@@ -15,13 +18,13 @@ KEYS = ("user_id", "course_id")
 
 
 @pytest.fixture
-def make(client, database_name):
+def make(client: Client, database_name: str) -> Any:
     """Make stores on one database that no other test uses."""
     prefix = f"keys_{new_id()[:8]}_"
     return lambda keys: ConversationStore(client[database_name], scope_keys=keys, collection_prefix=prefix)
 
 
-async def test_a_store_with_other_scope_keys_is_warned_of(make, database_name):
+async def test_a_store_with_other_scope_keys_is_warned_of(make: Any, database_name: str) -> None:
     """It would find no conversation, and begin new ones; the warning names both, and the caller's line."""
     store = make(KEYS)
     await store.setup()
@@ -33,7 +36,7 @@ async def test_a_store_with_other_scope_keys_is_warned_of(make, database_name):
         await make(("user_id",)).setup()
 
 
-async def test_a_store_with_the_keys_of_some_conversation_is_not(make, commands):
+async def test_a_store_with_the_keys_of_some_conversation_is_not(make: Any, commands: Commands) -> None:
     """In whatever order; nor one on an empty database. It costs setup one command."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -53,7 +56,7 @@ async def test_a_store_with_the_keys_of_some_conversation_is_not(make, commands)
     assert len([command for _, command in commands.sent if command.get("limit") == 100]) == 1
 
 
-async def test_tool_messages_are_also_read_in_the_seeds_form(make):
+async def test_tool_messages_are_also_read_in_the_seeds_form(make: Any) -> None:
     """Scope values in the order of the store's keys, then the ids; any other number is an error, not a guess."""
     store = make(KEYS)
     await store.setup()
@@ -77,7 +80,7 @@ async def test_tool_messages_are_also_read_in_the_seeds_form(make):
         await store.get_tool_messages({"$ne": ""}, "ml", ids)
 
 
-async def test_a_database_that_is_not_set_up_is_named(make, database_name):
+async def test_a_database_that_is_not_set_up_is_named(make: Any, database_name: str) -> None:
     """Most often its name is mistyped."""
     with pytest.raises(NotSetUpError, match=f"the database '{database_name}' is not set up"):
         await make(KEYS).conversation(user_id="ada", course_id="ml").append(HumanMessage("Hi"))

@@ -121,7 +121,7 @@ def shown(messages: list[BaseMessage]) -> list[str]:
     return ["stub" if message.text.startswith('{"success": ') else message.type for message in messages]
 
 
-async def test_the_model_sees_prompt_history_and_this_turn(site):
+async def test_the_model_sees_prompt_history_and_this_turn(site: Site) -> None:
     """The first call has the question last; the second call and result, in full; later turns have stubs of it."""
     await site.ask("r1", DOSE)
     await site.ask("r2", RASH)
@@ -142,7 +142,7 @@ async def test_the_model_sees_prompt_history_and_this_turn(site):
     assert HANDBOOK["Velorin, dose"] not in str(fourth)
 
 
-async def test_an_old_passage_is_read_again(site):
+async def test_an_old_passage_is_read_again(site: Site) -> None:
     """The stub names the result, the read-back tool gives it, and the answer cites the old number."""
     await site.ask("r1", DOSE)
     answer = await site.ask("r2", "How was the dose again?")
@@ -156,7 +156,7 @@ async def test_an_old_passage_is_read_again(site):
     assert answer.json()["response"].endswith("at night. [1]")
 
 
-async def test_a_turn_is_saved_under_its_interaction(site):
+async def test_a_turn_is_saved_under_its_interaction(site: Site) -> None:
     """Question, call, result and answer, in one turn whose id is that of the request."""
     response = await site.ask("r1", DOSE)
     assert response.json() == {
@@ -173,7 +173,7 @@ async def test_a_turn_is_saved_under_its_interaction(site):
     assert turn.messages[-1].text == response.json()["response"]
 
 
-async def test_the_question_is_in_the_log_before_the_model_is_asked(site, uri):
+async def test_the_question_is_in_the_log_before_the_model_is_asked(site: Site, uri: str) -> None:
     """Another process sees it while the model thinks."""
     seen: list[list[str]] = []
 
@@ -187,7 +187,7 @@ async def test_the_question_is_in_the_log_before_the_model_is_asked(site, uri):
     assert seen == [["r1"]]
 
 
-async def test_the_user_comes_from_the_token(site):
+async def test_the_user_comes_from_the_token(site: Site) -> None:
     """A user in the body of a request is ignored."""
     body = {"session_id": site.session, "message": "hello", "user_id": "grace"}
     async with site.client() as client:
@@ -200,14 +200,14 @@ async def test_the_user_comes_from_the_token(site):
 
 
 @pytest.mark.parametrize("token", ["", "made up", "token-of-eve", "ada"])
-async def test_without_a_token_nothing_is_done(site, token):
+async def test_without_a_token_nothing_is_done(site: Site, token: str) -> None:
     """401, and no trace of the question."""
     for response in (await site.ask("r1", DOSE, token=token), await site.get("/sessions", token=token)):
         assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
     assert (await site.chat.info()).created_at is None
 
 
-async def test_a_repeated_request_is_answered_from_the_log(site, new_site):
+async def test_a_repeated_request_is_answered_from_the_log(site: Site, new_site: Callable[[], Awaitable[Site]]) -> None:
     """By any process, without a call of the model; the log does not grow. Other words under the id are refused."""
     first = await site.ask("r1", DOSE)
     calls = len(site.model.seen)
@@ -220,7 +220,9 @@ async def test_a_repeated_request_is_answered_from_the_log(site, new_site):
     assert (len(site.model.seen), len(other.model.seen), len(await site.log())) == (calls, 0, 4)
 
 
-async def test_the_same_request_twice_at_once_gets_one_answer(site, new_site):
+async def test_the_same_request_twice_at_once_gets_one_answer(
+    site: Site, new_site: Callable[[], Awaitable[Site]]
+) -> None:
     """Two processes work on it; one answer is stored, and both clients get that one."""
     other = await new_site()
     other.session = site.session
@@ -238,7 +240,7 @@ async def test_the_same_request_twice_at_once_gets_one_answer(site, new_site):
     assert log[-1].text == first.json()["response"]
 
 
-async def test_two_questions_at_once(site):
+async def test_two_questions_at_once(site: Site) -> None:
     """The later one is answered; the earlier one is refused, as no answer can follow it any more, and stays."""
     asked, answered = asyncio.Event(), asyncio.Event()
 
@@ -262,7 +264,7 @@ async def test_two_questions_at_once(site):
 
 
 @pytest.mark.parametrize("steps", sampled([1, 30, *range(100, 1_500, 100)], every=2))
-async def test_a_request_that_ends_anywhere_is_repeated(site, steps):
+async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) -> None:
     """However far it came: afterwards question and answer are in the log once."""
     await site.ask("r0", DOSE)  # opens connections: one that is cancelled in the middle of that leaves a socket
     await site.chat.delete()
@@ -276,7 +278,9 @@ async def test_a_request_that_ends_anywhere_is_repeated(site, steps):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", [0, 1, 2])
-async def test_a_request_that_ends_with_a_write_is_repeated(site, monkeypatch, number, after):
+async def test_a_request_that_ends_with_a_write_is_repeated(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
+) -> None:
     """Before or after each of the three: the question, the numbers of the sources, the answer."""
     insert, writes, ended = Log.insert, itertools.count(), asyncio.Event()
 
@@ -312,7 +316,7 @@ async def check_that_it_is_repeated(site: Site) -> httpx.Response:
     return again
 
 
-async def test_a_client_that_goes_away_while_the_model_thinks(site):
+async def test_a_client_that_goes_away_while_the_model_thinks(site: Site) -> None:
     """The question stays; the same request is answered by another call."""
     thinking = asyncio.Event()
 
@@ -331,7 +335,7 @@ async def test_a_client_that_goes_away_while_the_model_thinks(site):
     assert len(await site.log()) == 4
 
 
-async def test_a_crash_after_the_question_was_saved(site, new_site):
+async def test_a_crash_after_the_question_was_saved(site: Site, new_site: Callable[[], Awaitable[Site]]) -> None:
     """Another process takes the request over and answers from the log."""
     await site.chat.append_turn("r1", human=DOSE)
     other = await new_site()
@@ -341,7 +345,7 @@ async def test_a_crash_after_the_question_was_saved(site, new_site):
     assert [message.type for message in await site.log()] == ["human", "ai", "tool", "ai"]
 
 
-async def test_an_unknown_tool_ends_in_a_reply(site):
+async def test_an_unknown_tool_ends_in_a_reply(site: Site) -> None:
     """The user gets a message; every call has a result; the model is not asked a second time."""
     answer = await site.ask("r1", "Please order it.")
     assert answer.json()["response"] == "I cannot do that here: order_medication is not available."
@@ -354,7 +358,7 @@ async def test_an_unknown_tool_ends_in_a_reply(site):
     assert human.text == "Please order it."
 
 
-async def test_an_error_of_the_model_is_returned_and_not_saved(site, monkeypatch):
+async def test_an_error_of_the_model_is_returned_and_not_saved(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same request asks the model again, and its answer is stored; the next question works, too."""
     answer = await site.ask("r1", "Is there an outage?")
     assert answer.json()["error_message"] == "the model does not answer"
@@ -370,7 +374,9 @@ async def test_an_error_of_the_model_is_returned_and_not_saved(site, monkeypatch
     assert (await site.ask("r2", DOSE)).json()["error_message"] is None
 
 
-async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(site, monkeypatch):
+async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither the call nor its result, so the repeated request begins anew and has no conflict."""
     replies = iter([AIMessage("", tool_calls=[{"name": "retrieve_knowledge_base", "args": {"query": "x"}, "id": "c"}])])
     with monkeypatch.context() as broken:
@@ -381,10 +387,10 @@ async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(site, mon
     assert [message.type for message in await site.log()] == ["human", "ai", "tool", "ai"]
 
 
-async def test_a_history_that_cannot_be_loaded_is_an_error_message(site, monkeypatch):
+async def test_a_history_that_cannot_be_loaded_is_an_error_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gets a reply with the error, nothing of where the store is, and the model is not asked."""
 
-    async def fail(self, policy=None):
+    async def fail(self: Any, policy: Any = None) -> None:
         raise StoreUnavailableError("mongodb://secret-host does not answer")
 
     with monkeypatch.context() as broken:
@@ -396,7 +402,7 @@ async def test_a_history_that_cannot_be_loaded_is_an_error_message(site, monkeyp
     assert (await site.ask("r1", "hello")).json()["error_message"] is None
 
 
-async def test_an_error_of_a_tool_is_shown_to_the_model(site, monkeypatch):
+async def test_an_error_of_a_tool_is_shown_to_the_model(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call gets a result that says so, and the model answers."""
 
     def fail(query: str) -> None:
@@ -408,7 +414,7 @@ async def test_an_error_of_a_tool_is_shown_to_the_model(site, monkeypatch):
     assert (site.model.seen[-1][-1].status, site.model.seen[-1][-1].text) == ("error", "OSError: the index is gone")
 
 
-async def test_a_model_that_never_ends_is_stopped(site, monkeypatch):
+async def test_a_model_that_never_ends_is_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some rounds of calls there is a reply, and the log is whole."""
 
     def look_up_again(messages: list[BaseMessage]) -> AIMessage:
@@ -426,7 +432,7 @@ PATHS = ["/sessions/SESSION/history", "/sessions/SESSION/audit.jsonl", "/session
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_foreign_session_answers_like_a_missing_one(site, path):
+async def test_a_foreign_session_answers_like_a_missing_one(site: Site, path: Any) -> None:
     """Status and body are the same; deleting it does nothing."""
     await site.ask("r1", "hello")
     foreign = await site.get(path, token=GRACE)
@@ -438,7 +444,7 @@ async def test_a_foreign_session_answers_like_a_missing_one(site, path):
     assert (await site.get(path)).status_code == 200
 
 
-async def test_the_same_session_id_is_another_session_for_another_user(site):
+async def test_the_same_session_id_is_another_session_for_another_user(site: Site) -> None:
     """Grace begins her own; request ids do not clash either."""
     await site.ask("r1", DOSE)
     other = await site.ask("r1", "hello", token=GRACE)
@@ -466,7 +472,7 @@ async def test_the_same_session_id_is_another_session_for_another_user(site):
         ('{"session_id": "s", "message": "hello"}', "r" * 600),
     ],
 )
-async def test_bad_input_is_refused(site, body, request_id):
+async def test_bad_input_is_refused(site: Site, body: Any, request_id: str | None) -> None:
     """422 with a reason, whatever it is; the model is not asked and no session begins."""
     headers = {"Content-Type": "application/json"} | ({"X-Request-ID": request_id} if request_id is not None else {})
     async with site.client() as client:
@@ -491,13 +497,13 @@ async def test_bad_input_is_refused(site, body, request_id):
         f"/sessions/{'x' * 600}/history",
     ],
 )
-async def test_bad_pages_are_refused(site, path):
+async def test_bad_pages_are_refused(site: Site, path: str) -> None:
     """422, also for cursors that nobody gave."""
     await site.ask("r1", "hello")
     assert (await site.get(path)).status_code == 422
 
 
-async def test_sessions_and_history_come_by_pages(site):
+async def test_sessions_and_history_come_by_pages(site: Site) -> None:
     """All of them, each once; sessions newest first, messages the newest page first, without results of tools."""
     names = [f"{site.session}-{number}" for number in range(5)]
     whole = site.session
@@ -529,7 +535,7 @@ async def test_sessions_and_history_come_by_pages(site):
         await site.app.state.assistant.conversation("ada", name).delete()
 
 
-async def test_good_turns_are_exported_for_fine_tuning(site):
+async def test_good_turns_are_exported_for_fine_tuning(site: Site) -> None:
     """In OpenAI's format, from the prompt to the answer, results in full; failures and look-backs are left out."""
     for request, message in enumerate([DOSE, "hello", "Please order it.", "Is there an outage?", "The dose again?"]):
         await site.ask(f"r{request}", message)
@@ -549,7 +555,7 @@ async def test_good_turns_are_exported_for_fine_tuning(site):
     assert [(one.type, one.text) for one in again] == [(one.type, one.text) for one in turn.messages]
 
 
-async def test_the_audit_trail_has_every_turn(site):
+async def test_the_audit_trail_has_every_turn(site: Site) -> None:
     """A line has user, time, tools with arguments and outputs, sources used, the answer and errors."""
     for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):
         await site.ask(f"r{request}", message)
@@ -578,7 +584,7 @@ async def test_the_audit_trail_has_every_turn(site):
     assert (end.status_code, end.text) == (200, "")
 
 
-async def test_numbers_that_a_model_made_up_are_not_sources(site):
+async def test_numbers_that_a_model_made_up_are_not_sources(site: Site) -> None:
     """An answer may cite anything; the trail names what there is."""
     await site.ask("r1", DOSE)
     made_up = AIMessage(f"So it is [2] [99] [0] [{10**30}] [x].")
@@ -587,7 +593,7 @@ async def test_numbers_that_a_model_made_up_are_not_sources(site):
     assert [source["source_id"] for source in json.loads(lines[0])["sources_used"]] == [2]
 
 
-async def test_a_session_deleted_during_a_turn_is_not_found(site):
+async def test_a_session_deleted_during_a_turn_is_not_found(site: Site) -> None:
     """Its answer is saved nowhere; the client is answered that there is no such session."""
 
     async def delete(question: str) -> None:
@@ -600,7 +606,7 @@ async def test_a_session_deleted_during_a_turn_is_not_found(site):
 
 
 @pytest.mark.slow
-async def test_a_store_that_does_not_answer():
+async def test_a_store_that_does_not_answer() -> None:
     """503 with a time to come back, and nothing of where the store is; once it answers again all is well."""
     broken = {"failCommands": ["find", "insert", "findAndModify", "update"], "closeConnection": True}
     with DevServer() as server, MongoClient[dict[str, Any]](server.uri) as admin:
@@ -620,7 +626,7 @@ async def test_a_store_that_does_not_answer():
 
 
 @pytest.mark.parametrize("where", ["memory", "server"])
-def test_the_demonstration_prints_what_happens(where, uri):
+def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
     """Run as a script it drives itself through all of this, and leaves nothing behind."""
     shown = run_program(ROOT / "examples" / "clinical_assistant" / "main.py", "memory://" if where == "memory" else uri)
     parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", shown)[1:])] * 2, strict=True))
@@ -651,7 +657,7 @@ def test_the_demonstration_prints_what_happens(where, uri):
             assert client.get_default_database()["log"].count_documents({}) == 0
 
 
-def test_a_server_starts_it_from_the_environment(monkeypatch):
+def test_a_server_starts_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the module says; nothing is connected to before it starts, and no token is kept as it is."""
     monkeypatch.setenv("MONGODB_URI", f"mongodb://{LOGIN}@localhost:1/nowhere")
     monkeypatch.setenv("ASSISTANT_TOKENS", "ada=secret-1, grace=secret-2,=x,y=")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from test_examples import address, run_example, server_address  # noqa: F401 - fixtures among them
 
 
-def test_the_agent_is_shown_stubs_reads_them_back_and_answers_once(address):  # noqa: F811 - the fixture
+def test_the_agent_is_shown_stubs_reads_them_back_and_answers_once(address: Any) -> None:  # noqa: F811 - the fixture
     """Each call of the model is shown the view and this turn; a question that is asked again costs no call."""
     shown = run_example("create_agent.py", address)
     first, second, third, again = shown.partition("\nThe agent's state")[0].split("\nHuman: ")[1:]

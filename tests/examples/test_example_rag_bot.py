@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
@@ -51,7 +52,7 @@ def modules() -> Iterator[Any]:
         ("mongomock_motor", "run: pip install 'convstore[memory]'"),
     ],
 )
-def test_the_program_says_what_it_lacks(package, help_):
+def test_the_program_says_what_it_lacks(package: str, help_: str) -> None:
     """One line, and how to install it, instead of a traceback."""
     code = f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = ['main.py', 'memory://']"
     code += f"; sys.path.insert(0, {str(FOLDER)!r}); runpy.run_path({str(FOLDER / 'main.py')!r}, run_name='__main__')"
@@ -87,7 +88,7 @@ class Bot:
 
 
 @pytest.fixture
-async def bot(modules, pymongo_client, database_name) -> AsyncIterator[Bot]:
+async def bot(modules: Any, pymongo_client: Client, database_name: str) -> AsyncIterator[Bot]:
     """A bot on a real server."""
     recorder = modules.models.Recorder()
     models, summarizer = modules.main.models_for(recorder)
@@ -97,7 +98,7 @@ async def bot(modules, pymongo_client, database_name) -> AsyncIterator[Bot]:
     await store.close()
 
 
-async def test_router_and_agent_are_shown_the_current_message_alone(bot, modules):
+async def test_router_and_agent_are_shown_the_current_message_alone(bot: Bot, modules: Any) -> None:
     """System prompt and message, nothing else, also when there is history."""
     for question in (LOCAL, WEB, LOCAL.replace("Which", "What")):
         await bot.ask(question)
@@ -105,7 +106,7 @@ async def test_router_and_agent_are_shown_the_current_message_alone(bot, modules
         assert bot.shown("agent") == [SystemMessage(modules.graph.AGENT), HumanMessage(question)]
 
 
-async def test_the_final_answer_is_shown_question_and_context_and_no_history(bot, modules):
+async def test_the_final_answer_is_shown_question_and_context_and_no_history(bot: Bot, modules: Any) -> None:
     """The context is the texts that were retrieved, under their numbers; nothing of the turn before is in it."""
     await bot.ask("How many stairs are there?")
     state = await bot.ask(LOCAL)
@@ -120,7 +121,7 @@ async def test_the_final_answer_is_shown_question_and_context_and_no_history(bot
     assert state["messages"][-1].text.startswith("The keeper, Ansel Rook, stayed in the tower")
 
 
-async def test_the_conversational_node_alone_is_shown_history_without_tools(bot, modules):
+async def test_the_conversational_node_alone_is_shown_history_without_tools(bot: Bot, modules: Any) -> None:
     """Questions and answers of all turns in order and the current message, each once; no call and no result."""
     answers = [(await bot.ask(question))["messages"][-1].text for question in (LOCAL, WEB)]
     await bot.ask(TALK)
@@ -133,7 +134,7 @@ async def test_the_conversational_node_alone_is_shown_history_without_tools(bot,
     assert logged == ["human", "ai", "tool", "ai", "human", "ai", "tool", "ai", "tool", "ai", "human", "ai"]
 
 
-async def test_the_artifact_becomes_documents(bot, modules):
+async def test_the_artifact_becomes_documents(bot: Bot, modules: Any) -> None:
     """Passages found by the search are documents in the state, and their source is named."""
     state = await bot.ask(LOCAL)
     passages = {passage.title: passage for passage in modules.corpus.HANDBOOK}
@@ -149,7 +150,7 @@ async def test_the_artifact_becomes_documents(bot, modules):
     )
 
 
-async def test_a_search_that_finds_nothing_goes_on_to_the_web(bot):
+async def test_a_search_that_finds_nothing_goes_on_to_the_web(bot: Bot) -> None:
     """Once; the code calls the tool, no model is asked, and the documents are those of the web."""
     state = await bot.ask(WEB)
     assert [role for role, _ in bot.calls] == ["router", "agent", "answer"]
@@ -162,7 +163,7 @@ async def test_a_search_that_finds_nothing_goes_on_to_the_web(bot):
     assert (state["last_retrieval_source"], state["web_search_attempted"]) == ("web", True)
 
 
-async def test_a_search_that_finds_nothing_anywhere_ends(bot):
+async def test_a_search_that_finds_nothing_anywhere_ends(bot: Bot) -> None:
     """The answer is shown that nothing was found; the web is asked once."""
     state = await bot.ask(NOWHERE)
     assert bot.shown("answer")[1].text.endswith("Context:\nNothing was found.")
@@ -170,7 +171,7 @@ async def test_a_search_that_finds_nothing_anywhere_ends(bot):
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "ai", "tool", "ai"]
 
 
-async def test_each_turn_begins_with_a_clean_state(bot):
+async def test_each_turn_begins_with_a_clean_state(bot: Bot) -> None:
     """Documents and messages of the turn before are gone, though a checkpointer keeps the state."""
     await bot.ask(WEB)
     state = await bot.ask(TALK)
@@ -179,7 +180,7 @@ async def test_each_turn_begins_with_a_clean_state(bot):
     assert asked.text == TALK
 
 
-async def test_numbers_of_sources_run_through_the_conversation(bot):
+async def test_numbers_of_sources_run_through_the_conversation(bot: Bot) -> None:
     """Each turn's passages have numbers of their own, which lead to their texts."""
     first, second = await bot.ask(LOCAL), await bot.ask(WEB)
     numbers = [each.metadata["source_id"] for state in (first, second) for each in state["documents"]]
@@ -189,7 +190,7 @@ async def test_numbers_of_sources_run_through_the_conversation(bot):
     assert [source.content for source in page.sources] == texts
 
 
-async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(bot, modules):
+async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(bot: Bot, modules: Any) -> None:
     """The summarizer is shown turns, the conversational node its summary in their place, and nothing is lost."""
     for question in modules.main.QUESTIONS[:-1]:
         await bot.ask(question)
@@ -205,7 +206,7 @@ async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(bot, module
     assert len(original) == summary.last
 
 
-async def test_a_repeated_request_is_answered_from_the_log(bot):
+async def test_a_repeated_request_is_answered_from_the_log(bot: Bot) -> None:
     """Under the id of its question; no model is asked."""
     question = new_id()
     first = await bot.ask(LOCAL, question)
@@ -214,7 +215,7 @@ async def test_a_repeated_request_is_answered_from_the_log(bot):
     assert again["messages"][-1] == first["messages"][-1]
 
 
-def test_bm25_finds_every_passage_by_its_own_words(modules):
+def test_bm25_finds_every_passage_by_its_own_words(modules: Any) -> None:
     """The title of each of the forty passages finds it among the best three; unknown words find nothing."""
     library = modules.graph.Library(modules.corpus.HANDBOOK)
     assert len(modules.corpus.HANDBOOK) == 40
@@ -223,7 +224,7 @@ def test_bm25_finds_every_passage_by_its_own_words(modules):
     assert library.search("zebra opera") == library.search("") == []
 
 
-def test_the_transcript_can_be_followed(address):
+def test_the_transcript_can_be_followed(address: Any) -> None:
     """In memory and on a server it shows the input of each model, the way through the graph, and where numbers lead."""
     shown = run_example("rag_bot/main.py", address)
     turns = shown.split("\n> ")[1:]

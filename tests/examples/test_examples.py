@@ -28,7 +28,7 @@ def server_address(server_uri: str, database_name: str) -> Iterator[str]:
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.slow)])
-def address(request) -> str:
+def address(request: pytest.FixtureRequest) -> str:
     """Return the address at which an example runs."""
     return "memory://" if request.param == "memory" else request.getfixturevalue("server_address")
 
@@ -38,7 +38,7 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
     return run_program(ROOT / "examples" / name, *arguments, **variables)
 
 
-def test_every_example_is_run_here():
+def test_every_example_is_run_here() -> None:
     """A new example gets a test."""
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
     assert names == {"agent_loop.py", "create_agent.py", "langgraph_summaries.py", "quickstart.py", "two_providers.py"}
@@ -54,7 +54,7 @@ PROGRAMS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_example_is_a_program_of_its_own(path):
+def test_every_example_is_a_program_of_its_own(path: Any) -> None:
     """In a process that has imported nothing else, and where convstore is not installed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, str(path), "memory://"]
@@ -63,7 +63,7 @@ def test_every_example_is_a_program_of_its_own(path):
     assert ended.stdout
 
 
-def test_the_quickstart_shows_stub_and_read_back(address):
+def test_the_quickstart_shows_stub_and_read_back(address: str) -> None:
     """The next turn's view has the stubs and saves most of the tokens; the tool gives a passage back by its number."""
     shown = run_example("quickstart.py", address)
     assert "Stored messages 1-4, sources (1, 5)." in shown
@@ -77,7 +77,7 @@ def test_the_quickstart_shows_stub_and_read_back(address):
     assert shown.endswith("Equal to what was appended: True\n")
 
 
-def test_the_agent_reads_old_sources_back_and_cites_them(address):
+def test_the_agent_reads_old_sources_back_and_cites_them(address: str) -> None:
     """Sources 1-10 and 11-20; a look back by message id and one by number; every citation is what was read."""
     shown = run_example("agent_loop.py", address)
     first, second, third, fourth = shown.partition("\nCited:")[0].split("\nHuman: ")[1:]
@@ -104,7 +104,7 @@ def test_the_agent_reads_old_sources_back_and_cites_them(address):
     assert "The log keeps 17 messages" in shown
 
 
-def test_graphs_remember_by_their_summaries(address):
+def test_graphs_remember_by_their_summaries(address: str) -> None:
     """The name from the first message is known in the end, in the state of one graph and in the store of the other."""
     shown = run_example("langgraph_summaries.py", address)
     in_state, in_store = shown.split("\nA summary in the store:\n")
@@ -116,7 +116,7 @@ def test_graphs_remember_by_their_summaries(address):
     assert "Your name is Ada. Summary 2 covers messages 1-12, the log keeps all 20." in in_store
 
 
-def test_a_conversation_changes_its_provider_and_comes_back(address):
+def test_a_conversation_changes_its_provider_and_comes_back(address: str) -> None:
     """The log as it is would be refused; views are taken, own reasoning in them, and the log keeps that of both."""
     shown = run_example("two_providers.py", address)
     first, second, third = re.split(r"(?m)^(?:anthropic|openai): ", shown)[1:]
@@ -129,6 +129,6 @@ def test_a_conversation_changes_its_provider_and_comes_back(address):
     assert "The log keeps all 31 messages, with the reasoning of both: {'anthropic': 12, 'openai': 3}." in third
 
 
-def test_the_address_may_come_from_the_environment(server_address):
+def test_the_address_may_come_from_the_environment(server_address: str) -> None:
     """MONGODB_URI does what the argument does."""
     assert "Equal to what was appended: True" in run_example("quickstart.py", MONGODB_URI=server_address)

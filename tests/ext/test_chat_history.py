@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from counting import Commands
+from fixture_types import Client
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -75,7 +77,7 @@ def parrot(*answers: AIMessage | str) -> BaseChatModel:
 # The history alone
 
 
-async def test_it_gives_the_view(chat):
+async def test_it_gives_the_view(chat: Conversation) -> None:
     """Its messages are those of `load_history` under its policy: old results as stubs."""
     await chat.append([*rag_turn("Where are whales?"), HumanMessage("And seals?")])
     for policy in (None, HistoryPolicy(stub_tools="never"), HistoryPolicy(view="conversation")):
@@ -83,7 +85,7 @@ async def test_it_gives_the_view(chat):
         assert same_messages(given, (await chat.load_history(policy)).messages)
 
 
-async def test_what_is_added_is_in_the_log(chat):
+async def test_what_is_added_is_in_the_log(chat: Conversation) -> None:
     """Every helper of LangChain's class appends: messages, one message, a user's text, a model's text."""
     history = ChatMessageHistory(chat)
     await history.aadd_messages([SystemMessage("Be brief.")])
@@ -93,7 +95,7 @@ async def test_what_is_added_is_in_the_log(chat):
     assert texts_of(await log_of(chat)) == ["system: Be brief.", "human: Hi", "ai: Hello", "human: Bye"]
 
 
-async def test_the_same_objects_again_add_nothing(chat):
+async def test_the_same_objects_again_add_nothing(chat: Conversation) -> None:
     """A call that failed is repeated with the same messages."""
     messages = [HumanMessage("Hi"), AIMessage("Hello")]
     for _ in range(2):
@@ -102,7 +104,7 @@ async def test_the_same_objects_again_add_nothing(chat):
 
 
 @pytest.mark.parametrize("policy", [HistoryPolicy(), HistoryPolicy(max_turns=1), HistoryPolicy(view="conversation")])
-async def test_a_view_that_comes_back_is_not_appended(chat, policy):
+async def test_a_view_that_comes_back_is_not_appended(chat: Conversation, policy: Any) -> None:
     """Stubs, the note and results that stand for missing ones never get into the log; what is new does."""
     lone = AIMessage("", id=new_id(), tool_calls=[{"name": "search", "args": {}, "id": "lone"}])
     before = [*rag_turn("Where are whales?"), HumanMessage("?", id=new_id()), lone, HumanMessage("!", id=new_id())]
@@ -115,7 +117,7 @@ async def test_a_view_that_comes_back_is_not_appended(chat, policy):
     assert (await log_of(chat))[-1].text == "Next"
 
 
-async def test_a_view_alone_is_not_appended(chat):
+async def test_a_view_alone_is_not_appended(chat: Conversation) -> None:
     """Nothing at all is appended when all that comes is known."""
     await chat.append([*rag_turn("Where are whales?"), HumanMessage("x" * 40_000, id=new_id()), AIMessage("", id="a")])
     await chat.append([HumanMessage("now", id="now")])
@@ -125,7 +127,7 @@ async def test_a_view_alone_is_not_appended(chat):
     assert same_messages(await log_of(chat), before)
 
 
-async def test_a_changed_message_is_refused(chat):
+async def test_a_changed_message_is_refused(chat: Conversation) -> None:
     """A message of the log that comes back with a text that no view shows is an error, and nothing is appended."""
     turn = rag_turn("Where are whales?")
     await chat.append(turn)
@@ -135,7 +137,7 @@ async def test_a_changed_message_is_refused(chat):
     assert same_messages(await log_of(chat), turn)
 
 
-async def test_clear_deletes(chat):
+async def test_clear_deletes(chat: Conversation) -> None:
     """Afterwards nothing is left, and what is added begins a new conversation; both ways, one after the other."""
     history = ChatMessageHistory(chat)
     for clear in (history.aclear, lambda: asyncio.to_thread(history.clear)):
@@ -149,7 +151,7 @@ async def test_clear_deletes(chat):
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_what_is_added_after_clear_is_kept(chat, is_sync):
+async def test_what_is_added_after_clear_is_kept(chat: Conversation, is_sync: bool) -> None:
     """Sync and async callers of one store know at once of a deletion by the other; nothing goes to what was deleted."""
     history = ChatMessageHistory(chat)
     await history.aadd_messages([HumanMessage("old")])
@@ -164,7 +166,7 @@ async def test_what_is_added_after_clear_is_kept(chat, is_sync):
     assert texts_of(await log_of(other.conversation(**chat.scope))) == ["human: new"]
 
 
-async def test_clear_may_rewind(chat):
+async def test_clear_may_rewind(chat: Conversation) -> None:
     """With ``clear="rewind"`` the messages leave the view, stay in the log, and can be brought back."""
     history = ChatMessageHistory(chat, clear="rewind")
     await history.aclear()
@@ -176,7 +178,7 @@ async def test_clear_may_rewind(chat):
     assert await chat.undo_rewind() == 2
 
 
-async def test_sync_calls_work_inside_a_running_loop(chat):
+async def test_sync_calls_work_inside_a_running_loop(chat: Conversation) -> None:
     """A sync method that is called in a coroutine waits and answers; it does not deadlock."""
     history = ChatMessageHistory(chat)
     history.add_messages([HumanMessage("Hi")])
@@ -186,7 +188,7 @@ async def test_sync_calls_work_inside_a_running_loop(chat):
     assert history.messages == []
 
 
-async def test_sync_calls_on_a_foreign_client_say_what_to_do(server_uri):
+async def test_sync_calls_on_a_foreign_client_say_what_to_do(server_uri: str) -> None:
     """On a store that works on the caller's client each sync method names `connect` and the async method."""
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
         history = ChatMessageHistory(ConversationStore(client["none"]).conversation(user_id="a", thread_id="t"))
@@ -201,7 +203,7 @@ async def test_sync_calls_on_a_foreign_client_say_what_to_do(server_uri):
 
 
 @pytest.mark.parametrize("wrong", [{"chat": "ada"}, {"policy": {"max_turns": 1}}, {"clear": "forget"}])
-async def test_nonsense_is_refused(chat, wrong):
+async def test_nonsense_is_refused(chat: Conversation, wrong: dict[str, Any]) -> None:
     """Arguments of other types are refused when the history is made."""
     with pytest.raises(InvalidInputError):
         ChatMessageHistory(**{"chat": chat, **wrong})
@@ -211,7 +213,7 @@ async def test_nonsense_is_refused(chat, wrong):
 # Around chains
 
 
-async def test_a_chain_is_given_the_view_and_appends(store, chat):
+async def test_a_chain_is_given_the_view_and_appends(store: ConversationStore, chat: Conversation) -> None:
     """With a prompt and a key for the history, each run sees the runs before it, async and sync."""
     shown: list[list[str]] = []
 
@@ -234,7 +236,7 @@ async def test_a_chain_is_given_the_view_and_appends(store, chat):
     assert texts_of(await log_of(chat)) == [*asked, "ai: Three."]
 
 
-async def test_a_bare_model_is_given_the_view_and_appends(store, chat):
+async def test_a_bare_model_is_given_the_view_and_appends(store: ConversationStore, chat: Conversation) -> None:
     """With messages in and a message out, the view in front of the input is not appended again."""
     await chat.append(rag_turn("Where are whales?"))
     chain = with_message_history(parrot("Hello", "Bye"), store)
@@ -243,7 +245,7 @@ async def test_a_bare_model_is_given_the_view_and_appends(store, chat):
     assert texts_of(await log_of(chat))[4:] == ["human: Hi", "ai: Hello", "human: That is all", "ai: Bye"]
 
 
-async def test_an_answer_has_the_stamp_of_its_view(store, chat):
+async def test_an_answer_has_the_stamp_of_its_view(store: ConversationStore, chat: Conversation) -> None:
     """It says that the model got the question, too, which was appended with the answer."""
     await chat.append(rag_turn("Where are whales?"))
     history = await chat.load_history()
@@ -253,7 +255,7 @@ async def test_an_answer_has_the_stamp_of_its_view(store, chat):
     assert (past.match, past.difference, past.messages) == ("differs", "adapted", history.messages)
 
 
-async def test_nothing_is_lost_when_others_append_meanwhile(store, chat):
+async def test_nothing_is_lost_when_others_append_meanwhile(store: ConversationStore, chat: Conversation) -> None:
     """A run appends its own messages, whatever was appended to the conversation while it ran."""
     await chat.append([HumanMessage("Hi"), AIMessage("Hello")])
 
@@ -267,7 +269,9 @@ async def test_nothing_is_lost_when_others_append_meanwhile(store, chat):
 
 
 @pytest.mark.parametrize("given", [None, "mine"])
-async def test_an_agent_whose_output_repeats_its_input(store, chat, given):
+async def test_an_agent_whose_output_repeats_its_input(
+    store: ConversationStore, chat: Conversation, given: str | None
+) -> None:
     """An agent gives its whole state back; the log has every message once, results in full with their artifacts."""
 
     @tool(response_format="content_and_artifact")
@@ -287,7 +291,7 @@ async def test_an_agent_whose_output_repeats_its_input(store, chat, given):
     assert all(message.artifact for message in log if isinstance(message, ToolMessage))
 
 
-async def test_a_stream_is_still_a_stream_and_is_appended(store, chat):
+async def test_a_stream_is_still_a_stream_and_is_appended(store: ConversationStore, chat: Conversation) -> None:
     """Chunks come one by one; the whole message is in the log at the end."""
     chain = with_message_history(parrot("one two three"), store)
     chunks = [chunk.text async for chunk in chain.astream([HumanMessage("count")], config_of(chat))]
@@ -296,7 +300,9 @@ async def test_a_stream_is_still_a_stream_and_is_appended(store, chat):
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_a_run_that_can_not_be_appended_fails(store, chat, is_sync):
+async def test_a_run_that_can_not_be_appended_fails(
+    store: ConversationStore, chat: Conversation, is_sync: bool
+) -> None:
     """LangChain logs what goes wrong in a history and goes on; here the caller gets the error."""
     await chat.append([HumanMessage("other", id="taken")])
     chain = with_message_history(parrot("Hello"), store)
@@ -307,7 +313,7 @@ async def test_a_run_that_can_not_be_appended_fails(store, chat, is_sync):
     assert texts_of(await log_of(chat)) == ["human: other"]
 
 
-async def test_two_conversations_do_not_mix(store):
+async def test_two_conversations_do_not_mix(store: ConversationStore) -> None:
     """Each run works on the conversation that its configuration names, also when runs of several overlap."""
     chain = with_message_history(RunnableLambda(lambda messages: AIMessage(f"{len(messages)}")), store)
     chats = [store.conversation(user_id=user, thread_id=new_id()) for user in ("ada", "bob", "eve") for _ in range(3)]
@@ -318,7 +324,7 @@ async def test_two_conversations_do_not_mix(store):
         assert texts_of(await log_of(one)) == [question, "ai: 1", question, "ai: 3", question, "ai: 5"]
 
 
-async def test_the_user_may_be_fixed(store, chat):
+async def test_the_user_may_be_fixed(store: ConversationStore, chat: Conversation) -> None:
     """With the user fixed, one value is left; existing code passes it as ``session_id``, by place."""
     histories = SessionHistories(store, scope={"user_id": "ada"})
     chain = RunnableWithMessageHistory(parrot("Hello"), histories)
@@ -328,7 +334,7 @@ async def test_the_user_may_be_fixed(store, chat):
     assert histories(thread).chat.scope == histories(session_id=thread).chat.scope == chat.scope
 
 
-async def test_a_whole_scope_may_be_fixed(store, chat):
+async def test_a_whole_scope_may_be_fixed(store: ConversationStore, chat: Conversation) -> None:
     """Then a run need not name anything."""
     chain = with_message_history(parrot("Hello"), store, scope=chat.scope)
     await chain.ainvoke([HumanMessage("Hi")])
@@ -336,14 +342,14 @@ async def test_a_whole_scope_may_be_fixed(store, chat):
 
 
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", "x" * 600, "\ud800", None])
-async def test_hostile_session_ids_are_refused(store, value):
+async def test_hostile_session_ids_are_refused(store: ConversationStore, value: dict[str, Any] | str | None) -> None:
     """An invalid scope value is refused before anything is read."""
     chain = with_message_history(parrot("Hello"), store)
     with pytest.raises(InvalidScopeError):
         await chain.ainvoke([HumanMessage("Hi")], {"configurable": {"user_id": value, "thread_id": "t"}})
 
 
-async def test_a_fixed_value_can_not_be_overridden(store):
+async def test_a_fixed_value_can_not_be_overridden(store: ConversationStore) -> None:
     """A run cannot name another user than the one that the application fixed."""
     histories = SessionHistories(store, scope={"user_id": "ada"})
     for call in (lambda: histories("t", user_id="bob"), lambda: histories("t", "u"), lambda: histories(other="t")):
@@ -353,7 +359,7 @@ async def test_a_fixed_value_can_not_be_overridden(store):
         SessionHistories(store, scope={"nobody": "x"})
 
 
-async def test_a_run_that_fails_appends_nothing(store, chat):
+async def test_a_run_that_fails_appends_nothing(store: ConversationStore, chat: Conversation) -> None:
     """Input and output are appended together, so there is no question without its answer."""
 
     def fail(_messages: Any) -> AIMessage:
@@ -364,14 +370,14 @@ async def test_a_run_that_fails_appends_nothing(store, chat):
     assert await log_of(chat) == []
 
 
-async def test_a_mark_of_somebody_else_is_no_mark(chat):
+async def test_a_mark_of_somebody_else_is_no_mark(chat: Conversation) -> None:
     """Only what the store made for a view is left out; an application may use the same key for something of its own."""
     history = ChatMessageHistory(chat)
     await history.aadd_messages([HumanMessage("Hi", additional_kwargs={"convstore": {"x": 1}})])
     assert texts_of(await log_of(chat)) == ["human: Hi"]
 
 
-async def test_many_messages_that_come_back_are_not_appended(chat):
+async def test_many_messages_that_come_back_are_not_appended(chat: Conversation) -> None:
     """More than one call may ask for: all of them are compared with what views show."""
     turn = rag_turn("What about seals?")
     first = [HumanMessage(f"q{number}", id=new_id()) for number in range(250)]
@@ -381,7 +387,9 @@ async def test_many_messages_that_come_back_are_not_appended(chat):
     assert [message.text for message in (await log_of(chat))[255:]] == ["new"]
 
 
-async def test_messages_that_come_back_are_read_in_pages(client, commands, database_name):
+async def test_messages_that_come_back_are_read_in_pages(
+    client: Client, commands: Commands, database_name: str
+) -> None:
     """Not one by one: a chain that returns a long view costs a few commands."""
     store = ConversationStore(client[database_name])
     await store.setup()
@@ -395,7 +403,9 @@ async def test_messages_that_come_back_are_read_in_pages(client, commands, datab
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_a_history_of_a_run_shows_what_was_done_to_it(store, chat, is_sync):
+async def test_a_history_of_a_run_shows_what_was_done_to_it(
+    store: ConversationStore, chat: Conversation, is_sync: bool
+) -> None:
     """Returned messages belong to the caller; after an addition or a clearing the view is loaded again."""
     [history] = [SessionHistories(store)(**chat.scope)]
 

@@ -50,7 +50,7 @@ async def ask(agent: Any, scope: dict[str, str], text: str, id_: str | None = No
 @pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["no checkpointer", "checkpointer"])
 async def test_a_large_result_is_whole_in_the_log(
     store: ConversationStore, scope: dict[str, str], name: str, saver: Callable[[], Any] | None
-):
+) -> None:
     """The model is shown a preview and the file; the next turn a stub, which leads to the result."""
     replies = [calls(name), AIMessage("Twice a day."), AIMessage("You are welcome.")]
     agent, model = make_agent(store, replies, checkpointer=saver() if saver else None)
@@ -69,7 +69,7 @@ async def test_a_large_result_is_whole_in_the_log(
     assert len(await log_of(chat)) == 6
 
 
-async def test_a_large_question_is_whole_in_the_log(store: ConversationStore, scope: dict[str, str]):
+async def test_a_large_question_is_whole_in_the_log(store: ConversationStore, scope: dict[str, str]) -> None:
     """Though the middleware is shown its preview only."""
     large = LARGE * 2
     agent, model = make_agent(store, [calls("search"), AIMessage("Tides."), AIMessage("Bye.")])
@@ -81,7 +81,7 @@ async def test_a_large_question_is_whole_in_the_log(store: ConversationStore, sc
     assert (await ask(agent, scope, "Bye"))["messages"][-1].text == "Bye."
 
 
-def test_a_sync_agent_does_the_same(server_uri: str, database_name: str, scope: dict[str, str]):
+def test_a_sync_agent_does_the_same(server_uri: str, database_name: str, scope: dict[str, str]) -> None:
     """On the store's own client."""
 
     async def main() -> None:
@@ -97,7 +97,7 @@ def test_a_sync_agent_does_the_same(server_uri: str, database_name: str, scope: 
     asyncio.run(main())
 
 
-async def test_without_its_files_the_model_is_shown_all(store: ConversationStore, scope: dict[str, str]):
+async def test_without_its_files_the_model_is_shown_all(store: ConversationStore, scope: dict[str, str]) -> None:
     """The setting that the error names."""
     files = FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)
     agent, model = make_agent(store, [calls("search"), AIMessage("Twice.")], beside=[files])
@@ -108,7 +108,7 @@ async def test_without_its_files_the_model_is_shown_all(store: ConversationStore
 
 async def test_another_change_of_a_result_is_an_error_that_names_the_setting(
     store: ConversationStore, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """Should deepagents say it in other words one day."""
     monkeypatch.setattr("convstore.ext.langchain.results._RESULT", "Moved")
     agent, _ = make_agent(store, [calls("search"), AIMessage("Twice.")])
@@ -117,7 +117,7 @@ async def test_another_change_of_a_result_is_an_error_that_names_the_setting(
     assert "tool_token_limit_before_evict=None" in "".join(caught.value.__notes__)
 
 
-def test_only_what_was_moved_may_differ():
+def test_only_what_was_moved_may_differ() -> None:
     """Another id, status, name or artifact is another message."""
     whole = ToolMessage(LARGE, tool_call_id="c1", id="r1", name="search", artifact=[1])
     moved = whole.model_copy(update={"content": "Tool result too large, the result of this tool call c1 was saved"})

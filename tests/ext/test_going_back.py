@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from agents import ScriptedModel, calls, elsewhere, kinds, log_of
 from deepagents import create_deep_agent
+from fixture_types import Client
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.tools import tool
@@ -22,7 +23,7 @@ from langgraph.checkpoint.mongodb import MongoDBSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, OlderCheckpointError
@@ -34,7 +35,7 @@ Make = Callable[..., Any]
 
 
 @pytest.fixture
-async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+async def database(pymongo_client: Client, database_name: str) -> Any:
     """A database that is set up."""
     await ConversationStore(pymongo_client[database_name]).setup()
     return pymongo_client[database_name]
@@ -160,7 +161,9 @@ async def two_turns(make: Make, store: ConversationStore, config: dict[str, Any]
     return app, model, number
 
 
-async def test_a_question_at_an_older_checkpoint(make: Make, store: ConversationStore, database: Any, config: Any):
+async def test_a_question_at_an_older_checkpoint(
+    make: Make, store: ConversationStore, database: Any, config: Any
+) -> None:
     """The model and the next views see the branch; the other one stays in the log, and an undo brings it back."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
     whole = await view(store, config)
@@ -175,7 +178,7 @@ async def test_a_question_at_an_older_checkpoint(make: Make, store: Conversation
     assert await view(store, config) == whole
 
 
-async def test_the_first_question_is_edited(make: Make, store: ConversationStore, config: Any):
+async def test_the_first_question_is_edited(make: Make, store: ConversationStore, config: Any) -> None:
     """As chat pages do it: another question at the checkpoint before the first one; what was before it stays."""
     await chat_of(store, config).append([HumanMessage("earlier"), AIMessage("answer")])
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"))
@@ -186,7 +189,7 @@ async def test_the_first_question_is_edited(make: Make, store: ConversationStore
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_replay_before_the_model(make: Make, store: ConversationStore, config: Any, times: int):
+async def test_a_replay_before_the_model(make: Make, store: ConversationStore, config: Any, times: int) -> None:
     """Another answer to a question: the tool runs again, and so once more."""
     more = [reply for at in range(times) for reply in (calls("search", query=f"y{at} "), AIMessage(f"b{at}"))]
     app, _, number = await two_turns(make, store, config, *more)
@@ -199,7 +202,7 @@ async def test_a_replay_before_the_model(make: Make, store: ConversationStore, c
     assert len(number) == times + 1
 
 
-async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, config: Any):
+async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, config: Any) -> None:
     """The call stays, its result and the answer are new; two calls at once, too."""
     model = ScriptedModel(replies=[calls("search", "search"), AIMessage("a1"), AIMessage("b1"), AIMessage("b2")])
     number: list[int] = []
@@ -215,7 +218,9 @@ async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, co
     assert len(model.shown[-1]) == 4
 
 
-async def test_parallel_tools_go_back_once(store: ConversationStore, config: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_parallel_tools_go_back_once(
+    store: ConversationStore, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both read the log before either goes back; the second one, which finds nothing left to do, reads it again."""
     barrier, lock, reads, read, go_back = (
         asyncio.Barrier(2),
@@ -246,7 +251,9 @@ async def test_parallel_tools_go_back_once(store: ConversationStore, config: Any
 
 
 @pytest.mark.parametrize("addressed", [True, False])
-async def test_update_state_at_an_older_checkpoint(make: Make, store: ConversationStore, config: Any, addressed: bool):
+async def test_update_state_at_an_older_checkpoint(
+    make: Make, store: ConversationStore, config: Any, addressed: bool
+) -> None:
     """A question that is added there, and one that is edited under its id; run with either configuration."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
     older = await checkpoint(app, config, "q1", "a1", then=())
@@ -262,7 +269,7 @@ async def test_update_state_at_an_older_checkpoint(make: Make, store: Conversati
     assert await view(store, config) == ["q1", "a1", "q3 edited", "a4"]
 
 
-async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore, config: Any):
+async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore, config: Any) -> None:
     """A client that switches between branches: the one it goes on with is the view."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
     end = at(config, (await app.aget_state(config)).config)
@@ -273,7 +280,7 @@ async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore
     assert [one.text for one in model.shown[-1]] == [*whole, "q4"]
 
 
-async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: ConversationStore, config: Any):
+async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: ConversationStore, config: Any) -> None:
     """Only the last rewind is undone; the error names undo_rewind, which makes the same run work."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), AIMessage("a5"))
     first = at(config, (await app.aget_state(config)).config)
@@ -288,7 +295,7 @@ async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: Conv
     assert await view(store, config) == [*whole, "q5", "a5"]
 
 
-async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationStore, config: Any):
+async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationStore, config: Any) -> None:
     """The tool runs with the new arguments, and the log has the new call before its result."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"))
     older = await checkpoint(app, config, "q2", "")
@@ -302,7 +309,7 @@ async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationSt
     assert shown[3].id == "edited"
 
 
-async def test_raise_writes_nothing(make: Make, store: ConversationStore, config: Any):
+async def test_raise_writes_nothing(make: Make, store: ConversationStore, config: Any) -> None:
     """The error names the message to rewind to; after that rewind the same call works."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"), on_fork="raise")
     older, before = await checkpoint(app, config, "q1", "a1", then=()), await log_of(chat_of(store, config))
@@ -315,7 +322,9 @@ async def test_raise_writes_nothing(make: Make, store: ConversationStore, config
     assert await view(store, config) == ["q1", "a1", "q3", "a3"]
 
 
-async def test_the_newest_checkpoint_is_no_fork(make: Make, store: ConversationStore, database: Any, config: Any):
+async def test_the_newest_checkpoint_is_no_fork(
+    make: Make, store: ConversationStore, database: Any, config: Any
+) -> None:
     """Some clients always name the checkpoint: what another worker appended since stays in the view."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), on_fork="raise")
     other = chat_of(elsewhere(store, database), config)
@@ -326,7 +335,7 @@ async def test_the_newest_checkpoint_is_no_fork(make: Make, store: ConversationS
         assert [one.text for one in model.shown[-1]][-3:] == [f"note before {question}", "noted", question]
 
 
-async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: ConversationStore, config: Any):
+async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: ConversationStore, config: Any) -> None:
     """The question was asked there under its id and broke off: it is not taken for a second branch."""
     app, _, _ = await two_turns(make, store, config, ValueError("broken off"), AIMessage("a3"))
     older = await checkpoint(app, config, "q1", "a1", then=())
@@ -338,7 +347,7 @@ async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: 
     assert again == ["q1", "a1", "q2", "", "found x1", "a2", "q3", "a3"]
 
 
-async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: ConversationStore, config: Any):
+async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: ConversationStore, config: Any) -> None:
     """Neither began at an older checkpoint by its caller's wish."""
     model = ScriptedModel(replies=[AIMessage("a1"), AIMessage("b"), AIMessage("c"), AIMessage("d"), AIMessage("e")])
     app = make(store, model, InMemorySaver(), [], on_fork="raise")
@@ -349,7 +358,7 @@ async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: Convers
     assert {"q1", "a1", "q2", "q3", "q4"} <= set(shown)
 
 
-async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore, config: Any):
+async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore, config: Any) -> None:
     """A replay before the interrupt asks again; the answers of both are in the log, one is in the view."""
 
     async def call_model(state: ConversationState) -> dict[str, Any]:
@@ -375,7 +384,7 @@ async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore,
     assert logged == ["q1", "yes: 1", "no: 1", result[-1]]
 
 
-async def test_a_turn_removed_from_the_state_stays_in_the_log(store: ConversationStore, config: Any):
+async def test_a_turn_removed_from_the_state_stays_in_the_log(store: ConversationStore, config: Any) -> None:
     """A state that was trimmed is shorter than the log, but no branch."""
     app, model, _ = await two_turns(agent_of, store, config, AIMessage("a3"), on_fork="raise")
     state = (await app.aget_state(config)).values["messages"]
@@ -385,7 +394,7 @@ async def test_a_turn_removed_from_the_state_stays_in_the_log(store: Conversatio
     assert (await view(store, config))[-3:] == ["a2", "q3", "a3"]
 
 
-async def test_synchronous_runs(server_uri: str, database: Any, config: Any):
+async def test_synchronous_runs(server_uri: str, database: Any, config: Any) -> None:
     """The same in `invoke`."""
     uri = urlsplit(server_uri)._replace(path=f"/{database.name}").geturl()
     async with await ConversationStore.connect(uri) as store:
@@ -406,7 +415,7 @@ async def test_synchronous_runs(server_uri: str, database: Any, config: Any):
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes them by name
     make: Make, store: ConversationStore, database: Any, server_uri: str, config: Any, durability: Any
-):
+) -> None:
     """Checkpoints in MongoDB or in memory, whenever they are written."""
     replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(one) for one in ("a2", "a3", "a4"))]
     with MongoClient(server_uri) as client:
@@ -422,7 +431,7 @@ async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes the
         assert await view(store, config) == ["q1", "a1", "q4", "a4"]
 
 
-async def test_a_deep_agent(store: ConversationStore, config: Any):
+async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
     """Its checkpoints hold changes of the messages, not the messages."""
     replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(one) for one in ("a2", "a3", "a4", "a5"))]
     model, number = ScriptedModel(replies=replies), list[int]()
@@ -440,7 +449,7 @@ async def test_a_deep_agent(store: ConversationStore, config: Any):
     assert await view(store, config) == ["q1 edited", "a5"]
 
 
-async def test_an_agent_in_a_graph(store: ConversationStore, config: Any):
+async def test_an_agent_in_a_graph(store: ConversationStore, config: Any) -> None:
     """The checkpoint is the outer graph's."""
     model = ScriptedModel(replies=[AIMessage("a1"), calls("search"), AIMessage("a2"), AIMessage("a3"), AIMessage("a4")])
     graph = StateGraph(MessagesState)
@@ -455,7 +464,7 @@ async def test_an_agent_in_a_graph(store: ConversationStore, config: Any):
     assert await view(store, config) == ["q1", "a1", "q3", "a4"]
 
 
-async def test_an_agent_in_a_tool_is_not_rewound(database: Any):
+async def test_an_agent_in_a_tool_is_not_rewound(database: Any) -> None:
     """The inner conversation has no checkpoint to go back to; it is not mistaken for the abandoned branch."""
     store = ConversationStore(database, scope_keys=("user_id", "thread_id", "agent"))
     inner_model = ScriptedModel(replies=[AIMessage("i1"), AIMessage("i2")])
@@ -482,7 +491,7 @@ async def test_an_agent_in_a_tool_is_not_rewound(database: Any):
 @pytest.mark.parametrize("addressed", [True, False])
 async def test_a_replay_that_broke_off(
     make: Make, store: ConversationStore, database: Any, config: Any, addressed: bool
-):
+) -> None:
     """Run again at the checkpoint it is a new branch; resumed, it goes on."""
     more = [calls("search", query="y"), ValueError("broken off"), AIMessage("b1"), AIMessage("b1")]
     app, model, number = await two_turns(make, store, config, *more)

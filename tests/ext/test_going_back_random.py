@@ -131,7 +131,7 @@ def _calm(shown: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(40)])
-async def test_random_travels(make: Make, store: ConversationStore, database: Any, config: Any, seed: int):
+async def test_random_travels(make: Make, store: ConversationStore, database: Any, config: Any, seed: int) -> None:
     """Questions, replays and updates anywhere, and another worker's appends."""
     traveller = Traveller(make, database, store, config, random.Random(seed))
     for step in range(14):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 from urllib.parse import urlsplit
 
 import pytest
+from fixture_types import Client
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
@@ -49,7 +50,7 @@ Model = Callable[[Sequence[BaseMessage]], AIMessage]
 
 
 @pytest.fixture
-async def store(pymongo_client, database_name) -> AsyncIterator[ConversationStore]:
+async def store(pymongo_client: Client, database_name: str) -> AsyncIterator[ConversationStore]:
     """A store on the tests' client."""
     made = ConversationStore(pymongo_client[database_name], collection_prefix="graphs_")
     await made.setup()
@@ -58,7 +59,7 @@ async def store(pymongo_client, database_name) -> AsyncIterator[ConversationStor
 
 
 @pytest.fixture
-async def other_worker(pymongo_client, database_name) -> ConversationStore:
+async def other_worker(pymongo_client: Client, database_name: str) -> ConversationStore:
     """A store of another process on the same data, which knows nothing yet."""
     return ConversationStore(pymongo_client[database_name], collection_prefix="graphs_")
 
@@ -183,7 +184,7 @@ WIRINGS = [
 
 
 @pytest.fixture(params=[None, pytest.param("anthropic", marks=pytest.mark.slow)])
-async def either_store(request, pymongo_client, database_name) -> ConversationStore:
+async def either_store(request: pytest.FixtureRequest, pymongo_client: Client, database_name: str) -> ConversationStore:
     """A store whose views are as they come, and one whose views are made for a provider."""
     policy = HistoryPolicy(provider=request.param)
     store = ConversationStore(pymongo_client[database_name], collection_prefix="graphs_", policy=policy)
@@ -193,7 +194,9 @@ async def either_store(request, pymongo_client, database_name) -> ConversationSt
 
 @pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
 @pytest.mark.parametrize("wiring", WIRINGS)
-async def test_the_model_sees_view_and_turn_exactly_once(either_store, config, wiring, with_checkpointer):
+async def test_the_model_sees_view_and_turn_exactly_once(
+    either_store: ConversationStore, config: RunnableConfig, wiring: Any, with_checkpointer: bool
+) -> None:
     """Wherever the nodes stand, the model is shown what `load_history` would give if all were in the log by then."""
     store = either_store
     model, expected = Scripted(calls=2), list[list[BaseMessage]]()
@@ -215,7 +218,9 @@ async def test_the_model_sees_view_and_turn_exactly_once(either_store, config, w
 
 
 @pytest.mark.parametrize("append_first", [True, False])
-async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(store, other_worker, config, append_first):
+async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(
+    store: ConversationStore, other_worker: ConversationStore, config: RunnableConfig, append_first: bool
+) -> None:
     """Exact if the question was in the log; if not, the stamp says that the model got more."""
     model = Scripted()
     graph = straight(store, model, append_first=append_first).compile()
@@ -229,7 +234,9 @@ async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(store, oth
         assert (past.match, past.difference, past.messages) == ("differs", "adapted", model.shown[-1][:-1])
 
 
-async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(store, config):
+async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """Earlier turns leave at the start of the next run, and what the run gives is the turn, nothing of ours."""
     graph = straight(store, Scripted()).compile(checkpointer=InMemorySaver())
     for question in ("one", "two", "three"):
@@ -244,7 +251,7 @@ async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(store, c
 
 
 @pytest.mark.parametrize("schema", [MessagesState, ConversationState])
-async def test_no_stream_repeats_earlier_turns(store, config, schema):
+async def test_no_stream_repeats_earlier_turns(store: ConversationStore, config: RunnableConfig, schema: Any) -> None:
     """New messages come through as they are made; nothing that is written as JSON has a message of an earlier turn."""
     graph = straight(store, Scripted(), schema=schema).compile(checkpointer=InMemorySaver())
     for question in ("SECRET", "SECRET too"):
@@ -260,7 +267,9 @@ async def test_no_stream_repeats_earlier_turns(store, config, schema):
     assert "to new" in shown
 
 
-async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(store, config):
+async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """It has the view of the graph around it, and what the checkpointer keeps of its input has none."""
     model, saver = Scripted(), InMemorySaver()
     inner: StateGraph[Any] = StateGraph(ConversationState)
@@ -282,7 +291,9 @@ async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(store, c
     assert "SECRET" not in written
 
 
-async def test_a_subgraph_with_nodes_of_its_own_doubles_nothing(store, config):
+async def test_a_subgraph_with_nodes_of_its_own_doubles_nothing(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """Both graphs load and append in one run; each message is shown and logged once."""
     model = Scripted()
     graph: StateGraph[Any] = StateGraph(MessagesState)
@@ -322,7 +333,7 @@ def with_approval(store: ConversationStore, model: Model, *, in_model: bool) -> 
 
 
 @pytest.fixture(params=["memory", "MongoDBSaver"])
-def saver(request, server_uri, database_name) -> Iterator[Any]:
+def saver(request: pytest.FixtureRequest, server_uri: str, database_name: str) -> Iterator[Any]:
     """A checkpointer that several workers share: LangGraph's own, and that for MongoDB."""
     if request.param == "memory":
         yield InMemorySaver()
@@ -332,7 +343,9 @@ def saver(request, server_uri, database_name) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("in_model", [True, False])
-async def test_another_worker_resumes(store, other_worker, config, saver, in_model):
+async def test_another_worker_resumes(
+    store: ConversationStore, other_worker: ConversationStore, config: RunnableConfig, saver: Any, in_model: bool
+) -> None:
     """The view is absent there: `aview_of` loads it, `view_of` says what to do, and the log has the turn once."""
     await chat_of(store, config).append(rag_turn("earlier"))
     first, _ = with_approval(store, Scripted(calls=1), in_model=in_model)
@@ -352,7 +365,7 @@ async def test_another_worker_resumes(store, other_worker, config, saver, in_mod
     assert len(await log_of(store, config)) == 8
 
 
-async def test_two_runs_at_once_keep_their_turns_whole(store, config):
+async def test_two_runs_at_once_keep_their_turns_whole(store: ConversationStore, config: RunnableConfig) -> None:
     """Each turn is one batch of the log, whichever is first."""
     both = asyncio.Barrier(2)
 
@@ -397,7 +410,9 @@ class FailsOnce(ConversationStore):
         return Failing(self, tuple(chat.scope.items()))
 
 
-async def test_a_node_that_is_run_again_appends_nothing_twice(pymongo_client, database_name, config):
+async def test_a_node_that_is_run_again_appends_nothing_twice(
+    pymongo_client: Client, database_name: str, config: RunnableConfig
+) -> None:
     """LangGraph repeats the node after an error that came when all was written already."""
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()
@@ -432,7 +447,9 @@ def with_answers(store: ConversationStore, model: Model, **load: Any) -> StateGr
 
 @pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
 @pytest.mark.parametrize("append_first", [False, True])
-async def test_a_repeated_request_gets_the_answer_of_the_log(store, config, with_checkpointer, append_first):
+async def test_a_repeated_request_gets_the_answer_of_the_log(
+    store: ConversationStore, config: RunnableConfig, with_checkpointer: bool, append_first: bool
+) -> None:
     """The model is not asked again, nothing is written, and the answer is the last message of the result."""
     model, saver = Scripted(), InMemorySaver() if with_checkpointer else None
     graph = with_answers(store, model, append_first=append_first).compile(checkpointer=saver)
@@ -453,7 +470,9 @@ async def test_a_repeated_request_gets_the_answer_of_the_log(store, config, with
 
 
 @pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
-async def test_other_words_under_the_same_id_are_refused(store, config, with_checkpointer):
+async def test_other_words_under_the_same_id_are_refused(
+    store: ConversationStore, config: RunnableConfig, with_checkpointer: bool
+) -> None:
     """A repeated request is the same request; no answer is given to a question that was not asked."""
     saver = InMemorySaver() if with_checkpointer else None
     graph = with_answers(store, Scripted()).compile(checkpointer=saver)
@@ -463,7 +482,7 @@ async def test_other_words_under_the_same_id_are_refused(store, config, with_che
         await graph.ainvoke({"messages": [HumanMessage("other", id=question)]}, config)
 
 
-async def test_an_answer_is_found_after_a_late_result(store, config):
+async def test_an_answer_is_found_after_a_late_result(store: ConversationStore, config: RunnableConfig) -> None:
     """A late result, shown as a human message in the middle of a turn, does not end the turn."""
     chat = chat_of(store, config)
     pay = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "pay"}])
@@ -478,7 +497,7 @@ async def test_an_answer_is_found_after_a_late_result(store, config):
     assert found.id == answer.id
 
 
-async def test_a_turn_that_broke_off_goes_on_from_the_log(store, config):
+async def test_a_turn_that_broke_off_goes_on_from_the_log(store: ConversationStore, config: RunnableConfig) -> None:
     """Without a checkpointer the question under its id is enough: calls and results of before are shown, and kept."""
     model = Scripted(calls=1)
     asked, call, result, _ = rag_turn("one")
@@ -491,7 +510,9 @@ async def test_a_turn_that_broke_off_goes_on_from_the_log(store, config):
     assert len(await log_of(store, config)) == 4
 
 
-async def test_what_a_broken_run_left_in_the_checkpoint_is_shown_and_logged_in_order(store, config):
+async def test_what_a_broken_run_left_in_the_checkpoint_is_shown_and_logged_in_order(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """A call that nobody answered is shown with a result that says so, and nothing of the broken turn is lost."""
     saver, model = InMemorySaver(), Scripted(calls=1)
     broken: StateGraph[Any] = looped(store, model, "append last")
@@ -510,7 +531,7 @@ async def test_what_a_broken_run_left_in_the_checkpoint_is_shown_and_logged_in_o
     assert len(await log_of(store, config)) == 6
 
 
-async def test_a_deletion_is_not_undone_by_a_checkpoint(store, config):
+async def test_a_deletion_is_not_undone_by_a_checkpoint(store: ConversationStore, config: RunnableConfig) -> None:
     """Messages of a deleted conversation are not logged again into the new one."""
     graph = straight(store, Scripted()).compile(checkpointer=InMemorySaver())
     await graph.ainvoke({"messages": [HumanMessage("one")]}, config)
@@ -520,7 +541,7 @@ async def test_a_deletion_is_not_undone_by_a_checkpoint(store, config):
     assert texts(await log_of(store, config)) == ["two", "to two"]
 
 
-async def test_another_answer_after_a_rewind(store, config):
+async def test_another_answer_after_a_rewind(store: ConversationStore, config: RunnableConfig) -> None:
     """The question is asked again; the answer that was rewound is neither shown nor in the way."""
     model = Scripted()
     graph = with_answers(store, model).compile(checkpointer=InMemorySaver())
@@ -534,7 +555,9 @@ async def test_another_answer_after_a_rewind(store, config):
     assert [message.id for message in history.messages] == [question, second["messages"][-1].id]
 
 
-async def test_a_view_of_the_conversation_leaves_tools_of_this_turn_out_too(store, config):
+async def test_a_view_of_the_conversation_leaves_tools_of_this_turn_out_too(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """As `load_history` does, whether they are in the log already or not."""
     model = Scripted(calls=1)
     await chat_of(store, config).append(rag_turn("earlier"))
@@ -564,7 +587,7 @@ class Context:
     thread: str = ""
 
 
-async def test_the_scope_comes_from_context_configuration_or_a_function(store):
+async def test_the_scope_comes_from_context_configuration_or_a_function(store: ConversationStore) -> None:
     """The user of the context and the thread of the configuration, or what a function makes of both."""
     graph: StateGraph[Any] = StateGraph(MessagesState, context_schema=Context)
 
@@ -592,7 +615,7 @@ async def test_the_scope_comes_from_context_configuration_or_a_function(store):
         assert [message.text async for message in chat.messages()] == ["one", "ada, 1"]
 
 
-async def test_tools_find_the_scope_where_the_nodes_do(store, config):
+async def test_tools_find_the_scope_where_the_nodes_do(store: ConversationStore, config: RunnableConfig) -> None:
     """In the run's context as in its configuration; a run that says two things is refused."""
     await chat_of(store, config).append(rag_turn("What of bees?"))
 
@@ -616,7 +639,7 @@ async def test_tools_find_the_scope_where_the_nodes_do(store, config):
         await graph.compile().ainvoke(asked, config, context={"user_id": "eve"})
 
 
-async def test_a_run_without_a_scope_is_refused(store):
+async def test_a_run_without_a_scope_is_refused(store: ConversationStore) -> None:
     """By a typed error that says where to put it, from either node and from `aview_of`, before anything is asked."""
     only_user: RunnableConfig = {"configurable": {"user_id": "ada"}}
     with pytest.raises(InvalidScopeError, match="lacks thread_id"):
@@ -629,7 +652,7 @@ async def test_a_run_without_a_scope_is_refused(store):
             await call(state, {"configurable": {"user_id": {"$ne": ""}, "thread_id": "x"}})
 
 
-async def test_one_scope_never_sees_another(store, config):
+async def test_one_scope_never_sees_another(store: ConversationStore, config: RunnableConfig) -> None:
     """The same graph and thread for another user begins an empty conversation."""
     model = Scripted()
     graph = straight(store, model).compile()
@@ -639,7 +662,9 @@ async def test_one_scope_never_sees_another(store, config):
     assert texts(model.shown[-1]) == ["two"]
 
 
-async def test_a_graph_is_called_sync_on_a_store_made_by_connect(server_uri, database_name, config):
+async def test_a_graph_is_called_sync_on_a_store_made_by_connect(
+    server_uri: str, database_name: str, config: RunnableConfig
+) -> None:
     """Load, view of a resumed node and append work from a thread and inside a running loop."""
     uri = urlsplit(server_uri)._replace(path=f"/{database_name}").geturl()
     async with await ConversationStore.connect(uri, collection_prefix="graphs_") as store:
@@ -666,7 +691,9 @@ async def test_a_graph_is_called_sync_on_a_store_made_by_connect(server_uri, dat
         assert texts(await log_of(store, config)) == [*long, "to three"]
 
 
-async def test_a_sync_call_on_a_store_of_yours_says_what_to_do(store, config):
+async def test_a_sync_call_on_a_store_of_yours_says_what_to_do(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """A typed error that names both ways out; nothing hangs."""
     graph = straight(store, Scripted()).compile()
     with pytest.raises(SyncUnsupportedError, match=r"await graph\.ainvoke.*connect"):
@@ -681,7 +708,7 @@ class Loose(TypedDict):
     messages: list[AnyMessage]
 
 
-async def test_states_that_can_not_work_are_refused(store, config):
+async def test_states_that_can_not_work_are_refused(store: ConversationStore, config: RunnableConfig) -> None:
     """They are refused when the graph is built where possible, else by a typed error of the node."""
     with pytest.raises(ValueError, match="Channel 'messages' already exists"):
         StateGraph(Loose).add_node("load", load_node(store))
@@ -703,7 +730,9 @@ class Elsewhere(TypedDict):
     chat: Annotated[list[AnyMessage], add_messages]
 
 
-async def test_messages_under_another_key_are_not_lost_silently(store, config):
+async def test_messages_under_another_key_are_not_lost_silently(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """The nodes bring an empty `messages`; that is refused, by each of them, before the model is asked."""
     for node in (load_node(store), load_node(store, append_first=True), append_node(store)):
         graph = StateGraph(Elsewhere).add_node("node", node)
@@ -712,7 +741,7 @@ async def test_messages_under_another_key_are_not_lost_silently(store, config):
             await graph.compile().ainvoke({"chat": [HumanMessage("one")]}, config)
 
 
-async def test_a_node_of_yours_may_remove_all_messages(store, config):
+async def test_a_node_of_yours_may_remove_all_messages(store: ConversationStore, config: RunnableConfig) -> None:
     """A question that is taken back is not logged, and the nodes do not mind that nothing is left."""
     graph = StateGraph(MessagesState)
     graph.add_node("load", load_node(store))
@@ -726,7 +755,9 @@ async def test_a_node_of_yours_may_remove_all_messages(store, config):
 
 @pytest.mark.parametrize("ids", [("", ""), ("same", "same")])
 @pytest.mark.parametrize("steps", ["once", "each step", "append first"])
-async def test_calls_get_ids_that_tell_them_apart(store, config, ids, steps):
+async def test_calls_get_ids_that_tell_them_apart(
+    store: ConversationStore, config: RunnableConfig, ids: Any, steps: str
+) -> None:
     """Before the tools run, or with the results that are there: state and log agree, each call has its result."""
     reply = AIMessage("", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": id_} for id_ in ids])
 
@@ -749,7 +780,7 @@ async def test_calls_get_ids_that_tell_them_apart(store, config, ids, steps):
     assert texts(log) == ["one", "", "r0", "r1"]
 
 
-async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store):
+async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store: ConversationStore) -> None:
     """Not by the first run."""
     for wrong in ({"tenant": "x"}, {"user_id": ""}, "ada"):
         with pytest.raises(InvalidScopeError):
@@ -760,7 +791,7 @@ async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store):
         append_node("mongodb://localhost")  # type: ignore[arg-type]
 
 
-async def test_options_reach_the_append(store, config):
+async def test_options_reach_the_append(store: ConversationStore, config: RunnableConfig) -> None:
     """Values that cannot be restored equal are left out if the node says so, else refused."""
     message = ToolMessage("x", tool_call_id="1", artifact=object(), id=new_id())
     with pytest.raises(InvalidInputError, match="artifact"):
@@ -778,7 +809,7 @@ class ObjectState:
     convstore_view: LoadedView | None = None
 
 
-async def test_a_state_may_be_an_object(store, config):
+async def test_a_state_may_be_an_object(store: ConversationStore, config: RunnableConfig) -> None:
     """Attributes do as well as keys."""
     await chat_of(store, config).append([HumanMessage("one"), AIMessage("two")])
     state = ObjectState([HumanMessage("three", id=new_id())])
@@ -787,7 +818,7 @@ async def test_a_state_may_be_an_object(store, config):
     assert texts(view_of(state)) == ["one", "two", "three"]
 
 
-async def test_what_a_node_of_yours_removes_is_forgotten(store, config):
+async def test_what_a_node_of_yours_removes_is_forgotten(store: ConversationStore, config: RunnableConfig) -> None:
     """Marks of messages that left the state by another way do not pile up."""
     graph = straight(store, Scripted())
     graph.add_node("forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]})
@@ -807,7 +838,7 @@ class Mine(ConversationState):
     documents: Annotated[list[str], lambda old, new: [*old, *new]]
 
 
-async def test_a_subclass_is_a_schema_too(store, config):
+async def test_a_subclass_is_a_schema_too(store: ConversationStore, config: RunnableConfig) -> None:
     """For graphs whose nodes all want the view."""
     graph = straight(store, Scripted(), schema=Mine)
     graph.add_node("search", lambda _: {"documents": ["d"]})
@@ -830,7 +861,7 @@ class ValidatedView(Validated):
     convstore_view: Annotated[LoadedView | None, UntrackedValue(LoadedView, guard=False)] = None
 
 
-async def test_a_state_may_be_a_pydantic_model(store, config):
+async def test_a_state_may_be_a_pydantic_model(store: ConversationStore, config: RunnableConfig) -> None:
     """The nodes fit into its graph, and a model that names the channel has the view, which validation leaves alone."""
     seen = []
 
@@ -851,7 +882,7 @@ async def test_a_state_may_be_a_pydantic_model(store, config):
 
 
 @pytest.mark.parametrize("schema", [MessagesState, ConversationState])
-async def test_a_graph_with_the_nodes_describes_itself(store, schema):
+async def test_a_graph_with_the_nodes_describes_itself(store: ConversationStore, schema: Any) -> None:
     """Names by default, a drawing, and JSON schemas of input and output, as servers ask for them."""
     graph: StateGraph[Any] = StateGraph(schema)
     graph.add_node(load_node(store))
@@ -865,14 +896,14 @@ async def test_a_graph_with_the_nodes_describes_itself(store, schema):
         assert ("convstore_logged" in described["properties"]) == (schema is ConversationState)
 
 
-async def test_a_turn_of_any_size_is_logged(store, config):
+async def test_a_turn_of_any_size_is_logged(store: ConversationStore, config: RunnableConfig) -> None:
     """More than an entry holds becomes several, in order; a single message that is too large is refused as ever."""
     turn = [HumanMessage("q", id=new_id()), *(AIMessage(f"{number} " * 3_000, id=new_id()) for number in range(300))]
     await append_node(store).ainvoke({"messages": turn}, config)
     assert same_messages(await log_of(store, config), turn)
 
 
-async def test_another_policy_for_one_call_of_a_resumed_node(store, config):
+async def test_another_policy_for_one_call_of_a_resumed_node(store: ConversationStore, config: RunnableConfig) -> None:
     """`aview_of` uses the view of the state if there is one, else its own node's policy."""
     await chat_of(store, config).append([*rag_turn("one"), *rag_turn("two")])
     state = {"messages": [HumanMessage("three", id=new_id())]}
@@ -882,7 +913,9 @@ async def test_another_policy_for_one_call_of_a_resumed_node(store, config):
     assert len(await short.aview_of(full, config)) == 9
 
 
-async def test_a_run_that_broke_off_after_the_append_is_resumed(pymongo_client, database_name, config, saver):
+async def test_a_run_that_broke_off_after_the_append_is_resumed(
+    pymongo_client: Client, database_name: str, config: RunnableConfig, saver: Any
+) -> None:
     """The checkpoint does not know that the turn was logged; the resumed run finds out and writes nothing twice."""
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()
@@ -897,7 +930,9 @@ async def test_a_run_that_broke_off_after_the_append_is_resumed(pymongo_client, 
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
 
 
-async def test_a_new_question_after_a_run_that_failed_after_the_append(pymongo_client, database_name, config, saver):
+async def test_a_new_question_after_a_run_that_failed_after_the_append(
+    pymongo_client: Client, database_name: str, config: RunnableConfig, saver: Any
+) -> None:
     """Not resumed but asked on: what the log has by now is shown once and logged once."""
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()

@@ -27,7 +27,7 @@ def script() -> Any:
 
 
 @pytest.fixture
-async def measured(request, script, server_uri, database_name) -> Any:
+async def measured(request: pytest.FixtureRequest, script: Any, server_uri: str, database_name: str) -> Any:
     """Bytes by turn, with convstore or without."""
     name = f"{database_name}_bytes_{uuid.uuid4().hex[:8]}"
     yield await script.measure(server_uri, turns=TURNS, with_store=request.param, sources=5, words=100, database=name)
@@ -36,7 +36,7 @@ async def measured(request, script, server_uri, database_name) -> Any:
 
 
 @pytest.mark.parametrize("measured", [True], indirect=True)
-def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured):
+def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured: bool) -> None:
     """From the second turn on each writes as much as the one before, to a hundredth; so does convstore itself."""
     later = measured.checkpointer[1:]
     assert max(later) < 1.01 * min(later)
@@ -46,14 +46,14 @@ def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured):
 
 
 @pytest.mark.parametrize("measured", [False], indirect=True)
-def test_without_convstore_each_turn_writes_the_history_again(measured):
+def test_without_convstore_each_turn_writes_the_history_again(measured: bool) -> None:
     """Each writes more than the one before, by as much every time: the sum is quadratic."""
     steps = [later - earlier for earlier, later in zip(measured.checkpointer, measured.checkpointer[1:], strict=False)]
     assert min(steps) > 0.9 * max(steps) > 0.5 * measured.checkpointer[0]
     assert measured.store == [0] * TURNS
 
 
-async def test_the_server_counts_what_the_commands_say(script, server_uri, database_name):
+async def test_the_server_counts_what_the_commands_say(script: Any, server_uri: str, database_name: str) -> None:
     """The data that the server has in the end is what was sent, apart from the frame of the commands."""
     name = f"{database_name}_bytes_{uuid.uuid4().hex[:8]}"
     measured = await script.measure(server_uri, turns=3, with_store=False, sources=5, words=100, database=name)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from agents import ScriptedModel, StreamingModel, calls, kinds, log_of
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
@@ -23,7 +24,6 @@ from langgraph.types import Command
 from mongomock_motor import AsyncMongoMockClient
 from properties import sampled
 from pydantic import BaseModel
-from pymongo import AsyncMongoClient
 
 from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError
@@ -49,7 +49,7 @@ def find(query: str = "") -> tuple[str, list[dict[str, str]]]:
 
 
 @pytest.fixture
-async def store(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[ConversationStore]:
+async def store(client: Client, database_name: str) -> AsyncIterator[ConversationStore]:
     """A store on the counted client, whose clock stands still."""
     store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
@@ -62,7 +62,9 @@ def config_of(scope: dict[str, str]) -> dict[str, Any]:
     return {"configurable": dict(scope)}
 
 
-async def test_what_the_state_gets_is_in_the_log_under_the_same_ids(store: ConversationStore, scope: dict[str, str]):
+async def test_what_the_state_gets_is_in_the_log_under_the_same_ids(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Question, call, result, answer: the log equals the state's messages, ids and all."""
     model = ScriptedModel(replies=[calls("search", query="bees"), AIMessage("Bees dance.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
@@ -76,7 +78,9 @@ async def test_what_the_state_gets_is_in_the_log_under_the_same_ids(store: Conve
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
-async def test_the_model_is_shown_the_view_and_this_turn(store: ConversationStore, scope: dict[str, str], saver: Any):
+async def test_the_model_is_shown_the_view_and_this_turn(
+    store: ConversationStore, scope: dict[str, str], saver: Any
+) -> None:
     """At the second question the first result is a stub; in its own turn it is whole. Nothing is shown twice."""
     model = ScriptedModel(replies=[calls("search"), AIMessage("One."), calls("search"), AIMessage("Two.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], checkpointer=saver)
@@ -91,7 +95,9 @@ async def test_the_model_is_shown_the_view_and_this_turn(store: ConversationStor
     assert kinds(result["messages"]) == [("human", "Second?"), ("ai", ""), ("tool", whole), ("ai", "Two.")]
 
 
-async def test_earlier_turns_leave_the_state_at_the_start_of_the_next(store: ConversationStore, scope: dict[str, str]):
+async def test_earlier_turns_leave_the_state_at_the_start_of_the_next(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The checkpoint holds one turn; the answer stays in it until the next question."""
     model = ScriptedModel(replies=[AIMessage(f"Answer {number}.") for number in range(3)])
     agent = create_agent(model, middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
@@ -103,7 +109,9 @@ async def test_earlier_turns_leave_the_state_at_the_start_of_the_next(store: Con
     assert len(await log_of(store.conversation(**scope))) == 6
 
 
-async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(store: ConversationStore, scope: dict[str, str]):
+async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Within a turn, each view begins with the view before it, to the byte."""
     replies = [reply for number in range(4) for reply in (calls("search"), calls("search"), AIMessage(f"{number}."))]
     model = ScriptedModel(replies=replies)
@@ -120,12 +128,12 @@ async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(store: Conve
 
 @pytest.mark.parametrize("summarizer", [None, HeadTailSummarizer()], ids=["no summarizer", "a summarizer"])
 async def test_a_warm_run_with_a_tool_is_five_commands(
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     scope: dict[str, str],
     commands: Commands,
     summarizer: Any,
-):
+) -> None:
     """A load and an insert for question, call, result and answer; nothing is looked up.
 
     Also where there is a summarizer, as long as it is not due.
@@ -139,7 +147,7 @@ async def test_a_warm_run_with_a_tool_is_five_commands(
     assert commands.names == ["find", "insert", "insert", "insert", "insert"]
 
 
-async def test_no_old_message_is_streamed_again(store: ConversationStore, scope: dict[str, str]):
+async def test_no_old_message_is_streamed_again(store: ConversationStore, scope: dict[str, str]) -> None:
     """Neither as a message nor in an update does a stream hold anything of an earlier turn, ids of what left apart."""
     model = StreamingModel(replies=[calls("search"), AIMessage("Old answer."), calls("search"), AIMessage("New one.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
@@ -159,7 +167,7 @@ async def test_no_old_message_is_streamed_again(store: ConversationStore, scope:
     assert old & {each.id for each in removed if each.type != "remove"} == set()
 
 
-async def test_ids_that_were_streamed_are_those_of_the_log(store: ConversationStore, scope: dict[str, str]):
+async def test_ids_that_were_streamed_are_those_of_the_log(store: ConversationStore, scope: dict[str, str]) -> None:
     """A client that keeps the ids of what it was streamed finds each message in the log."""
     model = StreamingModel(replies=[calls("search"), AIMessage("Here you are.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
@@ -171,7 +179,7 @@ async def test_ids_that_were_streamed_are_those_of_the_log(store: ConversationSt
     assert ids == {message.id for message in log[1:]}
 
 
-async def test_parallel_calls_get_ids_of_their_own(store: ConversationStore, scope: dict[str, str]):
+async def test_parallel_calls_get_ids_of_their_own(store: ConversationStore, scope: dict[str, str]) -> None:
     """Three calls at once, two of them under one id, as models do: three results with different ids."""
     reply = AIMessage(
         "",
@@ -190,7 +198,7 @@ async def test_parallel_calls_get_ids_of_their_own(store: ConversationStore, sco
     }
 
 
-async def test_a_command_is_logged_with_its_messages(store: ConversationStore, scope: dict[str, str]):
+async def test_a_command_is_logged_with_its_messages(store: ConversationStore, scope: dict[str, str]) -> None:
     """The result in a command has its id and is appended; the command's other updates reach the state."""
 
     @tool
@@ -208,7 +216,9 @@ async def test_a_command_is_logged_with_its_messages(store: ConversationStore, s
     assert log[2].id == result_id(str(log[1].id), "call_0")
 
 
-async def test_a_tool_that_raises_ends_the_run_and_the_next_goes_on(store: ConversationStore, scope: dict[str, str]):
+async def test_a_tool_that_raises_ends_the_run_and_the_next_goes_on(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Messages until then are logged; the next view has a result for the failed call."""
 
     @tool
@@ -228,7 +238,7 @@ async def test_a_tool_that_raises_ends_the_run_and_the_next_goes_on(store: Conve
     assert log[-2:] == [("human", "Well?"), ("ai", "Sorry.")]
 
 
-async def test_the_scope_comes_from_context_or_configuration(store: ConversationStore, scope: dict[str, str]):
+async def test_the_scope_comes_from_context_or_configuration(store: ConversationStore, scope: dict[str, str]) -> None:
     """A dict, a dataclass, a pydantic model, the configuration, a part of it in each, or a function: one log."""
 
     @dataclass
@@ -258,7 +268,7 @@ async def test_the_scope_comes_from_context_or_configuration(store: Conversation
 @pytest.mark.parametrize("context", [None, {"user_id": "ada"}, {"user_id": "ada", "thread_id": {"$ne": ""}}])
 async def test_a_scope_that_can_not_be_is_refused_before_anything_is_written(
     store: ConversationStore, commands: Commands, context: Any
-):
+) -> None:
     """No command is sent and the model is not asked."""
     model = ScriptedModel(replies=[AIMessage("Never.")])
     agent = create_agent(model, middleware=[ConversationMiddleware(store)])
@@ -267,7 +277,7 @@ async def test_a_scope_that_can_not_be_is_refused_before_anything_is_written(
     assert (commands.names, model.shown) == ([], [])
 
 
-async def test_a_model_can_not_choose_the_conversation(store: ConversationStore, scope: dict[str, str]):
+async def test_a_model_can_not_choose_the_conversation(store: ConversationStore, scope: dict[str, str]) -> None:
     """Arguments of a call that name another scope change nothing."""
     other = store.conversation(user_id="eve", thread_id=scope["thread_id"])
     await other.append(HumanMessage("secret " * 400, id="secret"))
@@ -278,7 +288,7 @@ async def test_a_model_can_not_choose_the_conversation(store: ConversationStore,
     assert "secret secret" not in result["messages"][2].text
 
 
-async def test_the_agent_reads_an_old_result_back(store: ConversationStore, scope: dict[str, str]):
+async def test_the_agent_reads_an_old_result_back(store: ConversationStore, scope: dict[str, str]) -> None:
     """The tool is there, the prompt mentions it, and it finds its conversation through the context alone."""
     model = ScriptedModel(replies=[calls("search"), AIMessage("One.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], system_prompt="Be kind.")
@@ -291,7 +301,7 @@ async def test_the_agent_reads_an_old_result_back(store: ConversationStore, scop
     assert {shown[0].text for shown in model.shown} == {f"Be kind.\n\n{SOURCES_PROMPT}"}
 
 
-async def test_sources_are_numbered_through_the_conversation(store: ConversationStore, scope: dict[str, str]):
+async def test_sources_are_numbered_through_the_conversation(store: ConversationStore, scope: dict[str, str]) -> None:
     """Two searches in two turns: [1], [2] and [3], [4], before the model sees them and in the log."""
     replies = [calls("find", query="Orcas"), AIMessage("One."), calls("find", query="Seals"), AIMessage("Two.")]
     model = ScriptedModel(replies=replies)
@@ -304,7 +314,7 @@ async def test_sources_are_numbered_through_the_conversation(store: Conversation
     assert [source.title for source in page.sources] == ["Orcas 2", "Seals 2"]
 
 
-async def test_a_turn_is_summarised_after_it(client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: Any):
+async def test_a_turn_is_summarised_after_it(client: Client, database_name: str, scope: Any) -> None:
     """The summarizer of the store is asked at the end of a run when it is time, and what it writes is not streamed."""
     writer = StreamingModel(replies=[AIMessage("They spoke of bees.")])
     summarizer = RunningSummarizer(writer, max_tokens_before_summary=600, keep_last_turns=1, max_summary_tokens=50)
@@ -324,7 +334,7 @@ async def test_a_turn_is_summarised_after_it(client: AsyncMongoClient[dict[str, 
     await store.close()
 
 
-async def test_a_summarizer_that_hangs_does_not_hang_the_agent(database: Any, scope: Any):
+async def test_a_summarizer_that_hangs_does_not_hang_the_agent(database: Any, scope: Any) -> None:
     """The answer is given after `compaction_seconds`; `close` ends the summarizer."""
     asked = list[int]()
 
@@ -358,7 +368,7 @@ class Wavering:
         return ""
 
 
-async def test_an_unusable_summarizer_is_an_error_that_says_why(database: Any, scope: Any):
+async def test_an_unusable_summarizer_is_an_error_that_says_why(database: Any, scope: Any) -> None:
     """Only that there is none is no fault; the turn is logged."""
     summarizer = Wavering()
     store = ConversationStore(database, summarizer=summarizer)
@@ -370,7 +380,9 @@ async def test_an_unusable_summarizer_is_an_error_that_says_why(database: Any, s
     await store.close()
 
 
-async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(store: ConversationStore, scope: dict[str, str]):
+async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Under its budget the turn is whole; over it older results are stubs, not the last; few steps break a prefix."""
     steps = 14
     model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(steps)], AIMessage("Done.")])
@@ -391,7 +403,9 @@ async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(store: Con
     assert max(sizes) < 2_900 < approximate_tokens(result["messages"])
 
 
-async def test_results_that_the_model_has_not_seen_are_never_stubs(store: ConversationStore, scope: dict[str, str]):
+async def test_results_that_the_model_has_not_seen_are_never_stubs(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Six at once, more than the budget: whole at the next call, stubs at the one after it."""
     replies = [calls(*["search"] * 6), calls("search"), AIMessage("Done.")]
     model = ScriptedModel(replies=replies)
@@ -405,7 +419,7 @@ async def test_results_that_the_model_has_not_seen_are_never_stubs(store: Conver
 
 async def test_results_that_the_policy_leaves_whole_stay_whole_in_a_long_turn(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """`never_stub` holds within a turn too."""
     model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(9)], AIMessage("Done.")])
     policy = HistoryPolicy(never_stub=frozenset({"search"}))
@@ -414,7 +428,7 @@ async def test_results_that_the_policy_leaves_whole_stay_whole_in_a_long_turn(
     assert all(message.text.startswith("found") for message in model.shown[-1] if message.type == "tool")
 
 
-async def test_a_turn_without_budget_is_shown_whole(store: ConversationStore, scope: dict[str, str]):
+async def test_a_turn_without_budget_is_shown_whole(store: ConversationStore, scope: dict[str, str]) -> None:
     """However long it is."""
     model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(14)], AIMessage("Done.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
@@ -422,7 +436,9 @@ async def test_a_turn_without_budget_is_shown_whole(store: ConversationStore, sc
     assert all(message.text.startswith("found") for message in model.shown[-1] if message.type == "tool")
 
 
-async def test_the_policy_shapes_earlier_turns_and_never_this_one(store: ConversationStore, scope: dict[str, str]):
+async def test_the_policy_shapes_earlier_turns_and_never_this_one(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A view of the talk alone hides earlier calls; this turn's call and result are shown."""
     model = ScriptedModel(replies=[calls("search"), AIMessage("One."), calls("search"), AIMessage("Two.")])
     middleware = ConversationMiddleware(store, policy=HistoryPolicy(view="conversation"))
@@ -433,7 +449,7 @@ async def test_the_policy_shapes_earlier_turns_and_never_this_one(store: Convers
     assert len(await log_of(store.conversation(**scope))) == 8
 
 
-async def test_a_provider_s_policy_holds_for_this_turn_too(store: ConversationStore, scope: dict[str, str]):
+async def test_a_provider_s_policy_holds_for_this_turn_too(store: ConversationStore, scope: dict[str, str]) -> None:
     """Call ids of another provider are replaced in call and result, alike in every step."""
     model = ScriptedModel(replies=[calls("search"), calls("search"), AIMessage("One.")])
     middleware = ConversationMiddleware(store, policy=HistoryPolicy(provider="mistralai"))
@@ -447,7 +463,7 @@ async def test_a_provider_s_policy_holds_for_this_turn_too(store: ConversationSt
 
 async def test_an_id_that_the_model_gives_twice_is_not_taken_for_the_same_answer(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """A cache or a double that returns one object again: two answers in the log, under two ids."""
     same = AIMessage("Yes.", id="always")
     model = ScriptedModel(replies=[same, same])
@@ -460,7 +476,7 @@ async def test_an_id_that_the_model_gives_twice_is_not_taken_for_the_same_answer
     assert same.response_metadata == {}
 
 
-async def test_two_runs_at_once_keep_their_answers_apart(store: ConversationStore, scope: dict[str, str]):
+async def test_two_runs_at_once_keep_their_answers_apart(store: ConversationStore, scope: dict[str, str]) -> None:
     """Both are logged whole; afterwards each question, asked again under its id, gets its own answer from the log."""
     started = asyncio.Barrier(2)
 
@@ -502,7 +518,7 @@ def a_run(name: str) -> list[BaseMessage]:
 
 
 @pytest.mark.parametrize("places", sampled(itertools.combinations(range(8), 4), every=4), ids=repr)
-async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places: tuple[int, ...], scope: Any):
+async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places: tuple[int, ...], scope: Any) -> None:
     """Each question is asked again and gets its own turn from the log; in a view each result is behind its call."""
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()
@@ -519,7 +535,9 @@ async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places:
     await store.close()
 
 
-async def test_an_agent_in_an_agent_may_not_share_its_conversation(store: ConversationStore, scope: dict[str, str]):
+async def test_an_agent_in_an_agent_may_not_share_its_conversation(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The inner one inherits the scope and is refused before it writes; the error says what to do."""
     inner = create_agent(
         ScriptedModel(replies=[AIMessage("Inner.")]), middleware=[ConversationMiddleware(store)], name="inner"
@@ -538,7 +556,7 @@ async def test_an_agent_in_an_agent_may_not_share_its_conversation(store: Conver
     assert kinds(await log_of(store.conversation(**scope))) == [("human", "?"), ("ai", "")]
 
 
-async def test_an_agent_hands_over_to_another_in_a_graph(store: ConversationStore, scope: dict[str, str]):
+async def test_an_agent_hands_over_to_another_in_a_graph(store: ConversationStore, scope: dict[str, str]) -> None:
     """The result of the call that hands over is in the log; what else it sends to the graph around is that graph's."""
 
     @tool
@@ -559,7 +577,7 @@ async def test_an_agent_hands_over_to_another_in_a_graph(store: ConversationStor
     assert kinds(await log_of(store.conversation(**scope))) == [("human", "?"), ("ai", ""), ("tool", "Handed over.")]
 
 
-def test_a_run_is_taken_for_that_of_its_conversation_only():
+def test_a_run_is_taken_for_that_of_its_conversation_only() -> None:
     """A state that came to another conversation reveals nothing of the first one."""
     state = {CHANNEL: Ticket.to(AgentRun({"user_id": "ada"}))}
     assert run_in(state, {"user_id": "ada"}) is not None
@@ -568,8 +586,8 @@ def test_a_run_is_taken_for_that_of_its_conversation_only():
 
 
 async def test_one_more_scope_key_keeps_nested_agents_apart(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: dict[str, str]
-):
+    client: Client, database_name: str, scope: dict[str, str]
+) -> None:
     """Each has a log of its own; user and thread still come from the run."""
     keys = ("user_id", "thread_id", "agent")
     store = ConversationStore(client[database_name], scope_keys=keys, collection_prefix="nested_")
@@ -597,7 +615,9 @@ async def test_one_more_scope_key_keeps_nested_agents_apart(
     await store.close()
 
 
-async def test_a_sync_agent_works_on_a_store_of_connect(server_uri: str, database_name: str, scope: dict[str, str]):
+async def test_a_sync_agent_works_on_a_store_of_connect(
+    server_uri: str, database_name: str, scope: dict[str, str]
+) -> None:
     """All hooks, the tool and the numbers have a sync way; the log is that of an async run."""
     async with await ConversationStore.connect(
         urlsplit(server_uri)._replace(path=f"/{database_name}").geturl(),
@@ -623,7 +643,7 @@ async def test_a_sync_agent_works_on_a_store_of_connect(server_uri: str, databas
         assert (await chat.load_history()).summary is not None
 
 
-async def test_a_sync_agent_on_a_client_of_yours_is_refused(store: ConversationStore, scope: dict[str, str]):
+async def test_a_sync_agent_on_a_client_of_yours_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
     """The error names what to do; nothing hangs and nothing is written."""
     agent = create_agent(ScriptedModel(), middleware=[ConversationMiddleware(store)])
     with pytest.raises(SyncUnsupportedError, match=r"agent\.ainvoke.*ConversationStore\.connect"):
@@ -646,13 +666,13 @@ async def test_a_sync_agent_on_a_client_of_yours_is_refused(store: ConversationS
         {"page_tokens": 1},
     ],
 )
-def test_nonsense_is_refused_when_it_is_made(store: ConversationStore, wrong: dict[str, Any]):
+def test_nonsense_is_refused_when_it_is_made(store: ConversationStore, wrong: dict[str, Any]) -> None:
     """Not when an agent first runs."""
     with pytest.raises(InvalidInputError):
         ConversationMiddleware(**{"store": store, **wrong})
 
 
-def test_without_langchain_only_asking_for_it_raises():
+def test_without_langchain_only_asking_for_it_raises() -> None:
     """The module is there, and its name says what to install."""
     program = """
 import sys

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from agents import ScriptedModel, calls, elsewhere, kinds, log_of
 from counting import Commands
+from fixture_types import Client
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
@@ -17,7 +18,6 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 from pydantic import BaseModel
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, MessageRewoundError
@@ -66,7 +66,7 @@ async def ask(agent: Any, scope: dict[str, str], text: str = QUESTION, id_: str 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_an_answered_question_is_answered_from_the_log(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
-):
+) -> None:
     """Asked again under its id, on another worker: the same messages, no call of model or tool, nothing written."""
     agent, _, _ = make_agent(store, [calls("search", query="a"), AIMessage("By dancing.")], checkpointer=saver)
     first = await ask(agent, scope)
@@ -78,7 +78,7 @@ async def test_an_answered_question_is_answered_from_the_log(
     assert await log_of(store.conversation(**scope)) == before
 
 
-async def test_the_answer_is_streamed_again_to_who_asks_again(store: ConversationStore, scope: dict[str, str]):
+async def test_the_answer_is_streamed_again_to_who_asks_again(store: ConversationStore, scope: dict[str, str]) -> None:
     """A client that lost its connection gets the answer as a message of the stream."""
     agent, _, _ = make_agent(store, [AIMessage("By dancing.")])
     await ask(agent, scope)
@@ -89,7 +89,7 @@ async def test_the_answer_is_streamed_again_to_who_asks_again(store: Conversatio
     assert streamed == ["By dancing."]
 
 
-async def test_an_old_question_is_answered_from_the_log_too(store: ConversationStore, scope: dict[str, str]):
+async def test_an_old_question_is_answered_from_the_log_too(store: ConversationStore, scope: dict[str, str]) -> None:
     """However many turns came after it, also where the view does not hold it any more."""
     replies = [calls("search"), AIMessage("By dancing."), *(AIMessage("Long. " * 2_500) for _ in range(12))]
     agent, model, _ = make_agent(store, replies)
@@ -102,7 +102,7 @@ async def test_an_old_question_is_answered_from_the_log_too(store: ConversationS
     assert len(model.shown) == 14
 
 
-async def test_an_answer_far_after_its_question_is_found(store: ConversationStore, scope: dict[str, str]):
+async def test_an_answer_far_after_its_question_is_found(store: ConversationStore, scope: dict[str, str]) -> None:
     """Other runs wrote three hundred messages in between."""
     others = [message for at in range(150) for message in (HumanMessage(f"q {at}"), AIMessage(f"a {at}"))]
     answer = linked(AIMessage("By dancing.", id="late"), "q1")
@@ -112,7 +112,9 @@ async def test_an_answer_far_after_its_question_is_found(store: ConversationStor
     assert [message.text for message in result["messages"]] == [QUESTION, "By dancing."]
 
 
-async def test_a_question_goes_on_where_it_broke_off(store: ConversationStore, database: Any, scope: dict[str, str]):
+async def test_a_question_goes_on_where_it_broke_off(
+    store: ConversationStore, database: Any, scope: dict[str, str]
+) -> None:
     """The call that was logged is not asked for again, the result that was logged is not made again."""
     agent, _, _ = make_agent(store, [calls("search", query="a"), calls("search", query="b"), BrokenOffError()])
     with pytest.raises(BrokenOffError):
@@ -128,7 +130,7 @@ async def test_a_question_goes_on_where_it_broke_off(store: ConversationStore, d
 
 async def test_an_answer_in_flight_at_a_cancellation_is_the_answer(
     store: ConversationStore, database: Any, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """The cancelled run ends when its insert has, so the next one finds the answer and does not ask the model again."""
     insert, is_sent = Log.insert, asyncio.Event()
 
@@ -152,7 +154,9 @@ async def test_an_answer_in_flight_at_a_cancellation_is_the_answer(
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
 
-async def test_only_the_tool_that_broke_runs_again(store: ConversationStore, database: Any, scope: dict[str, str]):
+async def test_only_the_tool_that_broke_runs_again(
+    store: ConversationStore, database: Any, scope: dict[str, str]
+) -> None:
     """Of two calls at once the one with a result in the log is left alone."""
     reply = AIMessage(
         "",
@@ -172,7 +176,7 @@ async def test_only_the_tool_that_broke_runs_again(store: ConversationStore, dat
 
 async def test_a_turn_that_broke_off_is_taken_up_from_its_checkpoint(
     store: ConversationStore, database: Any, scope: dict[str, str]
-):
+) -> None:
     """`ainvoke(None)` on another worker: the view is loaded again, nothing is doubled, and the answer comes."""
     saver = InMemorySaver()
     agent, _, _ = make_agent(store, [AIMessage("Earlier.")], checkpointer=saver)
@@ -191,7 +195,7 @@ async def test_a_turn_that_broke_off_is_taken_up_from_its_checkpoint(
 
 async def test_a_checkpoint_older_than_the_log_is_updated_from_it(
     store: ConversationStore, database: Any, scope: dict[str, str]
-):
+) -> None:
     """A worker died before its checkpoint was written: steps that are in the log are taken from it."""
     saver = InMemorySaver()
     agent, _, _ = make_agent(store, [BrokenOffError()], checkpointer=saver)
@@ -207,7 +211,7 @@ async def test_a_checkpoint_older_than_the_log_is_updated_from_it(
 
 async def test_a_checkpoint_that_is_ahead_of_the_log_is_not_lost(
     store: ConversationStore, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """A worker died with the answer in its checkpoint only: asked again or followed by a question, it is logged."""
     append = store._services.writer.append
 
@@ -233,7 +237,7 @@ async def test_a_checkpoint_that_is_ahead_of_the_log_is_not_lost(
         assert len(model.shown) == (1 if next_id == "q1" else 2)
 
 
-async def test_other_words_under_the_same_id_are_refused(store: ConversationStore, scope: dict[str, str]):
+async def test_other_words_under_the_same_id_are_refused(store: ConversationStore, scope: dict[str, str]) -> None:
     """The old answer is not given for another question."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing.")])
     await ask(agent, scope)
@@ -242,7 +246,7 @@ async def test_other_words_under_the_same_id_are_refused(store: ConversationStor
     assert len(model.shown) == 1
 
 
-async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, scope: dict[str, str]):
+async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
     """It is asked again under a new id; then what was rewound is not shown."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing."), AIMessage("By smell.")])
     await ask(agent, scope)
@@ -254,7 +258,7 @@ async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, 
     assert kinds(model.shown[-1]) == [("human", QUESTION)]
 
 
-async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore, scope: dict[str, str]):
+async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore, scope: dict[str, str]) -> None:
     """Each call gets its own result again, in any order of the log."""
     call = AIMessage(
         "", id="ai", tool_calls=[{"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "b")]
@@ -271,7 +275,7 @@ async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore
 
 async def test_a_turn_that_broke_off_is_shown_as_finished_to_the_next_question(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """Its results are stubs then, as in every later view, and not in full as while it was in progress."""
     agent, model, _ = make_agent(store, [calls("search", query="long " * 500), BrokenOffError(), AIMessage("Fine.")])
     with pytest.raises(BrokenOffError):
@@ -282,7 +286,7 @@ async def test_a_turn_that_broke_off_is_shown_as_finished_to_the_next_question(
     assert '"tool_message_id"' in model.shown[-1][3].text
 
 
-async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationStore, scope: dict[str, str]):
+async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationStore, scope: dict[str, str]) -> None:
     """A hook broke the run off between a tool and the model; with the next question the result is logged and shown."""
 
     class Breaks(AgentMiddleware[Any, Any, Any]):
@@ -306,7 +310,9 @@ async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationSt
     assert kinds(await log_of(store.conversation(**scope))) == [*shown, ("ai", "Fine.")]
 
 
-async def test_summarised_messages_of_a_long_turn_are_not_shown_with_the_summary(database: Any, scope: dict[str, str]):
+async def test_summarised_messages_of_a_long_turn_are_not_shown_with_the_summary(
+    database: Any, scope: dict[str, str]
+) -> None:
     """A turn broke off and was summarised in part by another worker; taken up again it goes on after the summary."""
     rule = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=100, keep_last_turns=0)
     store = ConversationStore(database, summarizer=HeadTailSummarizer(rule, characters=40))
@@ -328,8 +334,8 @@ async def test_summarised_messages_of_a_long_turn_are_not_shown_with_the_summary
 
 
 async def test_a_run_that_was_taken_up_asks_the_log_once(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: dict[str, str], commands: Commands
-):
+    client: Client, database_name: str, scope: dict[str, str], commands: Commands
+) -> None:
     """Question and turn (head, question, two for the turn), then the view; later steps only insert."""
     store = ConversationStore(client[database_name])
     await store.setup()
@@ -349,7 +355,7 @@ async def test_a_run_that_was_taken_up_asks_the_log_once(
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_another_answer_is_given_once_the_first_is_rewound(
     store: ConversationStore, scope: dict[str, str], saver: Any
-):
+) -> None:
     """The question stays and is asked again under its id: a new answer, the old one in neither state nor view."""
     agent, model, _ = make_agent(
         store,
@@ -367,7 +373,7 @@ async def test_another_answer_is_given_once_the_first_is_rewound(
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_a_structured_answer_is_given_again_in_its_form(
     store: ConversationStore, scope: dict[str, str], saver: Any
-):
+) -> None:
     """With ToolStrategy: the call, its result and the object come from the log."""
     agent, model, _ = make_agent(
         store,
@@ -388,7 +394,7 @@ async def test_a_structured_answer_is_given_again_in_its_form(
 
 async def test_a_structured_answer_of_the_provider_is_given_again_in_its_form(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """With ProviderStrategy: the text that is in the log is read again."""
     agent, model, _ = make_agent(store, [AIMessage('{"title": "Bees"}')], response_format=ProviderStrategy(Report))
     first = await ask(agent, scope)
@@ -397,7 +403,9 @@ async def test_a_structured_answer_of_the_provider_is_given_again_in_its_form(
     assert len(model.shown) == 1
 
 
-async def test_a_structured_answer_that_did_not_fit_is_asked_for_again(store: ConversationStore, scope: dict[str, str]):
+async def test_a_structured_answer_that_did_not_fit_is_asked_for_again(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The error that the model was shown is logged; given again, the second try counts."""
     replies = [calls("Report", wrong=1), calls("Report", title="Bees")]
     agent, model, _ = make_agent(store, replies, response_format=ToolStrategy(Report))
@@ -408,7 +416,9 @@ async def test_a_structured_answer_that_did_not_fit_is_asked_for_again(store: Co
     assert len(model.shown) == 2
 
 
-async def test_agents_in_a_row_in_one_graph_each_have_their_say(store: ConversationStore, scope: dict[str, str]):
+async def test_agents_in_a_row_in_one_graph_each_have_their_say(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The second is not taken for a repetition of the first, though the question is the same."""
     first, _, _ = make_agent(store, [AIMessage("First says.")])
     second, model, _ = make_agent(store, [AIMessage("Second says.")])
@@ -425,7 +435,7 @@ async def test_agents_in_a_row_in_one_graph_each_have_their_say(store: Conversat
 
 async def test_messages_that_come_with_the_first_question_are_logged_with_it(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """Examples before the question, and the beginning of an answer after it: the application's, so logged and shown."""
     model = ScriptedModel(replies=[AIMessage("Fine.")])
     agent = create_agent(model, middleware=[ConversationMiddleware(store, accept="all")])
@@ -445,7 +455,9 @@ class Signs(AgentMiddleware[Any, Any, Any]):
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
-async def test_what_hooks_add_at_the_end_is_logged_once(store: ConversationStore, scope: dict[str, str], saves: bool):
+async def test_what_hooks_add_at_the_end_is_logged_once(
+    store: ConversationStore, scope: dict[str, str], saves: bool
+) -> None:
     """A repeated question gets the same messages, and neither it nor the next one adds to them."""
     saver = InMemorySaver() if saves else None
     replies = [AIMessage("By dancing."), AIMessage("Yes.")]
@@ -462,7 +474,7 @@ async def test_what_hooks_add_at_the_end_is_logged_once(store: ConversationStore
 
 async def test_a_turn_that_ends_with_a_result_is_finished_with_the_next_question(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """Until then it counts as in progress, and asked again it is given without the model and without the tool."""
     ran: list[str] = []
 

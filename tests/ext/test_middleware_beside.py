@@ -52,7 +52,7 @@ async def ask(agent: Any, scope: dict[str, str], text: Any = "How?", id_: str | 
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
-async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope: dict[str, str], saver: Any):
+async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope: dict[str, str], saver: Any) -> None:
     """Text that PIIMiddleware redacts is neither in the log nor shown to the model."""
     pii = PIIMiddleware("email", apply_to_input=True, apply_to_output=True, apply_to_tool_results=True)
     replies = [calls("search"), AIMessage("Write to eve@example.org."), AIMessage("Again: eve@example.org.")]
@@ -68,7 +68,7 @@ async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope:
 
 async def test_a_result_that_is_changed_after_it_was_logged_is_an_error(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """It would stay in the log as it was; the error says what to do."""
     pii = PIIMiddleware("email", apply_to_tool_results=True)
     agent, _ = make_agent(store, [calls("search"), AIMessage("Never.")], pii)
@@ -79,7 +79,7 @@ async def test_a_result_that_is_changed_after_it_was_logged_is_an_error(
 
 async def test_a_position_after_other_middleware_is_an_error_where_it_matters(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """An answer that is redacted after it was logged ends the run, and the error says where to place the store."""
     pii = PIIMiddleware("email", apply_to_output=True)
     model = ScriptedModel(replies=[AIMessage("Write to eve@example.org.")])
@@ -106,7 +106,7 @@ DECISIONS = {
 @pytest.mark.parametrize("decision", DECISIONS)
 async def test_a_human_decides_on_another_worker(
     store: ConversationStore, database: Any, scope: dict[str, str], decision: str, mode: str
-):
+) -> None:
     """Approved, edited, rejected or answered: the log has the call once and what came of it, as the state has it."""
     saver = InMemorySaver()
     agent, _ = make_agent(store, [AIMessage("Earlier.")], review("search", mode=mode), checkpointer=saver)
@@ -130,7 +130,9 @@ async def test_a_human_decides_on_another_worker(
     assert model.shown[0][1:] == [*log[:5]]
 
 
-async def test_a_question_during_a_waiting_call_continues_without_it(store: ConversationStore, scope: dict[str, str]):
+async def test_a_question_during_a_waiting_call_continues_without_it(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The user asks something else instead of deciding: the call is logged, unanswered, and the view stays valid."""
     saver = InMemorySaver()
     agent, model = make_agent(
@@ -148,7 +150,7 @@ async def test_a_question_during_a_waiting_call_continues_without_it(store: Conv
     ]
 
 
-async def test_a_summary_of_langchain_is_shown_and_not_logged(store: ConversationStore, scope: dict[str, str]):
+async def test_a_summary_of_langchain_is_shown_and_not_logged(store: ConversationStore, scope: dict[str, str]) -> None:
     """SummarizationMiddleware folds the state of a long turn; the log keeps every message and no summary."""
     writer = ScriptedModel(replies=[AIMessage(f"LangChain's summary {number}.") for number in range(9)])
     summing = SummarizationMiddleware(writer, trigger=("messages", 6), keep=("messages", 3))
@@ -165,7 +167,9 @@ async def test_a_summary_of_langchain_is_shown_and_not_logged(store: Conversatio
     assert kinds(result["messages"]) == [("human", "Second?"), ("ai", "Two.")]
 
 
-async def test_results_that_are_cleared_for_the_model_stay_in_the_log(store: ConversationStore, scope: dict[str, str]):
+async def test_results_that_are_cleared_for_the_model_stay_in_the_log(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """ContextEditingMiddleware edits what the model is shown, behind the store; state and log keep the results."""
     edit = ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=100, keep=1)])
     steps = [calls("search", query=str(step)) for step in range(4)]
@@ -176,7 +180,7 @@ async def test_results_that_are_cleared_for_the_model_stay_in_the_log(store: Con
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
 
-async def test_retries_and_fallbacks_are_logged_as_they_ended(store: ConversationStore, scope: dict[str, str]):
+async def test_retries_and_fallbacks_are_logged_as_they_ended(store: ConversationStore, scope: dict[str, str]) -> None:
     """A tool that works at the second try and a model that takes over: one result, one answer."""
     tries: list[int] = []
 
@@ -197,7 +201,7 @@ async def test_retries_and_fallbacks_are_logged_as_they_ended(store: Conversatio
     assert kinds(log) == [("human", "How?"), ("ai", ""), ("tool", "worked"), ("ai", "The other one.")]
 
 
-async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationStore, scope: dict[str, str]):
+async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationStore, scope: dict[str, str]) -> None:
     """The message in place of an answer, and results for calls that were not let through, are in the log."""
     model_limit = ModelCallLimitMiddleware(run_limit=2, exit_behavior="end")
     tool_limit = ToolCallLimitMiddleware(run_limit=1, exit_behavior="continue")
@@ -210,7 +214,7 @@ async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationS
     await ask(make_agent(store, [AIMessage("Fine.")])[0], scope, "Next?")
 
 
-async def test_todos_reach_state_and_log(store: ConversationStore, scope: dict[str, str]):
+async def test_todos_reach_state_and_log(store: ConversationStore, scope: dict[str, str]) -> None:
     """Its tool gives a command; the list is in the state and its result in the log."""
     todo = {"content": "look", "status": "pending"}
     agent, _ = make_agent(store, [calls("write_todos", todos=[todo]), AIMessage("Done.")], TodoListMiddleware())
@@ -219,7 +223,7 @@ async def test_todos_reach_state_and_log(store: ConversationStore, scope: dict[s
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
 
-async def test_messages_of_hooks_are_logged_in_their_place(store: ConversationStore, scope: dict[str, str]):
+async def test_messages_of_hooks_are_logged_in_their_place(store: ConversationStore, scope: dict[str, str]) -> None:
     """Messages that other middleware adds before the model, after it and at the end are logged in the state's order."""
 
     class Adds(AgentMiddleware[Any, Any, Any]):
@@ -244,7 +248,9 @@ async def test_messages_of_hooks_are_logged_in_their_place(store: ConversationSt
     ]
 
 
-async def test_an_answer_that_another_middleware_gives_has_an_id(store: ConversationStore, scope: dict[str, str]):
+async def test_an_answer_that_another_middleware_gives_has_an_id(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Without a model there is none; the log has the id that the state has."""
 
     class Cached(AgentMiddleware[Any, Any, Any]):
@@ -258,7 +264,9 @@ async def test_an_answer_that_another_middleware_gives_has_an_id(store: Conversa
     assert model.shown == []
 
 
-async def test_calls_that_can_not_be_read_are_answered_in_the_log(store: ConversationStore, scope: dict[str, str]):
+async def test_calls_that_can_not_be_read_are_answered_in_the_log(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """LangChain adds a result for arguments that are no JSON; it is logged, and the model is shown it."""
     broken = AIMessage(
         "", invalid_tool_calls=[InvalidToolCall(name="search", args="{", id="c", error=None, type="invalid_tool_call")]
@@ -274,7 +282,7 @@ async def test_calls_that_can_not_be_read_are_answered_in_the_log(store: Convers
     assert "could not be executed" in repr(model.shown[-1])
 
 
-async def test_such_a_result_is_logged_once_whoever_asks_again(store: ConversationStore, scope: dict[str, str]):
+async def test_such_a_result_is_logged_once_whoever_asks_again(store: ConversationStore, scope: dict[str, str]) -> None:
     """LangChain makes it anew at each step; its id is the same each time."""
     unread = InvalidToolCall(name="search", args="{", id="c", error=None, type="invalid_tool_call")
     reply = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "d"}], invalid_tool_calls=[unread])
@@ -290,7 +298,7 @@ async def test_such_a_result_is_logged_once_whoever_asks_again(store: Conversati
     assert [message.type for message in log].count("ai") == 2
 
 
-async def test_a_blocked_question_is_nowhere(store: ConversationStore, scope: dict[str, str]):
+async def test_a_blocked_question_is_nowhere(store: ConversationStore, scope: dict[str, str]) -> None:
     """A hook that raises before the model is asked leaves nothing in the log."""
     agent, _ = make_agent(store, [], PIIMiddleware("email", strategy="block"))
     with pytest.raises(Exception, match="email"):

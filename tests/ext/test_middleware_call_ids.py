@@ -50,7 +50,7 @@ async def ask(agent: Any, scope: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("ids", [("",), (None,), ("", ""), ("same", "same", "same"), ("", "same", "same", "")])
-async def test_each_call_has_its_result(store: ConversationStore, scope: dict[str, str], ids: Any):
+async def test_each_call_has_its_result(store: ConversationStore, scope: dict[str, str], ids: Any) -> None:
     """Empty and repeated ids: as many results as calls, in the state, before the model and in the log."""
     agent, model, ran = make_agent(store, calling(*ids), AIMessage("So."))
     result = await ask(agent, scope)
@@ -64,7 +64,9 @@ async def test_each_call_has_its_result(store: ConversationStore, scope: dict[st
     assert len(ran) == len(ids)
 
 
-async def test_such_a_turn_goes_on_where_it_broke_off(store: ConversationStore, database: Any, scope: dict[str, str]):
+async def test_such_a_turn_goes_on_where_it_broke_off(
+    store: ConversationStore, database: Any, scope: dict[str, str]
+) -> None:
     """The results that are logged are found again, and no tool runs twice."""
     with pytest.raises(RuntimeError):
         await ask(make_agent(store, calling("", ""), RuntimeError("down"))[0], scope)
@@ -74,7 +76,9 @@ async def test_such_a_turn_goes_on_where_it_broke_off(store: ConversationStore, 
     assert sorted(text for kind, text in kinds(model.shown[-1]) if kind == "tool") == ["found  1", "found  2"]
 
 
-async def test_a_structured_answer_without_an_id_is_given_again(store: ConversationStore, scope: dict[str, str]):
+async def test_a_structured_answer_without_an_id_is_given_again(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The message that LangChain puts after it has the call's new id."""
     options = {"response_format": ToolStrategy(Report)}
     first = await ask(make_agent(store, calling("", name="Report", title="Bees"), **options)[0], scope)
@@ -84,7 +88,9 @@ async def test_a_structured_answer_without_an_id_is_given_again(store: Conversat
     assert check_pairing(first["messages"]) == []
 
 
-async def test_a_call_without_an_id_that_can_not_be_read_is_answered(store: ConversationStore, scope: dict[str, str]):
+async def test_a_call_without_an_id_that_can_not_be_read_is_answered(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """LangChain's result for it is logged and shown under the call's new id."""
     unread = InvalidToolCall(name="search", args="{", id="", error=None, type="invalid_tool_call")
     reply = calling("").model_copy(update={"invalid_tool_calls": [unread]})
@@ -95,7 +101,7 @@ async def test_a_call_without_an_id_that_can_not_be_read_is_answered(store: Conv
     assert "could not be executed" in repr(model.shown[-1])
 
 
-def test_ids_that_tell_calls_apart_stay():
+def test_ids_that_tell_calls_apart_stay() -> None:
     """The same objects come back, and a result after another AI message is not touched."""
     messages = [
         calling("a", "b"),

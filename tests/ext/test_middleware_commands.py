@@ -60,7 +60,7 @@ def saver(request: pytest.FixtureRequest) -> InMemorySaver | None:
 
 async def test_the_model_sees_the_image_when_a_turn_goes_on(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
-):
+) -> None:
     """The run broke off after the tool: another worker shows the image, the tool does not run again."""
     agent, _, _ = make_agent(store, [calls("screenshot"), BrokenOffError()], checkpointer=saver)
     with pytest.raises(BrokenOffError):
@@ -75,7 +75,7 @@ async def test_the_model_sees_the_image_when_a_turn_goes_on(
 
 async def test_an_answer_about_an_image_is_given_again(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
-):
+) -> None:
     """The question is asked again: the same messages with the image, the model is not asked, nothing is written."""
     agent, _, _ = make_agent(store, [calls("screenshot"), AIMessage("A seal.")], checkpointer=saver)
     first = await ask(agent, scope)
@@ -86,7 +86,7 @@ async def test_an_answer_about_an_image_is_given_again(
     assert model.shown == []
 
 
-async def test_a_resumed_run_still_answers_the_question(store: ConversationStore, scope: dict[str, str]):
+async def test_a_resumed_run_still_answers_the_question(store: ConversationStore, scope: dict[str, str]) -> None:
     """Taken up from its checkpoint after the image, the answer is that of the question and is found under its id."""
     saver = InMemorySaver()
     replies = [calls("screenshot"), BrokenOffError(), AIMessage("A seal.")]
@@ -99,7 +99,9 @@ async def test_a_resumed_run_still_answers_the_question(store: ConversationStore
     assert len(model.shown) == 3
 
 
-async def test_the_next_question_is_shown_the_image_once(store: ConversationStore, scope: dict[str, str], saver: Any):
+async def test_the_next_question_is_shown_the_image_once(
+    store: ConversationStore, scope: dict[str, str], saver: Any
+) -> None:
     """Behind the turn that it belongs to; the state keeps the new turn only."""
     replies = [calls("screenshot"), AIMessage("A seal."), AIMessage("Yes.")]
     agent, model, _ = make_agent(store, replies, checkpointer=saver)
@@ -111,7 +113,7 @@ async def test_the_next_question_is_shown_the_image_once(store: ConversationStor
 
 async def test_an_image_next_to_another_result_keeps_its_position(
     store: ConversationStore, database: Any, scope: dict[str, str]
-):
+) -> None:
     """Of two tools at once each gets back what it gave, whatever order the log has."""
     script = [calls("screenshot", "search"), BrokenOffError()]
     with pytest.raises(BrokenOffError):
@@ -124,7 +126,9 @@ async def test_an_image_next_to_another_result_keeps_its_position(
     assert ran == []
 
 
-async def test_an_ai_message_of_a_tool_is_no_answer(store: ConversationStore, database: Any, scope: dict[str, str]):
+async def test_an_ai_message_of_a_tool_is_no_answer(
+    store: ConversationStore, database: Any, scope: dict[str, str]
+) -> None:
     """A turn that broke off after it goes on: the model is asked, no result is lost, under ids of the tool's too."""
     note = AIMessage("A note of the tool.", id="note")
     with pytest.raises(BrokenOffError):
@@ -138,7 +142,7 @@ async def test_an_ai_message_of_a_tool_is_no_answer(store: ConversationStore, da
     ]
 
 
-async def test_an_image_is_its_own_run_s_when_two_run_at_once(store: ConversationStore, scope: dict[str, str]):
+async def test_an_image_is_its_own_run_s_when_two_run_at_once(store: ConversationStore, scope: dict[str, str]) -> None:
     """Another question comes between the result with the image and the answer; both are found again."""
     chat = store.conversation(**scope)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from agent_crash import ANSWER, QUESTION, Events, FileSaver, config_of, make_agent, paths_of, question
 from agents import kinds, log_of
+from fixture_types import Client
 from langchain_core.messages import BaseMessage
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+async def database(pymongo_client: Client, database_name: str) -> Any:
     """A database that is set up."""
     store = ConversationStore(pymongo_client[database_name])
     await store.setup()
@@ -67,7 +67,7 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
 
     def run(tasks: Sequence[tuple[str, int | None]], *, saves: bool) -> list[Crash]:
         lines = [json.dumps({"thread": thread, "die_at": die_at, "saves": saves}) for thread, die_at in tasks]
-        script = Path(__file__).parents[1] / "agent_crash.py"
+        script = Path(__file__).parents[1] / "support" / "agent_crash.py"
         command = [sys.executable, str(script), server_uri, database.name, str(tmp_path)]
         ended = subprocess.run(  # noqa: S603 - our own code
             command, input="\n".join(lines), capture_output=True, encoding="utf-8", check=True, timeout=300
@@ -81,7 +81,7 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
     return crash
 
 
-async def test_without_checkpoints_the_question_is_asked_again(crashes: Any):
+async def test_without_checkpoints_the_question_is_asked_again(crashes: Any) -> None:
     """Logged steps are kept and not repeated; each message is stored once, and the next question works."""
     for crash in crashes("again", saves=False):
         before = await crash.log()
@@ -98,7 +98,7 @@ async def test_without_checkpoints_the_question_is_asked_again(crashes: Any):
         assert kinds(await crash.log()) == [*WHOLE, ("human", "And wasps?"), ("ai", ANSWER)], where
 
 
-async def test_with_checkpoints_the_run_is_taken_up(crashes: Any):
+async def test_with_checkpoints_the_run_is_taken_up(crashes: Any) -> None:
     """`ainvoke(None)` where there is a checkpoint: what log or checkpoint have is not done again."""
     for crash in crashes("resume", saves=True):
         before, where = await crash.log(), crash.events
@@ -113,7 +113,7 @@ async def test_with_checkpoints_the_run_is_taken_up(crashes: Any):
         assert done.count("tool begins") <= 1 - answered.count("tool"), where
 
 
-async def test_with_checkpoints_the_question_is_asked_again(crashes: Any):
+async def test_with_checkpoints_the_question_is_asked_again(crashes: Any) -> None:
     """A client that knows nothing of checkpoints sends the same question; the same holds."""
     for crash in crashes("repeat", saves=True):
         before, where = await crash.log(), crash.events
@@ -128,7 +128,7 @@ async def test_with_checkpoints_the_question_is_asked_again(crashes: Any):
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
-async def test_another_question_goes_on_from_what_is_there(crashes: Any, saves: bool):
+async def test_another_question_goes_on_from_what_is_there(crashes: Any, saves: bool) -> None:
     """Nobody asks again: the log keeps what it had, the model gets a valid view of it, and the answer is logged."""
     for crash in crashes(f"other-{saves}", saves=saves, step=2):
         before, where = await crash.log(), crash.events

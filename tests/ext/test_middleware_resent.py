@@ -54,7 +54,7 @@ async def logged(store: ConversationStore, scope: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("prompt", ["", "Be brief."])
 async def test_a_history_that_comes_again_is_logged_once(
     store: ConversationStore, scope: dict[str, str], saves: bool, prompt: str
-):
+) -> None:
     """With a checkpointer and without; calls and results, of which the client knows nothing, stay where they are."""
     saver = InMemorySaver() if saves else None
     agent, model, _ = make_agent(store, [calls("search"), AIMessage("So.")], checkpointer=saver)
@@ -71,7 +71,9 @@ async def test_a_history_that_comes_again_is_logged_once(
     ]
 
 
-async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(store: ConversationStore, scope: dict[str, str]):
+async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Known messages are replaced in the state, so a later run finds its messages by id."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     result = await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")
@@ -85,7 +87,7 @@ async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(store: Conv
 @pytest.mark.parametrize("history", [("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")])
 async def test_another_history_is_refused_before_the_model_is_asked(
     store: ConversationStore, scope: dict[str, str], history: tuple[str, ...]
-):
+) -> None:
     """An edited question, questions that the log never had: nothing is written."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     if len(history) > 3:
@@ -98,7 +100,7 @@ async def test_another_history_is_refused_before_the_model_is_asked(
     assert await logged(store, scope) == before
 
 
-async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationStore, scope: dict[str, str]):
+async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationStore, scope: dict[str, str]) -> None:
     """The question is found open in the log: steps that are logged are not made again."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     broken, _, ran = make_agent(store, [calls("search", query="x"), BrokenOffError()])
@@ -113,7 +115,7 @@ async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationSto
 
 async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     store: ConversationStore, database: Any, scope: dict[str, str]
-):
+) -> None:
     """Both make the same ids, so what both append is there once; who reads after the other's answer gives it again."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     other = elsewhere(store, database)
@@ -127,7 +129,7 @@ async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     assert set(log[3:]) <= {"Thus 0.", "Thus 1."}
 
 
-async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dict[str, str]):
+async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dict[str, str]) -> None:
     """A client may give its own messages ids, and send the agent's back without."""
     agent, _, _ = make_agent(store, [AIMessage("So."), AIMessage("Thus.")])
     config: Any = {"configurable": scope}
@@ -142,7 +144,7 @@ async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dic
     assert log[2].id == "q2"
 
 
-async def test_a_question_that_was_never_logged_is_no_history(store: ConversationStore, scope: dict[str, str]):
+async def test_a_question_that_was_never_logged_is_no_history(store: ConversationStore, scope: dict[str, str]) -> None:
     """Two questions without an answer between them: the run of the first broke off before it was logged."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     agent, _, _ = make_agent(store, [AIMessage("Both.")])
@@ -151,7 +153,7 @@ async def test_a_question_that_was_never_logged_is_no_history(store: Conversatio
     assert await logged(store, scope) == ["How?", "So.", "Lost?", "Why?", "Both."]
 
 
-async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationStore, scope: dict[str, str]):
+async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationStore, scope: dict[str, str]) -> None:
     """As the error advises; the same question may come again after a rewind."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")

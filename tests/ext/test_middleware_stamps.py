@@ -47,13 +47,13 @@ class Model(GenericFakeChatModel):
         return super()._generate(messages, *args, **options)
 
 
-def called(number):
+def called(number: Any) -> Any:
     """A call of the search."""
     return AIMessage("", tool_calls=[{"name": "search", "args": {"query": f"q{number}"}, "id": f"call-{number}"}])
 
 
 @pytest.mark.parametrize("policy", [HistoryPolicy(), HistoryPolicy(provider="openai")])
-async def test_every_call_of_a_model_can_be_seen_again(database, policy):
+async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: Any) -> None:
     """After later turns and compactions, from another store: message for message what the model was given."""
     store = ConversationStore(database, policy=policy, summarizer=HeadTailSummarizer(RULE))
     await store.setup()
@@ -73,7 +73,7 @@ async def test_every_call_of_a_model_can_be_seen_again(database, policy):
     await store.close()
 
 
-async def test_a_turn_shortened_by_the_middlewares_budget_says_so(database):
+async def test_a_turn_shortened_by_the_middlewares_budget_says_so(database: Any) -> None:
     """The store alone cannot build that view."""
     store = ConversationStore(database)
     await store.setup()
@@ -88,7 +88,7 @@ async def test_a_turn_shortened_by_the_middlewares_budget_says_so(database):
     await store.close()
 
 
-async def test_a_view_that_stays_through_a_turn_says_so(database):
+async def test_a_view_that_stays_through_a_turn_says_so(database: Any) -> None:
     """Over the budget the middleware keeps the view before the turn, where the store would leave out more."""
     store = ConversationStore(database, policy=HistoryPolicy(max_tokens=4_000))
     await store.setup()

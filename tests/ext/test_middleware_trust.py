@@ -87,7 +87,7 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_a_forged_approval_is_neither_logged_nor_shown(
     store: ConversationStore, scope: dict[str, str], attack: list[Any], history: int, saves: bool
-):
+) -> None:
     """Without any option; with checkpoints of earlier runs the caller has to choose, and nothing is written."""
     saver = InMemorySaver() if saves else None
     for turn in range(history):
@@ -112,7 +112,9 @@ async def test_a_forged_approval_is_neither_logged_nor_shown(
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
-async def test_a_forged_answer_in_a_resent_history(store: ConversationStore, scope: dict[str, str], saves: bool):
+async def test_a_forged_answer_in_a_resent_history(
+    store: ConversationStore, scope: dict[str, str], saves: bool
+) -> None:
     """The log keeps its own answer, the model is shown that, and the new question is answered."""
     saver = InMemorySaver() if saves else None
     agent, _ = make_agent(store, [AIMessage("No refund.")], saver=saver)
@@ -133,7 +135,7 @@ async def test_a_forged_answer_in_a_resent_history(store: ConversationStore, sco
 @pytest.mark.parametrize("kind", [AIMessage, SystemMessage, HumanMessage])
 async def test_a_mark_of_generated_messages_hides_nothing(
     store: ConversationStore, scope: dict[str, str], saves: bool, marks: dict[str, Any], kind: type[BaseMessage]
-):
+) -> None:
     """A client can mark a message as a summary or a note; the model is shown no message that the log does not have."""
     saver = InMemorySaver() if saves else None
     agent, _ = make_agent(store, [AIMessage("No.")], saver=saver)
@@ -151,7 +153,7 @@ async def test_a_mark_of_generated_messages_hides_nothing(
             assert "YES" not in log
 
 
-async def test_a_forged_answer_under_its_id_is_replaced(store: ConversationStore, scope: dict[str, str]):
+async def test_a_forged_answer_under_its_id_is_replaced(store: ConversationStore, scope: dict[str, str]) -> None:
     """A repeated question is answered by the log, whatever the client holds under the id of the answer."""
     agent, _ = make_agent(store, [AIMessage("No.", id="a1")])
     await send(agent, scope, HumanMessage("Pay.", id="q1"))
@@ -161,7 +163,7 @@ async def test_a_forged_answer_under_its_id_is_replaced(store: ConversationStore
     assert model.shown == []
 
 
-async def test_strict_refuses(store: ConversationStore, scope: dict[str, str]):
+async def test_strict_refuses(store: ConversationStore, scope: dict[str, str]) -> None:
     """The model is not asked, and nothing is written."""
     agent, model = make_agent(store, [AIMessage("No.")], strict=True)
     for attack in ATTACKS[:-1]:
@@ -172,7 +174,7 @@ async def test_strict_refuses(store: ConversationStore, scope: dict[str, str]):
     await send(agent, scope, ("user", "Pay."))
 
 
-async def test_ids_of_the_log_do_not_make_a_message_its_own(store: ConversationStore, scope: dict[str, str]):
+async def test_ids_of_the_log_do_not_make_a_message_its_own(store: ConversationStore, scope: dict[str, str]) -> None:
     """A client knows the ids that were streamed to it; other content under them reaches neither model nor log."""
     agent, _ = make_agent(store, [AIMessage("No.", id="a1")])
     await send(agent, scope, HumanMessage("Pay.", id="q1"))
@@ -186,7 +188,9 @@ async def test_ids_of_the_log_do_not_make_a_message_its_own(store: ConversationS
     assert [message.text for message in await log_of(store.conversation(**scope))] == log
 
 
-async def test_a_call_that_waits_in_a_checkpoint_cannot_be_replaced(store: ConversationStore, scope: dict[str, str]):
+async def test_a_call_that_waits_in_a_checkpoint_cannot_be_replaced(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """An input under the id of the waiting message replaces it in the state; it is known not to be the model's."""
     review = HumanInTheLoopMiddleware({"approve_refund": True})
     for options in ({}, {"accept": "human"}):
@@ -214,7 +218,7 @@ async def test_a_call_that_waits_in_a_checkpoint_cannot_be_replaced(store: Conve
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_results_of_the_client_s_tools_continue_the_turn(
     store: ConversationStore, scope: dict[str, str], echo: bool, saves: bool
-):
+) -> None:
     """The run ended with an open call; the client resends with its result, and the model goes on."""
     chat, saver = store.conversation(**scope), InMemorySaver() if saves else None
     await chat.append([HumanMessage("When?"), calls("pick_date", "approve_refund", ids=["c1", "c2"])])
@@ -233,7 +237,7 @@ async def test_results_of_the_client_s_tools_continue_the_turn(
     assert len(model.shown) == 1
 
 
-async def test_what_another_node_adds_is_chosen_by_the_caller(store: ConversationStore, scope: dict[str, str]):
+async def test_what_another_node_adds_is_chosen_by_the_caller(store: ConversationStore, scope: dict[str, str]) -> None:
     """Within a graph the middleware cannot see who made a message; human messages need no choice."""
 
     def route(state: Any) -> Any:
@@ -257,7 +261,7 @@ async def test_what_another_node_adds_is_chosen_by_the_caller(store: Conversatio
 
 async def test_in_a_graph_other_content_under_an_id_of_the_log_is_refused(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """The agent takes over a turn of the graph; its messages have to be those of the log."""
     await store.conversation(**scope).append([HumanMessage("Pay.", id="q1"), AIMessage("No.", id="a1")])
     agent, model = make_agent(store, [AIMessage("So be it.")])
@@ -269,7 +273,9 @@ async def test_in_a_graph_other_content_under_an_id_of_the_log_is_refused(
     assert model.shown == []
 
 
-async def test_a_system_message_is_the_application_s_if_it_says_so(store: ConversationStore, scope: dict[str, str]):
+async def test_a_system_message_is_the_application_s_if_it_says_so(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """`accept="all"` is today's rule for inputs that the application makes."""
     agent, _ = make_agent(store, [AIMessage("Fine.")], accept="all")
     await send(agent, scope, SystemMessage("Be kind."), HumanMessage("2+2?"), AIMessage("4"), HumanMessage("3+3?"))
@@ -280,7 +286,7 @@ async def test_a_system_message_is_the_application_s_if_it_says_so(store: Conver
 @pytest.mark.parametrize(
     "wrong", [{"accept": "ai"}, {"client_tools": "x"}, {"strict": 1}, {"accept": "all", "strict": True}]
 )
-def test_nonsense_is_refused(store: ConversationStore, wrong: dict[str, Any]):
+def test_nonsense_is_refused(store: ConversationStore, wrong: dict[str, Any]) -> None:
     """When the middleware is made."""
     with pytest.raises(InvalidInputError):
         ConversationMiddleware(store, **wrong)

@@ -59,12 +59,12 @@ def store() -> ConversationStore:
         pytest.param(ADA, CONFIG, id="both say the same"),
     ],
 )
-def test_each_key_is_found_where_the_application_put_it(store, context, config):
+def test_each_key_is_found_where_the_application_put_it(store: ConversationStore, context: Any, config: Any) -> None:
     """In a context of any kind, in the configuration, or one key here and one there."""
     assert scope_of(store, context=context, config=config) == ADA
 
 
-def test_what_is_chosen_counts_and_the_rest_is_looked_up(store):
+def test_what_is_chosen_counts_and_the_rest_is_looked_up(store: ConversationStore) -> None:
     """Fixed values and values of a function go before what the run says, also where that contradicts itself."""
     said: dict[str, Any] = {"context": {"user_id": "eve", "tenant": "ada"}, "config": CONFIG}
     assert scope_of(store, chosen={"user_id": "ada"}, **said) == ADA
@@ -73,7 +73,7 @@ def test_what_is_chosen_counts_and_the_rest_is_looked_up(store):
     assert scope_of(store, chosen=lambda _: ADA, **two) == ADA
 
 
-def test_a_function_sees_context_and_configuration(store):
+def test_a_function_sees_context_and_configuration(store: ConversationStore) -> None:
     """Both are there, empty ones too."""
     seen: list[Run] = []
 
@@ -87,13 +87,13 @@ def test_a_function_sees_context_and_configuration(store):
 
 
 @pytest.mark.parametrize("context", [None, {}, {"user_id": None}, DataContext(user_id=None), "ada", ["user_id"]])
-def test_a_missing_key_is_named(store, context):
+def test_a_missing_key_is_named(store: ConversationStore, context: Any) -> None:
     """With the places where it may be passed."""
     with pytest.raises(InvalidScopeError, match=r"lacks user_id: pass it in the run's context or in config"):
         scope_of(store, context=context, config=CONFIG)
 
 
-def test_all_missing_keys_are_named(store):
+def test_all_missing_keys_are_named(store: ConversationStore) -> None:
     """At once."""
     with pytest.raises(InvalidScopeError, match="lacks user_id, thread_id:"):
         scope_of(store)
@@ -101,7 +101,9 @@ def test_all_missing_keys_are_named(store):
 
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", 7, True, "a" * 513, "\ud800", b"ada", ["ada"]])
 @pytest.mark.parametrize("place", ["context", "configuration", "chosen", "function", "both"])
-def test_a_value_that_can_not_be_one_is_refused_wherever_it_comes_from(store, value, place):
+def test_a_value_that_can_not_be_one_is_refused_wherever_it_comes_from(
+    store: ConversationStore, value: Any, place: str
+) -> None:
     """Nothing but a plain, non-empty str of bounded size reaches a query."""
     scope = {**ADA, "user_id": value}
     said: dict[str, Any] = {
@@ -115,13 +117,13 @@ def test_a_value_that_can_not_be_one_is_refused_wherever_it_comes_from(store, va
         scope_of(store, **said)
 
 
-def test_none_from_a_function_is_no_permission_to_look_elsewhere(store):
+def test_none_from_a_function_is_no_permission_to_look_elsewhere(store: ConversationStore) -> None:
     """A function that found nobody must not fall back to what the run says."""
     with pytest.raises(InvalidScopeError, match="user_id must be a plain str, not NoneType"):
         scope_of(store, chosen=lambda _: {"user_id": None}, context=ADA)
 
 
-def test_two_different_values_are_refused_without_telling_them(store):
+def test_two_different_values_are_refused_without_telling_them(store: ConversationStore) -> None:
     """One of them is somebody else's, and nobody knows which."""
     with pytest.raises(InvalidScopeError, match="user_id has different values in the run's context") as caught:
         scope_of(store, context=ADA, config={"configurable": {"user_id": "eve-the-other"}})
@@ -129,13 +131,13 @@ def test_two_different_values_are_refused_without_telling_them(store):
 
 
 @pytest.mark.parametrize("given", [None, "ada", ("user_id", "ada"), 7])
-def test_a_function_that_returns_no_mapping_is_named_in_the_error(store, given):
+def test_a_function_that_returns_no_mapping_is_named_in_the_error(store: ConversationStore, given: Any) -> None:
     """By a typed error, None included."""
     with pytest.raises(InvalidScopeError, match="must return a mapping of scope values, not"):
         scope_of(store, chosen=lambda _: given, context=ADA)
 
 
-def test_an_async_function_is_refused(store):
+def test_an_async_function_is_refused(store: ConversationStore) -> None:
     """And its coroutine is not left to complain."""
 
     async def choose(_run: Run) -> dict[str, str]:
@@ -145,19 +147,19 @@ def test_an_async_function_is_refused(store):
         scope_of(store, chosen=choose)  # type: ignore[arg-type]
 
 
-def test_unknown_keys_are_refused(store):
+def test_unknown_keys_are_refused(store: ConversationStore) -> None:
     """A choice of a key that the store does not have is a mistake."""
     with pytest.raises(InvalidScopeError, match="'tenant' is not in this store's scope"):
         scope_of(store, chosen=lambda _: {**ADA, "tenant": "x"})
 
 
-def test_an_error_of_the_function_passes_through(store):
+def test_an_error_of_the_function_passes_through(store: ConversationStore) -> None:
     """It belongs to the application and names its line."""
     with pytest.raises(KeyError, match="nobody"):
         scope_of(store, chosen=lambda run: run.context["nobody"], context={})
 
 
-def test_a_choice_is_checked_when_it_is_made(store):
+def test_a_choice_is_checked_when_it_is_made(store: ConversationStore) -> None:
     """Invalid choices are refused by constructors; a mapping is copied."""
     fixed = {"user_id": "ada"}
     checked = check_choice(store, fixed)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import AsyncMongoClient
+from fixture_types import Client
 
 from convstore import ConversationStore
 
@@ -36,7 +36,7 @@ async def test_a_crowd_leaves_no_hole_and_loses_nothing(
     store: ConversationStore,
     server_uri: str,
     database_name: str,
-    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    pymongo_client: Client,
 ) -> None:
     """8 processes of 4 tasks for 10 s: in order, whole, once; replays and cancelled appends included."""
     thread, until = uuid.uuid4().hex, SECONDS

@@ -1,6 +1,6 @@
 """Acknowledged writes hold under every fault on a real replica set, and the checker finds violations.
 
-``CONVSTORE_FAULT_ROUNDS=10`` does each ten times; ``python tests/faults.py --minutes 10`` prints a table.
+``CONVSTORE_FAULT_ROUNDS=10`` does each ten times; ``python tests/support/faults.py --minutes 10`` prints a table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bson import ObjectId
 from fault_checker import Findings, check_round
 from fault_client import USER, Marks, Summarizer, make_turn
 from faults import FAULTS, Field, table
-from pymongo import AsyncMongoClient
+from fixture_types import Client
 
 from convstore import ConversationStore
 
@@ -74,7 +74,7 @@ class Forged:
 
 
 @pytest.fixture
-async def forged(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Forged:
+async def forged(pymongo_client: Client, database_name: str) -> Forged:
     """Three turns, of which each has a result at least, and everything a reader may have seen."""
     round_ = Forged(pymongo_client[database_name])
     await round_.store.setup()

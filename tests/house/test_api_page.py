@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
-from pymongo import AsyncMongoClient
 
 import convstore
 from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, types
@@ -111,13 +111,13 @@ def tree(base: type[ConvstoreError] = ConvstoreError) -> Iterator[type[Convstore
             yield from tree(child)
 
 
-def test_every_exported_name_is_documented():
+def test_every_exported_name_is_documented() -> None:
     """Every export of ``convstore`` is on the page in code."""
     documented = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
     assert set(convstore.__all__) - documented == set()
 
 
-def test_every_name_of_the_other_modules_is_documented():
+def test_every_name_of_the_other_modules_is_documented() -> None:
     """The table lists all that they export, errors apart, and nothing else."""
     of_module: dict[ModuleType, list[str]] = {}
     for module, one in names():
@@ -128,7 +128,7 @@ def test_every_name_of_the_other_modules_is_documented():
         assert sorted(listed) == sorted(set(module.__all__) - is_error), module.__name__
 
 
-def test_every_method_is_described_as_it_is():
+def test_every_method_is_described_as_it_is() -> None:
     """Store and conversation have the listed methods and attributes, with these signatures, and no others."""
     listed = {(OWNERS[one.owner], one.name): one for one, _ in methods()}
     for (owner, name), one in listed.items():
@@ -140,7 +140,7 @@ def test_every_method_is_described_as_it_is():
     assert {key for key, one in listed.items() if one.arguments is None} == attributes
 
 
-def test_every_function_is_described_as_it_is():
+def test_every_function_is_described_as_it_is() -> None:
     """A tool, an integration or a summarizer that is listed with arguments has just these."""
     called = [(module, one) for module, one in names() if one.arguments is not None]
     assert called
@@ -148,21 +148,21 @@ def test_every_function_is_described_as_it_is():
         one.check(getattr(module, one.name))
 
 
-def test_the_arguments_of_a_store_are_documented():
+def test_the_arguments_of_a_store_are_documented() -> None:
     """Each with its default, in order."""
     first, *others = ["=".join(codes(name) + codes(default)) for name, default, _ in rows("argument")]
     Documented("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
 
 
 @pytest.mark.parametrize("options", [HistoryPolicy, CompactionRule])
-def test_every_option_is_documented(options):
+def test_every_option_is_documented(options: Any) -> None:
     """Each field of policy and rule with its default, in order."""
     listed = [(*codes(name), *codes(default)) for name, default, _ in rows(f"`{options.__name__}`")]
     values = [(name, eval(default)) for name, default in listed]  # noqa: S307 - our own page
     assert values == [(one.name, one.default) for one in fields(options)]
 
 
-def test_every_field_of_every_value_is_documented():
+def test_every_field_of_every_value_is_documented() -> None:
     """Of all models in `convstore.types`, in order and with types; what is computed from other fields, too."""
     listed: dict[str, list[tuple[str, ...]]] = {}
     current: list[tuple[str, ...]] = []
@@ -183,7 +183,7 @@ def types_of(model: type[BaseModel]) -> dict[str, str]:
     return {name: type_.replace('"', "'") for name, type_ in types.items() if name not in hidden}
 
 
-def test_every_error_is_documented():
+def test_every_error_is_documented() -> None:
     """With its bases and attributes, and no other."""
     listed = {}
     for error, bases, *_ in rows("error"):
@@ -195,15 +195,13 @@ def test_every_error_is_documented():
     }
 
 
-def test_what_a_call_raises_exists():
+def test_what_a_call_raises_exists() -> None:
     """The errors of a row are errors of the package; a row may lead to those of another."""
     raised = {code for one, (_, _, errors) in methods() for code in codes(errors)}
     assert raised - {"append"} <= {error.__name__ for error in tree()}
 
 
-async def test_the_commands_are_counted(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, commands: Commands
-) -> None:
+async def test_the_commands_are_counted(client: Client, database_name: str, commands: Commands) -> None:
     """A call with a number takes so many when warm; with a ``+`` too, as nothing here makes it take more."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
     database = client[database_name]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from canary import LOGIN, PASSWORD, USER, Canary, with_login
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
 CONFTEST = """
 from canary import Canary
 
@@ -55,7 +55,7 @@ def run(folder: Path, sample: str, *options: str) -> tuple[int, str]:
     """Run pytest on a sample in a process of its own; return its exit code and all that it prints."""
     (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (folder / "test_sample.py").write_text(sample, encoding="utf-8")
-    own = {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "PYTHONIOENCODING": "utf-8"}
+    own = {"PYTHONPATH": f"{SUPPORT}{os.pathsep}{SUPPORT.parents[1]}", "PYTHONIOENCODING": "utf-8"}
     ended = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-rA", *options],
         cwd=folder,
@@ -68,7 +68,7 @@ def run(folder: Path, sample: str, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=pytest.mark.slow)], ids=str)
-def test_every_way_to_show_the_password_fails(tmp_path: Path, options: tuple[str, ...]):
+def test_every_way_to_show_the_password_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Prints, logs, errors, expected errors and comparisons; the report does not repeat the password."""
     code, said = run(tmp_path, SAMPLE, *options)
     assert code == pytest.ExitCode.TESTS_FAILED, said
@@ -87,19 +87,19 @@ def test_every_way_to_show_the_password_fails(tmp_path: Path, options: tuple[str
     ],
     ids=["name", "warning"],
 )
-def test_names_and_warnings_fail_the_run(tmp_path: Path, sample: str):
+def test_names_and_warnings_fail_the_run(tmp_path: Path, sample: str) -> None:
     """Parameters become a part of a test's name; warnings are printed at the end of a run."""
     code, _ = run(tmp_path, sample)
     assert code == pytest.ExitCode.TESTS_FAILED
 
 
-def test_the_login_is_added_to_any_address():
+def test_the_login_is_added_to_any_address() -> None:
     """Hosts, database and options stay as they are."""
     assert with_login("mongodb://a:1,b:2/app?w=1") == f"mongodb://{LOGIN}@a:1,b:2/app?w=1&authSource=admin"
     assert with_login("mongodb://a:1/") == f"mongodb://{LOGIN}@a:1/?authSource=admin"
 
 
-def test_the_password_of_a_given_server_is_looked_for(monkeypatch: pytest.MonkeyPatch):
+def test_the_password_of_a_given_server_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoded and decoded, unless it is so short that it may be a common word."""
     monkeypatch.setenv("CONVSTORE_TEST_URI", "mongodb://ada:long%40enough@db/app")
     assert Canary().secrets == {PASSWORD, "long%40enough", "long@enough"}
@@ -107,7 +107,7 @@ def test_the_password_of_a_given_server_is_looked_for(monkeypatch: pytest.Monkey
     assert Canary().secrets == {PASSWORD}
 
 
-async def test_the_server_of_the_tests_has_a_password(server_uri: str, pymongo_client: Any):
+async def test_the_server_of_the_tests_has_a_password(server_uri: str, pymongo_client: Any) -> None:
     """Clients of the tests are signed in as the canary, unless a server was given."""
     if "CONVSTORE_TEST_URI" not in os.environ:
         assert f"{LOGIN}@" in server_uri

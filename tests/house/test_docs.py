@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("program", "output"), PROGRAMS)
-def test_programs_print_what_is_said(program, output):
+def test_programs_print_what_is_said(program: Any, output: Any) -> None:
     """Each alone, nothing carried over from the one before; its output is printed below it."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -34,21 +35,21 @@ def test_programs_print_what_is_said(program, output):
     assert [("text", printed.getvalue())] == output
 
 
-def test_links_lead_somewhere():
+def test_links_lead_somewhere() -> None:
     """Every link to a file of the project finds it."""
     for name, text in PAGES.items():
         links = re.findall(r"\]\(([^)#]+)\)", text)
         assert [(name, link) for link in links if "://" not in link and not (DOCS / link).exists()] == []
 
 
-def test_the_names_of_summaries_are_ours():
+def test_the_names_of_summaries_are_ours() -> None:
     """Classes and functions that the page names can be imported."""
     named = set(re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", PAGES["summaries.md"])) - {"SummaryError"}
     assert {"RunningSummary", "SummarizationNode", "asummarize_messages"} <= named <= set(summarization.__all__)
     assert {"SummaryError", "InvalidInputError", "ConvstoreError"} <= set(exceptions.__all__)
 
 
-def test_the_arguments_of_the_tool_are_those_documented():
+def test_the_arguments_of_the_tool_are_those_documented() -> None:
     """The page has a row for each argument of the tool, and for each key that sources are looked for under."""
     rows = re.findall(r"^\| `(\w+)` \|", PAGES["read-back.md"], re.MULTILINE)
     assert rows == list(retrieval.RetrieveArguments.model_json_schema()["properties"])

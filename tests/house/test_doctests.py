@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,6 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_are_true(name):
+def test_examples_in_docstrings_are_true(name: Any) -> None:
     """Of every module, those of private functions too."""
     assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -138,12 +138,12 @@ def internal(path: Path) -> set[str]:
     }
 
 
-def test_every_module_has_a_floor():
+def test_every_module_has_a_floor() -> None:
     """A new room is put into the table before it is merged, and the table names no room that was removed."""
     assert {room_of(module) for module in module_paths()} == set(FLOOR_OF)
 
 
-def test_a_room_never_imports_a_higher_floor():
+def test_a_room_never_imports_a_higher_floor() -> None:
     """Imports go down or stay on their floor, those for a type checker alone included."""
     found = {
         (module, target)
@@ -154,7 +154,7 @@ def test_a_room_never_imports_a_higher_floor():
     assert found == set()
 
 
-def test_a_use_case_imports_no_other_one():
+def test_a_use_case_imports_no_other_one() -> None:
     """The rooms of floor 4 do not know each other."""
     found = {
         (module, target)
@@ -165,7 +165,7 @@ def test_a_use_case_imports_no_other_one():
     assert found == set()
 
 
-def test_the_edges_import_the_public_side():
+def test_the_edges_import_the_public_side() -> None:
     """Frameworks, transfer and the command line call the public API."""
     found = {
         (module, target)
@@ -176,18 +176,18 @@ def test_the_edges_import_the_public_side():
     assert found == set()
 
 
-def test_the_conversation_does_not_know_the_store():
+def test_the_conversation_does_not_know_the_store() -> None:
     """It is given a `ServiceHost`."""
     assert "store" not in map(room_of, internal(module_paths()["conversation"]))
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_in_a_circle() -> None:
     """Inside a room too there is an order, for a type checker as well."""
     graph = {module: internal(path) - {module} for module, path in module_paths().items()}
     graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_no_rooms_import_each_other_in_a_circle():
+def test_no_rooms_import_each_other_in_a_circle() -> None:
     """A room has one direction in which it is read."""
     graph: dict[str, set[str]] = {room: set() for room in FLOOR_OF if room}
     for module, path in module_paths().items():
@@ -196,14 +196,14 @@ def test_no_rooms_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_every_room_says_what_it_is_for():
+def test_every_room_says_what_it_is_for() -> None:
     """The docstring of a folder is a sentence, not a heading."""
     for module, path in module_paths().items():
         if path.name == "__init__.py":
             assert len((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split()) >= 8, module
 
 
-def test_other_packages_are_imported_where_they_belong():
+def test_other_packages_are_imported_where_they_belong() -> None:
     """The database driver in one room, an extra only where it is for; langchain also makes a model of its name."""
     found = {
         (module, line, name)
@@ -214,7 +214,7 @@ def test_other_packages_are_imported_where_they_belong():
     assert found == set()
 
 
-def test_no_import_is_hidden_from_these_tests():
+def test_no_import_is_hidden_from_these_tests() -> None:
     """Nothing of ours is imported by a text, which could go up."""
     found = {
         (module, name)
@@ -226,13 +226,13 @@ def test_no_import_is_hidden_from_these_tests():
     assert found == set()
 
 
-def test_the_table_of_packages_keeps_drivers_above_the_rules():
+def test_the_table_of_packages_keeps_drivers_above_the_rules() -> None:
     """No room below `mongo` may import a package that speaks to MongoDB; `devserver` starts one."""
     drivers = ALLOWED["bson"] | ALLOWED["pymongo"] | ALLOWED["motor"] | ALLOWED["mongomock_motor"]
     assert {room for room in drivers if FLOOR_OF[room] < MONGODB} == {"devserver"}
 
 
-def test_rules_and_shapes_neither_wait_nor_ask_the_time():
+def test_rules_and_shapes_neither_wait_nor_ask_the_time() -> None:
     """Floors 0 and 1 give the same for the same: no clock, no dice, and one module alone has coroutines.
 
     It asks models, several at once, and runs long rules in threads, which needs asyncio; nothing else that is impure.
@@ -253,7 +253,7 @@ def test_rules_and_shapes_neither_wait_nor_ask_the_time():
     assert (waits, clocks, impure) == ([], [], [])
 
 
-def test_only_a_few_modules_hold_operators():
+def test_only_a_few_modules_hold_operators() -> None:
     """A string that begins like ``$set`` occurs only where commands are made, so no other module can make one."""
     found = {
         (module, node.lineno, node.value)
@@ -265,13 +265,13 @@ def test_only_a_few_modules_hold_operators():
     assert found == set()
 
 
-def test_a_module_can_be_read_at_one_sitting():
+def test_a_module_can_be_read_at_one_sitting() -> None:
     """No module has 450 lines."""
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in module_paths().items()}
     assert {module: number for module, number in lines.items() if number >= MAX_LINES} == {}
 
 
-def test_a_migration_sees_only_what_it_may_do():
+def test_a_migration_sees_only_what_it_may_do() -> None:
     """Migrations of all times depend on `convstore.mongo.migrator` alone, so the rest may change under them."""
     for path in (ROOT / "migrations").glob("*.py"):
         assert {found.target for found in imports_of(path)} <= {"__future__", "convstore.mongo.migrator"}

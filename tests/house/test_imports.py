@@ -31,25 +31,25 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines())
 
 
-def test_the_package_alone_loads_nothing():
+def test_the_package_alone_loads_nothing() -> None:
     """Its names are looked up when they are used."""
     loaded = loaded_by("import convstore")
     assert {name for name in loaded if name.startswith("convstore.")} == set()
     assert loaded.isdisjoint({"langchain_core", "pydantic", "pymongo"})
 
 
-def test_the_command_line_loads_no_store_before_a_command_needs_it():
+def test_the_command_line_loads_no_store_before_a_command_needs_it() -> None:
     """``convstore --help`` loads what prints it, and no database driver."""
     loaded = loaded_by("import convstore.cli.commands")
     assert loaded.isdisjoint({"convstore.store", "langchain_core", "pydantic", "pymongo", "rich.progress"})
 
 
-def test_the_names_of_summarization_can_be_loaded_first():
+def test_the_names_of_summarization_can_be_loaded_first() -> None:
     """Before any other module of the package; those that are looked up when they are used, too."""
     assert "convstore.summarization" in loaded_by("from convstore.summarization import *")
 
 
-def test_the_store_loads_none_of_langchains_slow_modules():
+def test_the_store_loads_none_of_langchains_slow_modules() -> None:
     """Tools and prompts bring LangChain's tracers and LangSmith's client, which take longer to load than the rest."""
     names = (
         "from convstore import *",

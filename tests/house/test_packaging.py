@@ -37,13 +37,13 @@ def build(kind: str, source: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
-def unpacked(wheel, tmp_path_factory) -> Path:
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as an installer unpacks it, far from the checkout."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
@@ -58,7 +58,7 @@ def names_in(wheel: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_every_module_and_migration(wheel):
+def test_the_wheel_holds_every_module_and_migration(wheel: Path) -> None:
     """And the file that tells type checkers to read the annotations."""
     sources = [*(ROOT / "convstore").rglob("*.py"), ROOT / "convstore" / "py.typed"]
     migrations = [f"convstore/_migrations/{path.name}" for path in (ROOT / "migrations").glob("[0-9]*.py")]
@@ -67,7 +67,7 @@ def test_the_wheel_holds_every_module_and_migration(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_nothing_else(wheel):
+def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     """No tests, no examples, no caches."""
     assert {name.partition("/")[0] for name in names_in(wheel)} == {
         "convstore",
@@ -77,7 +77,7 @@ def test_the_wheel_holds_nothing_else(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_says_what_it_needs(wheel):
+def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     """Its metadata are those of the project: version, Python, extras, licence, command."""
     folder = f"convstore-{__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
@@ -90,7 +90,7 @@ def test_the_wheel_says_what_it_needs(wheel):
 
 
 @pytest.mark.slow
-def test_a_wheel_made_from_the_sdist_is_the_same(wheel, tmp_path):
+def test_a_wheel_made_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
     """The source distribution has all that building and testing needs."""
     sdist = build("sdist", ROOT, tmp_path)
     with tarfile.open(sdist) as archive:
@@ -103,7 +103,7 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_lowest_versions_are_those_that_are_tried():
+def test_the_lowest_versions_are_those_that_are_tried() -> None:
     """The constraints with which .ci/run installs everything once have each bound of the package, and nothing else."""
     extras = PROJECT["optional-dependencies"]
     bounds = [
@@ -115,7 +115,7 @@ def test_the_lowest_versions_are_those_that_are_tried():
 
 
 @pytest.mark.slow
-def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
+def test_the_demo_runs_from_the_wheel(unpacked: Path, tmp_path: Path) -> None:
     """With its own migrations: the checkout is not looked at."""
     shown = run("-m", "convstore", "demo", folder=tmp_path, path=unpacked)
     assert "retrieve_previous_sources" in shown
@@ -129,7 +129,7 @@ def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
     assert Path(where.split()[1]).is_relative_to(unpacked)
 
 
-def test_the_core_needs_no_extra(tmp_path):
+def test_the_core_needs_no_extra(tmp_path: Path) -> None:
     """Importing the package imports none of the optional packages."""
     script = f"import sys, convstore, convstore.devserver; print(*set({EXTRAS}) & set(sys.modules))"
     assert run("-c", script, folder=tmp_path, path=ROOT).strip() == ""
@@ -145,7 +145,7 @@ def test_the_core_needs_no_extra(tmp_path):
         ),
     ],
 )
-def test_a_missing_extra_is_named(tmp_path, hidden, script, problem):
+def test_a_missing_extra_is_named(tmp_path: Path, hidden: Any, script: Any, problem: Any) -> None:
     """Without an extra the message says what to install."""
     prelude = f"import sys, asyncio, convstore\nsys.modules[{hidden!r}] = None\nsys.argv = ['convstore', 'demo']\n"
     code = f"{prelude}try:\n    {script}\nexcept (convstore.ConvstoreError, SystemExit) as error:\n    print(error)\n"

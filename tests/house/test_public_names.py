@@ -83,17 +83,17 @@ def named_by() -> dict[str, list[str]]:
     return {name: list(module.__all__) for name, module in modules().items() if hasattr(module, "__all__")}
 
 
-def test_all_is_sorted():
+def test_all_is_sorted() -> None:
     """``__all__`` of every module is in order."""
     assert {name: names for name, names in named_by().items() if names != sorted(names, key=order)} == {}
 
 
-def test_all_is_where_users_import_from():
+def test_all_is_where_users_import_from() -> None:
     """In any other module it would repeat which names have no underscore."""
     assert {name for name in named_by() if not name.startswith("convstore.testing")} == FOR_USERS
 
 
-def test_all_is_complete():
+def test_all_is_complete() -> None:
     """``__all__`` has every public name that a module defines; only packages and the two facades name others."""
     defined = {name: defined_in(modules()[name]) for name in named_by()}
     named = {name: set(names) for name, names in named_by().items()}
@@ -106,13 +106,13 @@ def test_all_is_complete():
     assert {name: others for name, others in taken.items() if others} == {}
 
 
-def test_the_package_has_what_is_typed_every_day():
+def test_the_package_has_what_is_typed_every_day() -> None:
     """All else is in a module whose name says what is there."""
     assert len(convstore.__all__) == 24
     assert {name for name in types.__all__ if hasattr(convstore, name)} < set(convstore.__all__)
 
 
-def test_the_package_shows_what_it_names():
+def test_the_package_shows_what_it_names() -> None:
     """``dir(convstore)`` has what ``__all__`` has, its modules and what they import apart."""
     shown = {name: getattr(convstore, name) for name in dir(convstore) if not name.startswith("_")}
     features = (ModuleType, __future__._Feature)
@@ -120,7 +120,7 @@ def test_the_package_shows_what_it_names():
     assert own == set(convstore.__all__)
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error():
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     """As in any module, with the package's own name."""
     with pytest.raises(AttributeError, match="module 'convstore' has no attribute 'nothing'"):
         _ = convstore.nothing
@@ -128,7 +128,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         _ = summarization.nothing
 
 
-def test_every_public_object_is_explained():
+def test_every_public_object_is_explained() -> None:
     """Functions and classes have a docstring, and so have the public methods and properties of classes."""
     names = {name: {*named_by().get(name, ()), *defined_in(module)} for name, module in modules().items()}
     public = [(modules()[name], one, getattr(modules()[name], one)) for name in names for one in names[name]]
@@ -142,19 +142,19 @@ def test_every_public_object_is_explained():
     assert missing == []
 
 
-def test_every_module_says_what_it_is_for():
+def test_every_module_says_what_it_is_for() -> None:
     """Its docstring opens with a sentence."""
     assert [name for name, module in modules().items() if not re.match(r"[^.]{10,}[.:]", module.__doc__ or "")] == []
 
 
-def test_every_error_is_drawn():
+def test_every_error_is_drawn() -> None:
     """The tree in the docstring of `convstore.exceptions` is the tree of its classes, and `convstore` has six."""
     bases = {name: getattr(exceptions, name).__bases__[0].__name__ for name in exceptions.__all__}
     assert drawn_tree(str(exceptions.__doc__)) == {**bases, "ConvstoreError": None}
     assert len({name for name in convstore.__all__ if name in exceptions.__all__}) == 6
 
 
-def test_builtin_bases_are_drawn():
+def test_builtin_bases_are_drawn() -> None:
     """The tree names the built-in base of an error."""
     drawn = dict(re.findall(r"(\w+Error) \((\w+)\)", str(exceptions.__doc__)))
     bases = {name: getattr(exceptions, name).__bases__[1:] for name in exceptions.__all__}

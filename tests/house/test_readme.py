@@ -8,9 +8,10 @@ import re
 import textwrap
 import tomllib
 import uuid
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -78,7 +79,7 @@ def rows_below(heading: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def mongodb_uri(server_uri, database_name):
+def mongodb_uri(server_uri: str, database_name: str) -> Iterator[Any]:
     """The address that blocks read from MONGODB_URI; its database is dropped."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     yield urlsplit(server_uri)._replace(path=f"/{name}").geturl()
@@ -87,12 +88,12 @@ def mongodb_uri(server_uri, database_name):
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")
-def test_every_python_block_runs(block, mongodb_uri, tmp_path):
+def test_every_python_block_runs(block: Any, mongodb_uri: Any, tmp_path: Path) -> None:
     """As a program of its own, with an address in MONGODB_URI; none is left out."""
     assert run(script_of(block), tmp_path, MONGODB_URI=mongodb_uri)
 
 
-def test_the_first_block_prints_what_it_is_said_to(tmp_path):
+def test_the_first_block_prints_what_it_is_said_to(tmp_path: Path) -> None:
     """The output under it is its output, an ellipsis standing for what is left out."""
     documented = BLOCKS[BLOCKS.index(PYTHON[0]) + 1]
     printed = run(script_of(PYTHON[0]), tmp_path)
@@ -100,7 +101,7 @@ def test_the_first_block_prints_what_it_is_said_to(tmp_path):
     assert doctest.OutputChecker().check_output(documented.text, printed, doctest.ELLIPSIS), printed
 
 
-def test_the_first_screen_shows_it_working():
+def test_the_first_screen_shows_it_working() -> None:
     """The one sentence, and a program of fewer than 25 lines, before anything else."""
     opening = README.partition("```")[0].lower()
     assert "the log is complete and immutable; the view is small, valid and stable; " in opening
@@ -109,14 +110,14 @@ def test_the_first_screen_shows_it_working():
     assert SHELL[1].line < FIRST_SCREEN + 10
 
 
-def test_no_block_is_left_out():
+def test_no_block_is_left_out() -> None:
     """Python code is in python blocks, so that all of it is run."""
     assert {block.language for block in BLOCKS} == {"python", "sh", "text"}
     for block in PYTHON:
         ast.parse(script_of(block))
 
 
-def test_two_commands_are_enough():
+def test_two_commands_are_enough() -> None:
     """One runs the demo and one the tests, each from an empty folder with Python alone."""
     demo, tests = (block.text.strip() for block in SHELL)
     start = "python3.11 -m venv .venv && .venv/bin/pip install -q -e "
@@ -124,7 +125,7 @@ def test_two_commands_are_enough():
     assert tests == f"{start}'.[test]' && .venv/bin/pytest"
 
 
-def test_the_checks_before_a_merge_run_the_same_command():
+def test_the_checks_before_a_merge_run_the_same_command() -> None:
     """`.ci/run` takes the command from here, and finds exactly one."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     [pattern] = re.findall(r"grep -E '(.+)' README\.md", script)
@@ -133,7 +134,7 @@ def test_the_checks_before_a_merge_run_the_same_command():
     assert "`.venv/bin/pytest -m slow`" in README
 
 
-def test_the_policy_table_is_the_policy():
+def test_the_policy_table_is_the_policy() -> None:
     """Every field with its default, in order."""
     documented = [
         (name.strip("`"), ast.literal_eval(default.strip("`"))) for name, default, _ in rows_below("policy")[:5]
@@ -143,27 +144,27 @@ def test_the_policy_table_is_the_policy():
     assert names == [field.name for field in fields(HistoryPolicy)]
 
 
-def test_the_extras_are_those_of_the_project():
+def test_the_extras_are_those_of_the_project() -> None:
     """Each extra that can be installed is listed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     documented = {name.strip("`") for row in rows_below("extra") for name in row[0].split(", ")}
     assert documented == set(project["optional-dependencies"])
 
 
-def test_the_commands_are_those_of_the_command_line():
+def test_the_commands_are_those_of_the_command_line() -> None:
     """Each command of ``convstore`` is listed, and no other."""
     documented = {row[0].split()[1].strip("`") for row in rows_below("command")}
     assert documented == {command.name for command in app.registered_commands}
 
 
-def test_every_method_is_named():
+def test_every_method_is_named() -> None:
     """Every method of store and conversation is on the page."""
     methods = {name for class_ in (Conversation, ConversationStore) for name in dir(class_) if name[0] != "_"}
     inner = {"codec", "services", "run_sync"}
     assert {name for name in methods - inner if not re.search(rf"\b{name}\b", README)} == set()
 
 
-def test_what_is_said_to_be_missing_is_missing():
+def test_what_is_said_to_be_missing_is_missing() -> None:
     """A feature that comes leaves the list."""
     missing = section("Not in this version")
     assert missing
@@ -172,7 +173,7 @@ def test_what_is_said_to_be_missing_is_missing():
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/how-it-works.md"])
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(page: str) -> None:
     """Every link to a file of the project finds it."""
     path = ROOT / page
     links = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))

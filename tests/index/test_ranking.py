@@ -35,7 +35,7 @@ def part_of(texts: list[str], first: int = 1) -> IndexBuilder:
 
 @given(st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join), st.integers(0, 12))
 @examples(200)
-def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int):
+def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int) -> None:
     """Scores and order are those of one part, exactly."""
     cut = min(cut, len(texts))
     groups = query_groups(query)
@@ -47,7 +47,7 @@ def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int)
 
 @given(st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join))
 @examples(100)
-def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], query: str):
+def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], query: str) -> None:
     """A scan keeps only what the query asks for."""
     groups = query_groups(query)
     lean = IndexBuilder(WantedTerms(groups))
@@ -60,28 +60,28 @@ def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], q
     assert results[0] == results[1]
 
 
-def test_the_rarer_word_wins():
+def test_the_rarer_word_wins() -> None:
     """A message with the rare word comes before those with the common one; equal ones by ordinal."""
     part = part_of(["orca", "seal seal", "seal", "orca", "seal", *["orca"] * 6, "orca narwhal"])
     found = ranked([part], query_groups("seal narwhal"), is_allowed=lambda *_: True, limit=3)
     assert [one.message.ordinal for one in found] == [12, 2, 3]
 
 
-def test_an_answer_counts_the_words_of_its_question():
+def test_an_answer_counts_the_words_of_its_question() -> None:
     """Of two equal messages the one beside the other words of the query comes first; both contain a word."""
     part = part_of(["it is narwhal", *["seal"] * 5, "which orca", "it is narwhal", *["seal"] * 5])
     found = ranked([part], query_groups("orca narwhal"), is_allowed=lambda *_: True, limit=9)
     assert [one.message.ordinal for one in found] == [7, 8, 1]
 
 
-def test_question_words_count_less_than_others():
+def test_question_words_count_less_than_others() -> None:
     """A message with the word that is asked for comes before one that asks in the same way."""
     part = part_of(["when did they say so", *["seal"] * 9, "an orca"])
     found = ranked([part], query_groups("when did they see the orca"), is_allowed=lambda *_: True, limit=20)
     assert [one.message.ordinal for one in found] == [11, 1]
 
 
-def test_what_follows_the_same_question_comes_before_other_matches():
+def test_what_follows_the_same_question_comes_before_other_matches() -> None:
     """The answer that was given to it shares one word with the query, another message two."""
     question = "where did the orca leave her calf"
     texts = ["seal", "seal", "seal", question, "an orca", "seal", "seal", "seal", "seal", "seal", "seal"]

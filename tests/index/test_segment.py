@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -78,7 +79,7 @@ def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
 
 @given(MESSAGES)
 @examples(150)
-def test_a_segment_is_its_part(messages):
+def test_a_segment_is_its_part(messages: Any) -> None:
     """Messages, windows and terms come back."""
     part = part_of(messages, in_entry=3)
     assert contents(Segment(finish(sections_of(part)))) == contents(part)
@@ -87,7 +88,7 @@ def test_a_segment_is_its_part(messages):
 @given(MESSAGES, st.integers(0, 8), st.integers(0, 8))
 @example([("tool", True, [Text("orca", start=-1, source_id=1, place=_place(0, 9))])] * 3, 1, 2)
 @examples(100)
-def test_merged_segments_are_one(messages, first_cut, second_cut):
+def test_merged_segments_are_one(messages: Any, first_cut: Any, second_cut: Any) -> None:
     """However a log was sealed, merging gives the segment of the whole."""
     one, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
     pieces = [part_of(messages[:one]), part_of(messages[one:two], one + 1), part_of(messages[two:], two + 1)]
@@ -97,7 +98,7 @@ def test_merged_segments_are_one(messages, first_cut, second_cut):
 
 @given(MESSAGES, st.sampled_from(["orca the", "猫", "猫が", "user id", "title", "orcas"]), st.booleans())
 @examples(150)
-def test_segments_rank_like_parts(messages, query, by_source):
+def test_segments_rank_like_parts(messages: Any, query: Any, by_source: Any) -> None:
     """The same hits, scores and windows; with the words of the query alone, too."""
     part, groups = part_of(messages), query_groups(query)
     segment = Segment(finish(sections_of(part)))
@@ -109,14 +110,14 @@ def test_segments_rank_like_parts(messages, query, by_source):
     assert plain[0] == plain[1] == plain[2]
 
 
-def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else():
+def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else() -> None:
     """The content of a result that repeats its sources does not count their words twice."""
     part = part_of([("tool", False, [Text("orca pod", source_id=1), Text("orca pod seals", is_rest=True)])])
     assert list(part.lengths) == [2, 1]
 
 
 @pytest.mark.parametrize("escape", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
-def test_a_copy_in_a_rest_is_not_split_again(escape, monkeypatch):
+def test_a_copy_in_a_rest_is_not_split_again(escape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the tool's own text repeats a source: as it is, or in JSON."""
     source = 'Orcas "hunt"\ntogether in groups, they say in Zürich. ' * 3
     split = list[str]()
@@ -129,7 +130,7 @@ def test_a_copy_in_a_rest_is_not_split_again(escape, monkeypatch):
 
 
 @pytest.mark.parametrize("section", ["terms", "postings", "windows", "messages"])
-def test_a_damaged_section_is_an_error(section):
+def test_a_damaged_section_is_an_error(section: str) -> None:
     """A checksum is in each section."""
     sections = finish(sections_of(part_of([("human", False, [Text("orca")])])))
     damaged = sections[section][:-1] + bytes([sections[section][-1] ^ 1])
@@ -137,7 +138,7 @@ def test_a_damaged_section_is_an_error(section):
         contents(Segment({**sections, section: damaged}))
 
 
-def test_the_largest_segment_of_any_texts_fits_into_a_document():
+def test_the_largest_segment_of_any_texts_fits_into_a_document() -> None:
     """Random pairs of rare characters take the most space; the share of each grows a little less than the text."""
     dice = random.Random(1)
     text = "".join(chr(dice.randrange(0x20000, 0x40000 - 2)) for _ in range(50_000))
@@ -145,14 +146,14 @@ def test_the_largest_segment_of_any_texts_fits_into_a_document():
     assert MAX_CHARACTERS / len(text) * sum(map(len, finish(sections_of(part)).values())) < 16 * 2**20
 
 
-def test_the_longest_texts_of_an_append_are_cut():
+def test_the_longest_texts_of_an_append_are_cut() -> None:
     """To one length, and only as far as needed."""
     texts = [[Text("a" * 1_500_000), Text("b")], [], [Text("c" * 900_000), Text("d" * 400_000)]]
     assert [[len(text.text) for text in some] for some in cut_to_fit(texts)] == [[799_999, 1], [], [799_999, 400_000]]
     assert cut_to_fit(texts[2:]) == texts[2:]
 
 
-def test_a_frame_is_decompressed_up_to_its_maximum():
+def test_a_frame_is_decompressed_up_to_its_maximum() -> None:
     """One byte more is refused, so that damage cannot make a search take all memory."""
     frame = compress_bytes(b"x" * 11)
     assert decompress_bytes(frame, maximum=11) == b"x" * 11

@@ -42,7 +42,7 @@ TEXT = st.text(
         ("ISTANBUL İstanbul", "istanbul"),
     ],
 )
-def test_a_query_meets_a_text_in_another_form(text: str, query: str):
+def test_a_query_meets_a_text_in_another_form(text: str, query: str) -> None:
     """Every word of the query has a term of the text among its alternatives."""
     found = set(terms(text, language_of(text)))
     assert all(found.intersection(group) for group in query_groups(query))
@@ -50,7 +50,7 @@ def test_a_query_meets_a_text_in_another_form(text: str, query: str):
 
 @given(TEXT)
 @examples(300)
-def test_a_text_meets_itself(text: str):
+def test_a_text_meets_itself(text: str) -> None:
     """A query of a text's own words finds each of its terms, whichever language is detected."""
     for language in ("", language_of(text), "english", "german", "russian"):
         groups = query_groups(text)
@@ -59,7 +59,7 @@ def test_a_text_meets_itself(text: str):
 
 @given(TEXT)
 @examples(200)
-def test_composed_and_decomposed_texts_have_the_same_terms(text: str):
+def test_composed_and_decomposed_texts_have_the_same_terms(text: str) -> None:
     """A file system's accents are the keyboard's."""
     letters = "".join(sign for sign in text if ord(sign) < 0x250)
     assert terms(unicodedata.normalize("NFD", letters)) == terms(unicodedata.normalize("NFC", letters))
@@ -67,7 +67,7 @@ def test_composed_and_decomposed_texts_have_the_same_terms(text: str):
 
 @given(st.text(max_size=30).map(lambda text: text * 150))
 @examples(100)
-def test_windows_cover_a_text(text: str):
+def test_windows_cover_a_text(text: str) -> None:
     """One after the other, without gaps, none longer than about a thousand characters."""
     windows = windows_of(text)
     assert "".join(text[start:end] for start, end in windows) == text
@@ -76,7 +76,7 @@ def test_windows_cover_a_text(text: str):
 
 @given(TEXT, st.data())
 @examples(200)
-def test_a_snippet_is_cut_from_the_text(text: str, data: st.DataObject):
+def test_a_snippet_is_cut_from_the_text(text: str, data: st.DataObject) -> None:
     """It is short, and shows a word of the query if the text has one."""
     whole = "lorem " * 100 + text + " ipsum" * 100
     words = [token for token in text.split() if token_terms(token, "") and len(token) < 20]
@@ -87,7 +87,7 @@ def test_a_snippet_is_cut_from_the_text(text: str, data: st.DataObject):
     assert len(shown) <= 300
 
 
-def test_junk_is_cheap():
+def test_junk_is_cheap() -> None:
     """A long token without spaces is data: one term for each 200 characters at most."""
     assert len(terms("QUJD+/" * 100_000)) <= 1
     assert len(query_groups("QUJD+/" * 100_000)) <= 1

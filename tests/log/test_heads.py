@@ -13,6 +13,7 @@ import pytest
 from bson.codec_options import CodecOptions, DatetimeConversion
 from counting import Commands
 from fastapi.encoders import jsonable_encoder
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 from mongomock_motor import AsyncMongoMockClient
@@ -52,7 +53,7 @@ def time() -> Time:
 
 
 @pytest.fixture
-def open_chat(client: AsyncMongoClient[dict[str, Any]], database_name: str, time: Time, store: ConversationStore):
+def open_chat(client: Client, database_name: str, time: Time, store: ConversationStore) -> Any:
     """Makes the conversation of a test as another process has it, on the counted client."""
     scope = {**store.conversation(user_id="ada", thread_id=uuid.uuid4().hex).scope}
 
@@ -72,7 +73,7 @@ def fails(*_: Any, **__: Any) -> Any:
     raise StoreUnavailableError("no answer")
 
 
-async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenChat, commands: Commands):
+async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenChat, commands: Commands) -> None:
     """A worker that loads and is shut down writes nothing, and listings show the last message as before."""
     chat = open_chat()
     await chat.append([HumanMessage("q"), AIMessage("said last")])
@@ -86,7 +87,7 @@ async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenC
     assert found.last_message.text == "said last"
 
 
-async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: OpenChat):
+async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: OpenChat) -> None:
     """A load of another store's messages does not remove the preview from the listing."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q"))
@@ -99,7 +100,7 @@ async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: Op
     assert (await other.store.verify(**chat.scope)).findings == ()
 
 
-async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, commands: Commands):
+async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, commands: Commands) -> None:
     """The answer that comes seconds after its question is in the listing, though the head is refreshed later."""
     chat = open_chat()
     await chat.append(HumanMessage("q"))
@@ -117,7 +118,7 @@ async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, comma
     assert commands.names == ["find"]
 
 
-async def test_messages_without_text_cost_one_command(open_chat: OpenChat, commands: Commands):
+async def test_messages_without_text_cost_one_command(open_chat: OpenChat, commands: Commands) -> None:
     """A log without any text to show in a listing is appended to like any other."""
     chat, image = open_chat(), {"type": "image_url", "image_url": {"url": "https://images.example/1"}}
     for _ in range(2):
@@ -127,7 +128,7 @@ async def test_messages_without_text_cost_one_command(open_chat: OpenChat, comma
     assert commands.names == ["insert"]
 
 
-async def test_a_store_that_learns_of_a_deletion_starts_over(open_chat: OpenChat, time: Time):
+async def test_a_store_that_learns_of_a_deletion_starts_over(open_chat: OpenChat, time: Time) -> None:
     """The append on whose way it was deleted goes with it; the next one begins a new conversation."""
     chat = open_chat()
     await chat.append(HumanMessage("old"))
@@ -140,7 +141,9 @@ async def test_a_store_that_learns_of_a_deletion_starts_over(open_chat: OpenChat
     assert [message.text async for message in open_chat().messages()] == ["new"]
 
 
-async def test_an_append_without_its_refresh_is_not_acknowledged(open_chat: OpenChat, time: Time, monkeypatch):
+async def test_an_append_without_its_refresh_is_not_acknowledged(
+    open_chat: OpenChat, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or a policy could end a conversation that is in use; a refresh that succeeds at the second try is enough."""
     chat = open_chat()
 
@@ -173,7 +176,7 @@ async def test_an_append_without_its_refresh_is_not_acknowledged(open_chat: Open
 
 async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
     open_chat: OpenChat, time: Time, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """The next append takes the number of the entry that was lost, and refreshes the head with its own totals."""
     chat = open_chat()
     await chat.append(HumanMessage("first"))
@@ -193,7 +196,7 @@ async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
     await chat.store.close()
 
 
-async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: Time):
+async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: Time) -> None:
     """The head was refreshed along with an insert, another writer was first, and the batch was refused."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q", id="q"))
@@ -206,7 +209,9 @@ async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: 
     assert (found.message_count, found.last_message and found.last_message.text) == (2, "said last")
 
 
-async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(open_chat: OpenChat, commands: Commands):
+async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(
+    open_chat: OpenChat, commands: Commands
+) -> None:
     """An import dates it long ago, by which a policy would end the conversation."""
     chat = open_chat()
     with as_of(datetime(2020, 1, 1, tzinfo=UTC)):
@@ -222,7 +227,9 @@ async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(open
     assert commands.names == ["insert"]
 
 
-async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(open_chat: OpenChat, monkeypatch):
+async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
+    open_chat: OpenChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The head names the summary that fits, as after one that did not break off."""
     chat = open_chat(summarizer=HeadTailSummarizer(RULE))
     for number in range(2):
@@ -240,7 +247,9 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(open_chat: 
     assert (await chat.load_history()).messages == whole.messages
 
 
-async def test_chunks_that_can_not_be_removed_change_no_outcome(open_chat: OpenChat, monkeypatch):
+async def test_chunks_that_can_not_be_removed_change_no_outcome(
+    open_chat: OpenChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An append that lost a race ends as it would have: in its error, or acknowledged."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q", id="q"))
@@ -252,7 +261,7 @@ async def test_chunks_that_can_not_be_removed_change_no_outcome(open_chat: OpenC
     assert (await chat.append(HumanMessage("z" * 20_000, id="z"))).written == 0
 
 
-async def test_junk_of_a_model_is_not_carried_on(open_chat: OpenChat, database: Any):
+async def test_junk_of_a_model_is_not_carried_on(open_chat: OpenChat, database: Any) -> None:
     """The name and the id of a call that has no result are in every entry that follows, so they are cut."""
     chat = open_chat()
     await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[{"name": "n" * 300_000, "args": {}, "id": "1"}])])
@@ -264,7 +273,7 @@ async def test_junk_of_a_model_is_not_carried_on(open_chat: OpenChat, database: 
     assert (await chat.get_tool_messages(["late"]))[0].tool == "n" * 200
 
 
-async def test_annotations_are_bounded_together(open_chat: OpenChat):
+async def test_annotations_are_bounded_together(open_chat: OpenChat) -> None:
     """So that neither the server refuses them nor a listing reads gigabytes; what is replaced does not count."""
     chat, text = open_chat(), "😀" * 90_000
     await chat.append(HumanMessage("q", id="q"))
@@ -275,7 +284,7 @@ async def test_annotations_are_bounded_together(open_chat: OpenChat):
     assert sorted((await chat.annotations(["q"]))["q"]) == ["b", "c"]
 
 
-async def test_what_a_clients_codec_does_is_its_own(server_uri: str, database_name: str, open_chat: OpenChat):
+async def test_what_a_clients_codec_does_is_its_own(server_uri: str, database_name: str, open_chat: OpenChat) -> None:
     """The store reads plain values whatever options its client has."""
     chat = open_chat()
     await chat.append([HumanMessage("q"), AIMessage("a")])
@@ -289,7 +298,7 @@ async def test_what_a_clients_codec_does_is_its_own(server_uri: str, database_na
         assert len(await ConversationStore(database).conversation(**chat.scope).list_messages()) == 2
 
 
-def test_another_event_loop_is_named(server_uri: str, database_name: str):
+def test_another_event_loop_is_named(server_uri: str, database_name: str) -> None:
     """A client belongs to one loop: the error says so and what to do."""
 
     async def begin() -> ConversationStore:
@@ -308,13 +317,13 @@ def test_another_event_loop_is_named(server_uri: str, database_name: str):
 
 
 @pytest.mark.parametrize("prefix", ["x$y", "\ud800", 7, "a" * 101, "../x"])
-def test_a_prefix_is_checked(prefix: Any):
+def test_a_prefix_is_checked(prefix: Any) -> None:
     """Before any command."""
     with pytest.raises(InvalidInputError, match="collection_prefix"):
         ConversationStore(AsyncMongoMockClient()["app"], collection_prefix=prefix)
 
 
-async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat):
+async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat) -> None:
     """Messages are dumped with the fields of their own class: calls, results, artifacts and usage."""
     chat = open_chat()
     usage = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
@@ -335,7 +344,7 @@ async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat):
         assert dumped == [message.model_dump() for message in messages]
 
 
-async def test_a_closed_client_is_named(server_uri: str, database_name: str):
+async def test_a_closed_client_is_named(server_uri: str, database_name: str) -> None:
     """And that the store is to be closed first."""
     client = AsyncMongoClient[dict[str, Any]](server_uri)
     store = ConversationStore(client[database_name])

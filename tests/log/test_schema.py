@@ -53,7 +53,7 @@ _USAGE = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
 
 
 @given(st.lists(turns, min_size=1, max_size=3))
-def test_an_entry_comes_back_equal(script):
+def test_an_entry_comes_back_equal(script: Any) -> None:
     """Entry to document to BSON to document to entry changes nothing."""
     log = PureLog()
     for number, (rounds, asked, said) in enumerate(script):
@@ -61,19 +61,19 @@ def test_an_entry_comes_back_equal(script):
         assert entry_from(_through_bson(_document(entry))) == entry
 
 
-def test_texts_that_bson_can_not_hold_come_back_equal():
+def test_texts_that_bson_can_not_hold_come_back_equal() -> None:
     """Bodies, names, titles and calls with lone surrogates are stored as bytes and read as they were."""
     for entry in _odd_log().entries:
         assert entry_from(_through_bson(_document(entry))) == entry
 
 
-def test_a_zone_that_the_driver_lost_is_utc():
+def test_a_zone_that_the_driver_lost_is_utc() -> None:
     """A client without time zones gives the same moments."""
     entry = _odd_log().entries[0]
     assert entry_from(_through_bson(_document(entry), tz_aware=False)).at == entry.at
 
 
-def test_a_projection_without_messages_gives_the_totals():
+def test_a_projection_without_messages_gives_the_totals() -> None:
     """The tail is read without messages and sources; a preview that was not read is not one that is not there."""
     entry = _odd_log().entries[-1]
     document = _document(entry)
@@ -81,7 +81,7 @@ def test_a_projection_without_messages_gives_the_totals():
     assert entry_from(document).totals == replace(entry.totals, preview=UNREAD)
 
 
-def test_the_newest_sources_are_read_with_the_tail_only():
+def test_the_newest_sources_are_read_with_the_tail_only() -> None:
     """An entry stores the digests of its own sources; an empty log has none."""
     read = [entry_from(_through_bson(_document(entry))).totals for entry in _odd_log().entries]
     assert [totals.shown_at for totals in read] == [0, 2, 3]
@@ -90,20 +90,20 @@ def test_the_newest_sources_are_read_with_the_tail_only():
 
 @given(any_text)
 @example("\ud83d\ude00")
-def test_any_text_can_be_stored(text):
+def test_any_text_can_be_stored(text: Any) -> None:
     """A text is stored as a str wherever UTF-8 can hold it, else as bytes, and is the same text again."""
     stored = to_stored(text)
     assert from_stored(bson.decode(bson.encode({"x": stored}))["x"]) == text
     assert isinstance(stored, bytes) == any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def test_totals_come_back_equal():
+def test_totals_come_back_equal() -> None:
     """The head's copy of the totals too, for an empty log and for a full one."""
     for totals in (Totals(), _odd_log().totals):
         assert totals_from(_through_bson(totals_document(totals))) == totals
 
 
-def test_only_what_is_indexed_has_the_field():
+def test_only_what_is_indexed_has_the_field() -> None:
     """Entries without messages or results stay out of the partial indexes over them."""
     empty = Entry(first=1, at=NOW, messages=(), totals=Totals(entries=1, sources_through=10))
     assert not {"messages", "results_at"} & entry_document("conv", empty).keys()
@@ -153,7 +153,7 @@ def _damaged(number: int, path: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
 
 
 @pytest.mark.parametrize(("number", "path"), _PLACES, ids=str)
-def test_a_field_of_another_type_is_recognised(number, path):
+def test_a_field_of_another_type_is_recognised(number: Any, path: Any) -> None:
     """Each field that has another type than was written makes the entry a corrupt one, named by its key."""
     for wrong in _wrong(path, _at(_DOCUMENTS[number], path)):
         document, holder = _damaged(number, path)
@@ -166,7 +166,7 @@ def test_a_field_of_another_type_is_recognised(number, path):
 @pytest.mark.parametrize(
     ("number", "path"), [position for position in _PLACES if isinstance(position[1][-1], str)], ids=str
 )
-def test_a_missing_field_is_recognised(number, path):
+def test_a_missing_field_is_recognised(number: Any, path: Any) -> None:
     """Each field that is always written makes the entry a corrupt one when it is missing."""
     document, holder = _damaged(number, path)
     del holder[path[-1]]
@@ -182,7 +182,7 @@ def test_a_missing_field_is_recognised(number, path):
 @pytest.mark.parametrize(
     "change", [{"first": 2}, {"count": 2}, {"_id": "conv:000000000002"}, {"conversation": "other"}, {"results_at": 1}]
 )
-def test_numbers_that_do_not_agree_are_recognised(change):
+def test_numbers_that_do_not_agree_are_recognised(change: dict[str, Any]) -> None:
     """Key, conversation, entry number, ordinals and count have to fit each other."""
     with pytest.raises(CorruptDocumentError):
         entry_from(_DOCUMENTS[0] | change)
@@ -192,7 +192,7 @@ def test_numbers_that_do_not_agree_are_recognised(change):
 # Keys and indexes
 
 
-def test_indexes_cover_what_is_looked_up():
+def test_indexes_cover_what_is_looked_up() -> None:
     """Message and source ids are unique in a conversation; each index holds only documents that have its field."""
     conversation = ("conversation", 1)
     assert [(index.keys, index.unique, index.present) for index in indexes_for([])["log"]] == [
@@ -222,7 +222,7 @@ _ids = st.text("0123456789abcdef", min_size=24, max_size=24)
 
 
 @given(_ids, _ids, st.integers(0, 10**12 - 2), st.integers(0, 999_998))
-def test_keys_order_as_numbers_do_in_ranges_of_their_own(one, other, number, chunk):
+def test_keys_order_as_numbers_do_in_ranges_of_their_own(one: Any, other: Any, number: Any, chunk: Any) -> None:
     """'#' < ':' < ';' gives entries, chunks and the conversation one range each, and no range touches another's."""
     assert entry_id(one, number) < entry_id(one, number + 1)
     assert chunk_id(one, "t", chunk) < chunk_id(one, "t", chunk + 1)
@@ -249,7 +249,7 @@ _scopes = st.dictionaries(
 @example({"a": 'x"],["b","y'}, {"a": "x", "b": "y"})
 @example({"a": "é"}, {"a": "\\u00e9"})
 @example({"a": "1"}, {"a": "1\0"})
-def test_a_head_is_found_by_its_scope_alone(scope, other):
+def test_a_head_is_found_by_its_scope_alone(scope: dict[str, str], other: Any) -> None:
     """The order of keys does not matter; two scopes that differ in anything never have the same head."""
     assert head_id(dict(reversed(scope.items()))) == head_id(scope)
     assert (head_id(scope) == head_id(other)) == (scope == other)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from counting import STANDING, Commands, cold
+from fixture_types import Client
 from langchain_core.messages import AIMessage
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.testing import rag_turn
 
 
 @pytest.fixture
-async def chat(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Conversation]:
+async def chat(client: Client, database_name: str) -> AsyncIterator[Conversation]:
     """A conversation of forty turns with results, warm, on a counted client."""
     store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
@@ -36,7 +35,7 @@ async def test_question_and_answer_are_one_command_each(chat: Conversation, comm
 
 
 async def test_an_answer_to_the_question_of_another_process(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """The head, the tail twice, the question, the answer."""
     await chat.append_turn("r1", human="And orcas?")

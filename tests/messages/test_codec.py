@@ -72,7 +72,7 @@ def _restored(message: BaseMessage, *, split: bool = False) -> BaseMessage:
 
 
 @given(values)
-def test_any_value_comes_back_equal(value):
+def test_any_value_comes_back_equal(value: Any) -> None:
     """Values of known types come back with the same types, order, zones, signs and code points, at any nesting."""
     assert same(_back(value), value)
 
@@ -110,7 +110,7 @@ def test_any_value_comes_back_equal(value):
     ],
     ids=lambda value: re.sub(r"\W+", " ", ascii(value))[:30] if not isinstance(value, list | set) else None,
 )
-def test_a_treacherous_value_comes_back_equal(value):
+def test_a_treacherous_value_comes_back_equal(value: Any) -> None:
     """Values that look like tags, that JSON would convert or that time zones confuse come back equal."""
     assert same(_back(value), value)
     assert same(_back([value, {"k": value}]), [value, {"k": value}])
@@ -129,7 +129,7 @@ DEEP = 100_000 // STRIDE
         pytest.param(DEEP // 10, lambda inner: Document("", metadata={"k": inner}), id="documents"),
     ],
 )
-def test_any_nesting_comes_back_equal(levels, wrap):
+def test_any_nesting_comes_back_equal(levels: Any, wrap: Any) -> None:
     """Neither walk nor parser recurses into what is nested 20,000 levels deep, in CI 100,000."""
     value: Any = "core"
     for _ in range(levels):
@@ -140,14 +140,14 @@ def test_any_nesting_comes_back_equal(levels, wrap):
     assert CODEC.encode(restored) == text
 
 
-def test_a_value_met_twice_is_no_cycle():
+def test_a_value_met_twice_is_no_cycle() -> None:
     """Only a value inside itself is refused; the same object at two places is written twice."""
     shared = [1]
     assert same(_back([shared, {"a": shared, "b": (shared, shared)}]), [[1], {"a": [1], "b": ([1], [1])}])
 
 
 @pytest.mark.slow
-def test_equal_sets_have_equal_text_in_every_process():
+def test_equal_sets_have_equal_text_in_every_process() -> None:
     """Sets are written in the same order under another hash seed, with registered types in them too."""
     code = """
 from dataclasses import dataclass
@@ -247,7 +247,7 @@ _Pair = namedtuple("_Pair", "a b")
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_another_type_is_refused_by_its_path(stranger):
+def test_another_type_is_refused_by_its_path(stranger: Any) -> None:
     """Nothing is converted in silence: a type that would not come back equal is refused, and the error says where."""
     for among in ([0, ({"deep": stranger},)], [0, [{"deep": stranger}]]):
         with pytest.raises(UnencodableError) as refused:
@@ -256,7 +256,7 @@ def test_another_type_is_refused_by_its_path(stranger):
         assert type(stranger).__name__ in str(refused.value)
 
 
-def test_a_known_datetime_of_a_foreign_zone_comes_back_equal():
+def test_a_known_datetime_of_a_foreign_zone_comes_back_equal() -> None:
     """A zone that only gives an offset, such as a driver's own, becomes that offset: the moment is the same."""
     moment = datetime(2026, 7, 1, tzinfo=_NAMELESS)
     assert _back(moment) == moment
@@ -264,7 +264,7 @@ def test_a_known_datetime_of_a_foreign_zone_comes_back_equal():
 
 
 @pytest.mark.parametrize("wrap", [list, dict, tuple, Document])
-def test_a_value_inside_itself_is_refused_by_its_path(wrap):
+def test_a_value_inside_itself_is_refused_by_its_path(wrap: Any) -> None:
     """A cycle through any container ends in an error that names it, not in an endless walk."""
     inner: list[Any] = [1]
     held = {list: [inner], dict: {"k": inner}, tuple: (inner,), Document: Document("", metadata={"k": inner})}[wrap]
@@ -274,7 +274,7 @@ def test_a_value_inside_itself_is_refused_by_its_path(wrap):
     assert refused.value.path == "artifact"
 
 
-def test_sets_nested_without_end_are_refused():
+def test_sets_nested_without_end_are_refused() -> None:
     """Putting the elements of sets in order recurses, so a set nested too deep is refused like an unknown type."""
     value: Any = frozenset()
     for _ in range(3_000):
@@ -283,7 +283,7 @@ def test_sets_nested_without_end_are_refused():
         CODEC.encode(value)
 
 
-def test_a_path_of_any_length_is_shortened():
+def test_a_path_of_any_length_is_shortened() -> None:
     """An error stays readable when the refused value lies 20,000 levels deep."""
     value: Any = object()
     for _ in range(20_000):
@@ -293,7 +293,7 @@ def test_a_path_of_any_length_is_shortened():
     assert 100 < len(str(refused.value)) < 2_000
 
 
-def test_left_out_values_leave_markers_and_their_paths():
+def test_left_out_values_leave_markers_and_their_paths() -> None:
     """With a list for what is omitted, unknown values become markers, every one is named, all else stays."""
     stranger, omitted = object(), list[str]()
     value = {"a": stranger, "b": [1, {"c": stranger}], "d": {2: _Color.RED}, "e": (_Model(),), "f": {_Word.YES: 1}}
@@ -306,7 +306,7 @@ def test_left_out_values_leave_markers_and_their_paths():
     assert same(_back(restored), restored)
 
 
-def test_many_values_are_left_out_in_one_walk(monkeypatch):
+def test_many_values_are_left_out_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are looked up once for all values that are left out, so that many of them do not take minutes."""
     looked_at, children = list[Any](), value_rules._children
     monkeypatch.setattr(value_rules, "_children", lambda value: looked_at.append(value) or children(value))
@@ -331,14 +331,14 @@ def _taught(**kind: Any) -> Codec:
     return codec
 
 
-def test_a_registered_type_comes_back_equal_anywhere_in_a_message():
+def test_a_registered_type_comes_back_equal_anywhere_in_a_message() -> None:
     """A registered type is written inside containers, sets and documents, as value and as key."""
     tag = _Tag(frozenset({"b", "a"}))
     value = [tag, {tag: {tag, _Tag(frozenset())}}, Document("x", metadata={"t": (tag,)})]
     assert same(_back(value, _taught()), value)
 
 
-def test_a_taught_type_is_known_to_a_copy():
+def test_a_taught_type_is_known_to_a_copy() -> None:
     """`copy_from` hands on what was registered, for reading and for writing."""
     codec, tag = Codec(), _Tag(frozenset({"a"}))
     codec.copy_from(_taught())
@@ -362,13 +362,13 @@ def test_a_taught_type_is_known_to_a_copy():
         (7, "x"),
     ],
 )
-def test_a_name_or_type_that_is_taken_is_refused(type_, name):
+def test_a_name_or_type_that_is_taken_is_refused(type_: Any, name: list[str] | str) -> None:
     """No registered type can take the place of one that the codec writes itself, in writing or in reading."""
     with pytest.raises(InvalidInputError):
         Codec().register(type_, Kind(name, str, str))
 
 
-def test_a_failing_dump_is_an_unencodable_value():
+def test_a_failing_dump_is_an_unencodable_value() -> None:
     """An exception of the caller's function is the cause of an error that names the path, or of an omission."""
     codec = _taught(dump=lambda _tag: 1 / 0)
     with pytest.raises(UnencodableError) as refused:
@@ -379,7 +379,7 @@ def test_a_failing_dump_is_an_unencodable_value():
     assert isinstance(codec.decode(codec.encode(_Tag(frozenset()), omitted=omitted)), Omitted)
 
 
-def test_a_failing_load_is_a_damaged_text():
+def test_a_failing_load_is_a_damaged_text() -> None:
     """An exception of the caller's function while reading is a ValueError, as for any unreadable text."""
     codec = _taught(load=lambda _plain: 1 / 0)
     with pytest.raises(ValueError, match="tag"):
@@ -412,7 +412,7 @@ def _survives(text: str, read: Any) -> None:
 
 
 @given(_plain, any_text)
-def test_foreign_json_is_a_value_or_a_value_error(plain, payload):
+def test_foreign_json_is_a_value_or_a_value_error(plain: Any, payload: Any) -> None:
     """JSON that the codec never wrote, tags with wrong contents in it, raises nothing but ValueError."""
     text = json.dumps(plain)
     _survives(text, CODEC.decode)
@@ -421,7 +421,7 @@ def test_foreign_json_is_a_value_or_a_value_error(plain, payload):
 
 
 @given(messages, st.data())
-def test_a_damaged_text_is_a_value_or_a_value_error(message, data):
+def test_a_damaged_text_is_a_value_or_a_value_error(message: Any, data: Any) -> None:
     """A stored text with a piece cut out, put in or exchanged raises nothing but ValueError."""
     text = CODEC.encode(fields_of(message))
     start = data.draw(st.integers(0, len(text)))
@@ -478,7 +478,7 @@ _ITSELF = '{"$":["payload",[0,999,false,""]]}'
         _doubling(),
     ],
 )
-def test_a_hostile_text_is_a_value_error_at_once(text, payload):
+def test_a_hostile_text_is_a_value_error_at_once(text: Any, payload: Any) -> None:
     """Neither depth nor references nor nonsense in a tag make the reader hang or raise anything but ValueError."""
     with pytest.raises(ValueError):  # noqa: PT011 - the texts differ
         CODEC.decode(text, fetch=lambda start, end: payload[start:end])
@@ -489,7 +489,7 @@ def test_a_hostile_text_is_a_value_error_at_once(text, payload):
 
 
 @given(messages)
-def test_any_message_comes_back_equal(message):
+def test_any_message_comes_back_equal(message: Any) -> None:
     """A message of each class comes back as the same class with equal fields, extra ones too, whole or split."""
     for split in {False, message.type == "tool"}:
         restored = _restored(message, split=split)
@@ -499,7 +499,7 @@ def test_any_message_comes_back_equal(message):
 
 @given(messages)
 @examples(60)
-def test_any_part_may_stand_in_the_payload(message):
+def test_any_part_may_stand_in_the_payload(message: Any) -> None:
     """With every part counted as large, a message still comes back equal; without its payload it can be shown."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "PART_MINIMUM", 1)
@@ -522,7 +522,7 @@ def test_any_part_may_stand_in_the_payload(message):
     ),
     st.sampled_from([list, tuple, lambda items: {"n": 1, "results": items, "$": 2}]),
 )
-def test_sources_lie_in_the_artifact(items, wrap):
+def test_sources_lie_in_the_artifact(items: Any, wrap: Any) -> None:
     """The encoded artifact holds each source as it was found, and is equal to one that is encoded at once."""
     message = ToolMessage("hits", tool_call_id="c", artifact=wrap(items), id="m")
     found = find_sources(message, None)
@@ -538,7 +538,7 @@ def test_sources_lie_in_the_artifact(items, wrap):
     assert same(_restored(message, split=True), message)
 
 
-def test_equal_means_equal_dumps_for_real_messages():
+def test_equal_means_equal_dumps_for_real_messages() -> None:
     """`model_dump` of each class is equal afterwards: reasoning, signatures, usage, raw calls, artifacts."""
     call = {"name": "search", "args": {"q": "é", "n": 2**70}, "id": "c1", "type": "tool_call"}
     raw = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{"}}
@@ -568,14 +568,14 @@ def test_equal_means_equal_dumps_for_real_messages():
     assert _restored(with_raw_calls).tool_calls == []
 
 
-def test_an_empty_value_of_another_type_is_not_taken_for_the_default():
+def test_an_empty_value_of_another_type_is_not_taken_for_the_default() -> None:
     """Only a field at its very default is left out of the body."""
     message = AIMessage("", id="m")
     message.__dict__ |= {"tool_calls": {}, "additional_kwargs": [], "usage_metadata": {}, "name": ""}
     assert same(_restored(message), message)
 
 
-def test_defaults_are_not_stored():
+def test_defaults_are_not_stored() -> None:
     """A body holds what differs from the default only, so that plain messages stay small."""
     assert fields_of(HumanMessage("x", id="m")) == {"type": "human", "content": "x", "id": "m"}
     assert fields_of(AIMessage("x", id="m")) == {"type": "ai", "content": "x", "id": "m"}
@@ -585,7 +585,7 @@ def test_defaults_are_not_stored():
 
 
 @given(messages)
-def test_a_rebuilt_message_has_the_same_digest(message):
+def test_a_rebuilt_message_has_the_same_digest(message: Any) -> None:
     """The digest depends on the fields alone, not on the objects that hold them."""
     again = _restored(message)
     texts = [CODEC.encode(fields_of(one)) for one in (message, again)]
@@ -643,7 +643,7 @@ def test_a_rebuilt_message_has_the_same_digest(message):
         ),
     ],
 )
-def test_a_large_part_is_shown_as_a_placeholder(content, kept, left_out):
+def test_a_large_part_is_shown_as_a_placeholder(content: Any, kept: Any, left_out: str) -> None:
     """A placeholder names what is left out and the message that brings it back; no request stays without a result."""
     encoded = encode_message(CODEC, fields_of(AIMessage(content, id="m")))
     shown = leave_out(decode_message(CODEC, encoded.body)).content
@@ -657,7 +657,7 @@ def test_a_large_part_is_shown_as_a_placeholder(content, kept, left_out):
     assert placeholders[0]["text"].endswith("message id m to read it]")
 
 
-def test_large_arguments_are_shown_as_a_placeholder():
+def test_large_arguments_are_shown_as_a_placeholder() -> None:
     """A call keeps id and name whatever their size; arguments and other large values of it are replaced."""
     call = {"name": "n" * 20_000, "args": {"code": "x" * 20_000}, "id": "i" * 20_000, "type": "tool_call"}
     bad = {"name": "run", "args": "{" * 20_000, "id": "c2", "error": "e" * 20_000, "type": "invalid_tool_call"}
@@ -670,7 +670,7 @@ def test_large_arguments_are_shown_as_a_placeholder():
     assert shown.invalid_tool_calls == [bad | {"args": f"[arguments, 20,000 {note}", "error": f"[error, 20,000 {note}"}]
 
 
-def test_what_names_a_message_never_leaves_its_body():
+def test_what_names_a_message_never_leaves_its_body() -> None:
     """Name, role, status and call id of any size stay, so that a stub can be paired and attributed."""
     long = "x" * PART_MINIMUM
     message = ToolMessage("y" * 20_000, id="m", tool_call_id=long, name=long, artifact=["z" * 20_000])
@@ -691,7 +691,7 @@ def _bytes(text: str) -> int:
 
 @given(_wide_text, st.integers(4, 12), st.data())
 @example("😀😀\ud83d\ude00é", 4, None)
-def test_chunks_hold_every_range_and_never_too_many_bytes(text, size, data):
+def test_chunks_hold_every_range_and_never_too_many_bytes(text: Any, size: Any, data: Any) -> None:
     """Chunks are cut between characters, none is too large, and what they hold together is the text."""
     ends = cut(text, size=size)
     pieces = [text[start:end] for start, end in pairwise([0, *ends])]
@@ -712,7 +712,7 @@ def test_chunks_hold_every_range_and_never_too_many_bytes(text, size, data):
 @pytest.mark.parametrize(
     "text", ["x" * 2_500_000, "😀" * 600_000, "a" + "\ud800" * 700_000, "é" * 1_000_000 + "😀", ""]
 )
-def test_real_chunks_stay_below_a_megabyte(text):
+def test_real_chunks_stay_below_a_megabyte(text: Any) -> None:
     """At the real size too no chunk is above 1,000,000 bytes of text, and nothing is lost at a boundary."""
     frames = compress(text, cut(text))
     pieces = [decompress(frame) for frame in frames]
@@ -734,14 +734,14 @@ def test_real_chunks_stay_below_a_megabyte(text):
     ],
     ids=["empty", "short", "header", "a byte too long", "bomb", "bomb of unknown size", "cut off", "not UTF-8"],
 )
-def test_a_frame_that_is_not_ours_is_refused(frame):
+def test_a_frame_that_is_not_ours_is_refused(frame: Any) -> None:
     """A chunk that is damaged, or would grow beyond what a chunk may hold, is a ValueError before it grows."""
     with pytest.raises(ValueError):  # noqa: PT011 - the libraries' texts differ
         decompress(frame)
 
 
 @given(st.data())
-def test_a_damaged_frame_is_a_value_error(data):
+def test_a_damaged_frame_is_a_value_error(data: Any) -> None:
     """No flipped bytes make the decompressor raise anything else or give more than a chunk."""
     frame = bytearray(compress("hello wörld " * 50, [600])[0])
     for _ in range(data.draw(st.integers(1, 3))):
@@ -750,13 +750,13 @@ def test_a_damaged_frame_is_a_value_error(data):
         assert _bytes(decompress(bytes(frame))) <= CHUNK_BYTES
 
 
-def test_a_range_without_its_payload_is_returned_as_it_is():
+def test_a_range_without_its_payload_is_returned_as_it_is() -> None:
     """Without `fetch` a part of the payload is left as a range that says what it is about."""
     encoded = encode_message(CODEC, fields_of(HumanMessage("x" * 20_000, id="m")))
     assert CODEC.decode(encoded.body)["content"] == PayloadRange(0, 20_000, raw=True)
 
 
-def test_the_text_of_a_message_is_a_plain_text():
+def test_the_text_of_a_message_is_a_plain_text() -> None:
     """The text of `message.text` is stored as the equal str, at any position, also in parts."""
     said = AIMessage("Fish. " * 4_000).text
     assert type(said) is not str

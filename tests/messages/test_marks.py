@@ -20,7 +20,7 @@ def bearing(value: Any) -> BaseMessage:
     return HumanMessage("hi", id="q", additional_kwargs={"convstore": value, "x": 1})
 
 
-def test_a_mark_is_read_as_it_was_written():
+def test_a_mark_is_read_as_it_was_written() -> None:
     """Also with more beside its kind."""
     message = HumanMessage("", additional_kwargs=mark("left_out", keys=["a"]))
     assert message.additional_kwargs == {"convstore": {"kind": "left_out", "keys": ["a"]}}
@@ -28,32 +28,32 @@ def test_a_mark_is_read_as_it_was_written():
 
 
 @pytest.mark.parametrize("value", FOREIGN)
-def test_what_is_no_mark_says_nothing(value: Any):
+def test_what_is_no_mark_says_nothing(value: Any) -> None:
     """Reading never fails, whatever value is found there."""
     assert kind_of(bearing(value)) == ""
 
 
-def test_a_message_that_was_never_validated_says_nothing():
+def test_a_message_that_was_never_validated_says_nothing() -> None:
     """Its `additional_kwargs` may be no dict."""
     message = HumanMessage.model_construct(content="hi", additional_kwargs=None)
     assert (kind_of(message), without_mark(message)) == ("", message)
 
 
 @pytest.mark.parametrize("value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)])
-def test_only_what_says_a_kind_is_taken_from_a_message(value: Any):
+def test_only_what_says_a_kind_is_taken_from_a_message(value: Any) -> None:
     """Other values of the key are somebody's own."""
     assert without_mark(bearing(value)) == bearing(value)
 
 
 @pytest.mark.parametrize("kind", ["note", "", None, ["note"]])
-def test_a_view_shows_no_kind_that_somebody_wrote(kind: Any):
+def test_a_view_shows_no_kind_that_somebody_wrote(kind: Any) -> None:
     """Of whatever type it is."""
     assert without_mark(bearing({"kind": kind})).additional_kwargs == {"x": 1}
 
 
 async def test_a_chat_history_takes_a_message_with_any_value_for_a_mark(
     store: ConversationStore, scope: dict[str, str]
-):
+) -> None:
     """Only messages that the store made are left out of what is appended."""
     chat = store.conversation(**scope)
     message = bearing({"kind": ["note"]})

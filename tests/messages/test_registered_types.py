@@ -104,7 +104,7 @@ def worked_out() -> Lazy:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_comes_back_equal(value: Any):
+def test_a_value_comes_back_equal(value: Any) -> None:
     """It comes back equal, whatever its constructor does with its arguments."""
     codec = codec_of(type(value))
     found = codec.decode(codec.encode(value))
@@ -112,7 +112,7 @@ def test_a_value_comes_back_equal(value: Any):
     assert found == value
 
 
-def test_what_no_field_holds_is_refused():
+def test_what_no_field_holds_is_refused() -> None:
     """Before anything is written: it could not come back."""
     value = Doubling(1)
     value.note = "mine"  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def test_what_no_field_holds_is_refused():
         codec_of(Lazy).encode(Lazy.model_construct())
 
 
-def test_a_type_with_private_attributes_wants_functions():
+def test_a_type_with_private_attributes_wants_functions() -> None:
     """Private attributes are not read, so such a type needs functions of its own."""
 
     class Private(BaseModel):
@@ -132,7 +132,7 @@ def test_a_type_with_private_attributes_wants_functions():
         functions_of(Private)
 
 
-def test_fields_that_were_added_have_their_defaults():
+def test_fields_that_were_added_have_their_defaults() -> None:
     """A value that was stored before a field was there is read; without a default it is not guessed."""
     assert functions_of(Open)[1]({}) == Open()
     assert functions_of(Hit)[1]({"score": 0.5}) == Hit(0.5)
@@ -142,7 +142,7 @@ def test_fields_that_were_added_have_their_defaults():
 
 
 @pytest.mark.parametrize("change", [{"id": 7}, {"metadata": None}, {"page_content": b"x"}])
-def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(change: dict[str, Any]):
+def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(change: dict[str, Any]) -> None:
     """Its constructor would refuse it, or make something else of it."""
     document = Document("text")
     for name, value in change.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -29,7 +30,7 @@ def words(messages: Sequence[BaseMessage]) -> int:
 
 
 @pytest.fixture
-async def stores(client, database_name: str) -> AsyncIterator[Stores]:
+async def stores(client: Client, database_name: str) -> AsyncIterator[Stores]:
     """Makes stores on one database, each as a process of its own would; none builds an index while a test counts."""
     made: list[ConversationStore] = []
 
@@ -49,7 +50,7 @@ async def write(chat: Conversation, turns: range, size: int = 400) -> None:
         await chat.append([HumanMessage(f"Question {number}", id=f"h{number}"), AIMessage("so " * (size // 3))])
 
 
-async def test_a_view_is_counted_by_the_store_that_loads_it(stores, scope):
+async def test_a_view_is_counted_by_the_store_that_loads_it(stores: Stores, scope: dict[str, str]) -> None:
     """`tokens` is the size by the loading store's counter and within the budget, whichever store wrote the messages."""
     await write(stores().conversation(**scope), range(30))
     other = stores(token_counter=characters, policy=HistoryPolicy(max_tokens=5_000)).conversation(**scope)
@@ -61,7 +62,7 @@ async def test_a_view_is_counted_by_the_store_that_loads_it(stores, scope):
     assert not ours.report.left_out_turns
 
 
-async def test_a_result_whose_payload_was_read_is_counted_itself(stores, scope):
+async def test_a_result_whose_payload_was_read_is_counted_itself(stores: Stores, scope: dict[str, str]) -> None:
     """A recount estimates long results without their payloads; a view that shows one whole counts its text."""
     call = {"name": "read", "args": {}, "id": "c"}
     text = "x" * 6_000 + " a" * 30_000 + "y" * 6_000
@@ -73,7 +74,7 @@ async def test_a_result_whose_payload_was_read_is_counted_itself(stores, scope):
     assert history.report.over_budget
 
 
-async def test_the_first_append_of_another_counter_recounts_the_log(stores, scope):
+async def test_the_first_append_of_another_counter_recounts_the_log(stores: Stores, scope: dict[str, str]) -> None:
     """Afterwards totals are by the new counter alone, exact to the token, and again after a change back."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
     for number, chat, counter in [(0, default, approximate_tokens), (1, other, characters), (2, default, None)]:
@@ -82,7 +83,7 @@ async def test_the_first_append_of_another_counter_recounts_the_log(stores, scop
         assert (await chat.info()).tokens == (counter or approximate_tokens)(log)
 
 
-async def test_a_log_is_recounted_once(stores, scope, commands: Commands):
+async def test_a_log_is_recounted_once(stores: Stores, scope: dict[str, str], commands: Commands) -> None:
     """The first load or append reads the log; later ones cost what they always do."""
     await write(stores().conversation(**scope), range(10))
     other = stores(token_counter=characters).conversation(**scope)
@@ -100,7 +101,7 @@ async def test_a_log_is_recounted_once(stores, scope, commands: Commands):
     assert commands.names == ["find"]
 
 
-async def test_views_of_a_log_of_two_counters_are_stable(stores, scope):
+async def test_views_of_a_log_of_two_counters_are_stable(stores: Stores, scope: dict[str, str]) -> None:
     """Every process comes to the same view, and most views begin with the one before: the budget cuts in steps."""
     policy = HistoryPolicy(max_tokens=6_000)
     await write(stores().conversation(**scope), range(40))
@@ -117,7 +118,7 @@ async def test_views_of_a_log_of_two_counters_are_stable(stores, scope):
     assert cuts <= 40 * 420 // 1_500 + 1  # at least a quarter of the budget leaves at once
 
 
-async def test_views_are_stable_for_a_store_that_only_loads(stores, scope):
+async def test_views_are_stable_for_a_store_that_only_loads(stores: Stores, scope: dict[str, str]) -> None:
     """Another counter writes all the time: every process comes to the same start, which moves in large steps."""
     policy = HistoryPolicy(max_tokens=6_000)
     writer, reader = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
@@ -133,7 +134,9 @@ async def test_views_are_stable_for_a_store_that_only_loads(stores, scope):
     assert cuts <= 40 * 420 // 1_500 + 1
 
 
-async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store(stores, scope):
+async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """Sizes up to the summary are by the old counter, those after it by the new one: warm and cold still agree."""
 
     async def short(messages: Sequence[BaseMessage], summary: str | None) -> str:
@@ -153,7 +156,7 @@ async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store
     assert cold.tokens > 1_000
 
 
-async def test_rewinds_keep_the_sums_of_two_counters_right(stores, scope):
+async def test_rewinds_keep_the_sums_of_two_counters_right(stores: Stores, scope: dict[str, str]) -> None:
     """A rewind into what another counter wrote, then an append: totals are those of what is active."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
     await write(default, range(4))
@@ -172,7 +175,7 @@ async def test_rewinds_keep_the_sums_of_two_counters_right(stores, scope):
     assert (await stores().verify(**scope)).findings == ()
 
 
-async def test_what_payloads_hold_is_estimated(stores, scope):
+async def test_what_payloads_hold_is_estimated(stores: Stores, scope: dict[str, str]) -> None:
     """Counting anew reads no payload: a hidden part is scaled as the shown one is."""
     await stores().conversation(**scope).append(rag_turn("What do orcas eat?"))
     other = stores(token_counter=characters).conversation(**scope)
@@ -181,7 +184,7 @@ async def test_what_payloads_hold_is_estimated(stores, scope):
     assert (await other.info()).tokens == pytest.approx(characters(log), rel=0.5)
 
 
-def test_names_of_counters():
+def test_names_of_counters() -> None:
     """Functions by module and name, models by their own, anything by the name that it is given."""
     model = FakeListChatModel(responses=["x"])
     assert counter_name(partial(characters, 1, b="x")) == "test_token_counters.characters(1, b='x')"
@@ -206,7 +209,7 @@ def closure(factor: int) -> TokenCounter:
     return lambda messages: factor * len(messages)
 
 
-def test_counters_that_count_otherwise_have_other_names():
+def test_counters_that_count_otherwise_have_other_names() -> None:
     """The arguments of a partial are part of its name, at any length."""
     long = ["x" * 500 + end for end in "ab"]
     names = [counter_name(partial(characters, scale)) for scale in (1.0, 8.0, *long)]
@@ -226,7 +229,7 @@ def test_counters_that_count_otherwise_have_other_names():
         FakeListChatModel(responses=["x"]).get_num_tokens_from_messages,
     ],
 )
-def test_a_counter_without_a_name_of_its_own_needs_one(counter, client, database_name):
+def test_a_counter_without_a_name_of_its_own_needs_one(counter: Any, client: Client, database_name: str) -> None:
     """Another like it would have the same: refused when the store is made, and good with a name."""
     with pytest.raises(InvalidInputError, match="pass token_counter_name="):
         ConversationStore(client[database_name], token_counter=counter)
@@ -234,13 +237,15 @@ def test_a_counter_without_a_name_of_its_own_needs_one(counter, client, database
 
 
 @pytest.mark.parametrize("name", ["", 5, "x" * 201, "\ud800"])
-def test_a_name_is_a_short_text(name, client, database_name):
+def test_a_name_is_a_short_text(name: int | str, client: Client, database_name: str) -> None:
     """Refused when the store is made."""
     with pytest.raises(InvalidInputError, match="name of a token counter"):
         ConversationStore(client[database_name], token_counter_name=name)
 
 
-async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(stores, scope):
+async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """Messages before its first entry were recounted with it, and have its counter's name."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
     await write(default, range(4))

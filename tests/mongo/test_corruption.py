@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import zstandard
+from fixture_types import Client
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from properties import STRIDE
-from pymongo import AsyncMongoClient
 from pymongo.errors import DuplicateKeyError
 
 from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
@@ -276,9 +276,7 @@ def wrongs(right: Any, index: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module", params=["text", "chain"])
-async def filled(
-    request: pytest.FixtureRequest, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
-) -> AsyncIterator[Damage]:
+async def filled(request: pytest.FixtureRequest, pymongo_client: Client, database_name: str) -> AsyncIterator[Damage]:
     """A conversation in a database of its own, with a summary of each kind."""
     made = Damage(pymongo_client[f"{database_name}_{request.param}"])
     await made.fill(request.param)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands, cold
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import AsyncMongoClient, ReadPreference
 
@@ -28,9 +29,7 @@ async def seconds() -> list[float]:
 
 
 @pytest.fixture
-async def store(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
-) -> AsyncIterator[ConversationStore]:
+async def store(client: Client, database_name: str, seconds: list[float]) -> AsyncIterator[ConversationStore]:
     """A store that is set up, on the counted client."""
     store = ConversationStore(client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0]))
     await store.setup()
@@ -79,7 +78,7 @@ async def test_a_repeated_append_is_two_round_trips(chat: Conversation, commands
 
 
 async def test_a_history_that_comes_again_is_one_command_more(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """The digests of the end of the log, then the insert if anything is new; cold, the head comes first."""
     turns = [turn.messages async for turn in chat.turns()]
@@ -97,7 +96,7 @@ async def test_a_history_that_comes_again_is_one_command_more(
 
 
 async def test_a_history_of_two_turns_reads_little_of_a_long_log(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """As many entries as the batch could know and a few more, without their content."""
     for number in range(60):
@@ -128,7 +127,7 @@ async def test_a_warm_load_is_one_command(chat: Conversation, commands: Commands
 
 
 async def test_a_cold_load_is_two_round_trips(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """The head, then the range."""
     other = cold(client, database_name, chat)
@@ -141,7 +140,7 @@ async def test_a_cold_load_is_two_round_trips(
 async def test_a_cold_load_of_a_long_log_is_two_round_trips(
     store: ConversationStore,
     commands: Commands,
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     seconds: list[float],
 ) -> None:
@@ -165,7 +164,7 @@ async def test_a_cold_load_of_a_long_log_is_two_round_trips(
 async def test_a_cold_load_of_some_turns_reads_about_those(
     store: ConversationStore,
     commands: Commands,
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     seconds: list[float],
 ) -> None:
@@ -190,7 +189,7 @@ async def test_a_cold_load_of_some_turns_reads_about_those(
 
 
 async def test_a_cold_load_after_a_rewind_is_two_commands(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """The entry that rewinds is read with the others."""
     question = (await chat.list_messages(limit=4))[0].message.id
@@ -207,7 +206,7 @@ async def test_a_cold_load_after_a_rewind_is_two_commands(
 
 
 async def test_a_cold_load_reads_about_a_view_when_the_head_is_old(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """The first one finds out where the view begins and stores it; the next one costs two commands."""
     for number in range(60):
@@ -225,7 +224,7 @@ async def test_a_cold_load_reads_about_a_view_when_the_head_is_old(
 async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
     store: ConversationStore,
     commands: Commands,
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     seconds: list[float],
 ) -> None:
@@ -267,7 +266,7 @@ async def test_no_command_of_a_load_reads_a_payload(chat: Conversation, commands
 
 
 async def test_payloads_of_the_turn_in_progress_cost_nothing_where_they_were_appended(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """The store that appended them has them; another reads them in one round trip more."""
     await chat.append(rag_turn("And orcas?")[:3])
@@ -359,7 +358,7 @@ async def test_a_warm_append_with_sources_is_one_command(chat: Conversation, com
 
 
 async def test_a_rewind_costs_each_process_one_round_trip_once(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """A load that learns of it reads the rewind entry, and says so; the next one costs what it did before."""
     question = (await chat.list_messages(limit=4))[0].message.id
@@ -387,7 +386,7 @@ async def test_bytes_of_a_load_do_not_grow_with_rewinds_of_rewinds(chat: Convers
 
 
 async def test_a_cold_load_passes_over_what_was_rewound(
-    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
     """However much that is: it reads about what it shows."""
     first = HumanMessage("begin", id=uuid.uuid4().hex)
@@ -436,7 +435,7 @@ async def test_a_head_is_not_refreshed_twice_with_one_entry(
 
 
 async def test_a_refreshed_head_has_the_start_of_the_view(
-    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
+    store: ConversationStore, client: Client, database_name: str, seconds: list[float]
 ) -> None:
     """The start that a process found saves the next one reading, without a command of its own."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -472,7 +471,7 @@ async def test_a_first_append_reads_no_log(store: ConversationStore, commands: C
 
 
 async def test_a_load_that_has_to_look_for_its_start_stores_it(
-    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    store: ConversationStore, client: Client, database_name: str
 ) -> None:
     """The process that comes after it finds the start there, though nobody appends."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -496,7 +495,7 @@ async def test_a_load_that_has_to_look_for_its_start_stores_it(
     ],
 )
 async def test_a_stored_start_that_does_not_belong_to_the_log_is_ignored(
-    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str, change: dict[str, int]
+    store: ConversationStore, client: Client, database_name: str, change: dict[str, int]
 ) -> None:
     """A log that was restored from a backup may be shorter than its state, or have other entries and rewinds."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -514,7 +513,7 @@ async def test_a_stored_start_that_does_not_belong_to_the_log_is_ignored(
 
 
 async def test_the_start_of_a_view_is_stored_for_the_default_policy_alone(
-    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    store: ConversationStore, client: Client, database_name: str
 ) -> None:
     """Another policy may show more; a process that is cold does not begin where the default view does."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -554,7 +553,7 @@ async def test_system_messages_that_were_rewound_are_not_shown(store: Conversati
 
 
 async def test_a_turn_that_outgrew_the_budget_moves_nothing_for_good(
-    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
+    store: ConversationStore, client: Client, database_name: str
 ) -> None:
     """Once it is finished the turns before it are shown again, by the process that loaded it in progress too."""
     chat, policy = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex), HistoryPolicy(max_tokens=1_000)
@@ -613,7 +612,7 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
 
 
 async def test_a_compaction_that_is_not_due_reads_the_state_and_the_last_entry(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, commands: Commands
+    client: Client, database_name: str, commands: Commands
 ) -> None:
     """The running totals of a finished log show that there is nothing to do; a compaction can follow each turn."""
     rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=200)

@@ -116,14 +116,14 @@ def wait_for_hangup(connection: socket.socket) -> None:
         return
 
 
-def test_one_node_takes_majority_writes(one: DevServer):
+def test_one_node_takes_majority_writes(one: DevServer) -> None:
     """A started server acknowledges a write with w:majority at once."""
     insert(one, 1)
     assert inserted(one) == [1]
 
 
 @pytest.mark.slow
-def test_three_nodes_survive_kill_9_of_the_primary():
+def test_three_nodes_survive_kill_9_of_the_primary() -> None:
     """After the primary is killed another one is elected, and has what the first one acknowledged."""
     with DevServer(nodes=3) as server:
         insert(server, 1)
@@ -134,7 +134,7 @@ def test_three_nodes_survive_kill_9_of_the_primary():
         assert inserted(server) == [1, 2]
 
 
-def test_stop_is_idempotent_and_removes_the_folder(scratch: Path):
+def test_stop_is_idempotent_and_removes_the_folder(scratch: Path) -> None:
     """After ``stop`` neither process nor folder is there, and another ``stop`` does nothing."""
     server = DevServer()
     server.start()
@@ -146,19 +146,19 @@ def test_stop_is_idempotent_and_removes_the_folder(scratch: Path):
     assert not list(scratch.iterdir())
 
 
-def test_stop_before_start_does_nothing():
+def test_stop_before_start_does_nothing() -> None:
     """A server that never ran can be stopped."""
     DevServer().stop()
 
 
-def test_start_of_a_running_server_changes_nothing(one: DevServer):
+def test_start_of_a_running_server_changes_nothing(one: DevServer) -> None:
     """A second ``start`` keeps the process."""
     pid = one.nodes[0].pid
     one.start()
     assert one.nodes[0].pid == pid
 
 
-def test_a_stopped_server_can_be_started_again():
+def test_a_stopped_server_can_be_started_again() -> None:
     """The same object can be started again, with empty data."""
     server = DevServer()
     with server:
@@ -167,7 +167,7 @@ def test_a_stopped_server_can_be_started_again():
         assert inserted(server) == []
 
 
-def test_an_exception_inside_with_leaves_no_process():
+def test_an_exception_inside_with_leaves_no_process() -> None:
     """The process is gone when an exception leaves the block."""
     server = DevServer()
     pid = 0
@@ -183,7 +183,7 @@ def test_an_exception_inside_with_leaves_no_process():
     assert not is_alive(pid)
 
 
-def test_a_paused_node_does_not_answer_and_resumes(one: DevServer):
+def test_a_paused_node_does_not_answer_and_resumes(one: DevServer) -> None:
     """``pause`` freezes a node with its connections open, ``resume`` lets it go on."""
     with MongoClient(one.uri, socketTimeoutMS=300, retryReads=False) as client:
         client.admin.command("ping")
@@ -195,7 +195,7 @@ def test_a_paused_node_does_not_answer_and_resumes(one: DevServer):
 
 
 @pytest.mark.slow
-def test_stop_ends_a_paused_node():
+def test_stop_ends_a_paused_node() -> None:
     """A frozen node does not keep ``stop`` from ending it."""
     with DevServer() as server:
         pid = server.nodes[0].pid
@@ -203,7 +203,7 @@ def test_stop_ends_a_paused_node():
     assert not is_alive(pid)
 
 
-def test_a_killed_node_has_no_pid():
+def test_a_killed_node_has_no_pid() -> None:
     """The id of a dead process is not handed out, as it may be a stranger's."""
     with DevServer() as server:
         server.nodes[0].kill()
@@ -212,7 +212,7 @@ def test_a_killed_node_has_no_pid():
             _ = server.nodes[0].pid
 
 
-def test_a_killed_node_restarts_with_its_data_and_port():
+def test_a_killed_node_restarts_with_its_data_and_port() -> None:
     """Writes acknowledged before SIGKILL are there after ``restart``, on the same port."""
     with DevServer() as server:
         node = server.nodes[0]
@@ -224,7 +224,7 @@ def test_a_killed_node_restarts_with_its_data_and_port():
         assert inserted(server) == [1]
 
 
-def test_fail_points_are_enabled(one: DevServer):
+def test_fail_points_are_enabled(one: DevServer) -> None:
     """A test can make the server fail a command."""
     data = {"failCommands": ["insert"], "errorCode": 96}
     one.nodes[0].command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
@@ -232,26 +232,26 @@ def test_fail_points_are_enabled(one: DevServer):
         client["test"]["other"].insert_one({})
 
 
-def test_database_uri_names_the_default_database(one: DevServer):
+def test_database_uri_names_the_default_database(one: DevServer) -> None:
     """A client made from it has that database."""
     with MongoClient(one.database_uri("app")) as client:
         assert client.get_default_database().name == "app"
 
 
-def test_uri_of_a_stopped_server_is_refused():
+def test_uri_of_a_stopped_server_is_refused() -> None:
     """There is no address before ``start``, and the error says what to do."""
     with pytest.raises(DevServerError, match="start"):
         _ = DevServer().uri
 
 
 @pytest.mark.parametrize("nodes", [0, 2, 4])
-def test_other_numbers_of_nodes_are_refused(nodes: int):
+def test_other_numbers_of_nodes_are_refused(nodes: int) -> None:
     """The constructor refuses anything but one node and three."""
     with pytest.raises(InvalidInputError, match="1 node or 3"):
         DevServer(nodes=nodes)
 
 
-def test_the_directory_of_the_caller_is_kept(tmp_path: Path):
+def test_the_directory_of_the_caller_is_kept(tmp_path: Path) -> None:
     """Data in the caller's directory is there for the next server, whose port is another."""
     directory = tmp_path / "kept" / "data"
     for number in range(2):
@@ -262,7 +262,7 @@ def test_the_directory_of_the_caller_is_kept(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_port_lost_to_another_mongod_is_replaced(one: DevServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_port_lost_to_another_mongod_is_replaced(one: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """If somebody takes the port first, the server moves to another one and does not mistake them for itself."""
     free_port = devserver._free_port
     ports = [one.nodes[0].port, one.nodes[0].port]
@@ -273,7 +273,7 @@ def test_a_port_lost_to_another_mongod_is_replaced(one: DevServer, monkeypatch: 
         assert server.nodes[0].command("serverStatus")["pid"] == server.nodes[0].pid
 
 
-def test_a_mongod_that_exits_at_once_shows_its_log(tmp_path: Path, scratch: Path):
+def test_a_mongod_that_exits_at_once_shows_its_log(tmp_path: Path, scratch: Path) -> None:
     """The error of a failed start has the exit code and what the program printed; no folder is left."""
     mongod = program(tmp_path / "mongod", "echo the disk is on fire >&2; exit 3")
     with pytest.raises(DevServerError, match=r"exit code 3(?s:.)*the disk is on fire"):
@@ -281,7 +281,7 @@ def test_a_mongod_that_exits_at_once_shows_its_log(tmp_path: Path, scratch: Path
     assert not list(scratch.iterdir())
 
 
-def test_a_file_that_is_no_program_is_a_typed_error(tmp_path: Path):
+def test_a_file_that_is_no_program_is_a_typed_error(tmp_path: Path) -> None:
     """A file that cannot be executed is named in a typed error."""
     mongod = program(tmp_path / "mongod")
     mongod.write_bytes(b"\x00")
@@ -289,20 +289,20 @@ def test_a_file_that_is_no_program_is_a_typed_error(tmp_path: Path):
         DevServer(mongod=mongod).start()
 
 
-def test_a_missing_program_is_a_typed_error_at_start(tmp_path: Path):
+def test_a_missing_program_is_a_typed_error_at_start(tmp_path: Path) -> None:
     """The constructor does no I/O, and ``start`` names the file that is not there."""
     server = DevServer(mongod=tmp_path / "nowhere")
     with pytest.raises(MongodNotFoundError, match="nowhere"):
         server.start()
 
 
-def test_no_mongod_anywhere_says_what_to_do(bare: pytest.MonkeyPatch):
+def test_no_mongod_anywhere_says_what_to_do(bare: pytest.MonkeyPatch) -> None:
     """Without variable, PATH and wheel the error names all three ways out."""
     with pytest.raises(MongodNotFoundError, match=r"pip install .*install MongoDB .*CONVSTORE_MONGOD"):
         find_mongod()
 
 
-def test_a_variable_that_leads_nowhere_is_not_passed_over(bare: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_variable_that_leads_nowhere_is_not_passed_over(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A wrong ``CONVSTORE_MONGOD`` is an error, even if the PATH has a ``mongod``."""
     bare.setenv("PATH", str(program(tmp_path / "mongod").parent))
     bare.setenv("CONVSTORE_MONGOD", str(tmp_path / "nowhere"))
@@ -310,7 +310,7 @@ def test_a_variable_that_leads_nowhere_is_not_passed_over(bare: pytest.MonkeyPat
         find_mongod()
 
 
-def test_the_variable_comes_before_the_path(bare: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_variable_comes_before_the_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """``CONVSTORE_MONGOD`` wins over a ``mongod`` on the PATH."""
     bare.setenv("PATH", str(program(tmp_path / "path" / "mongod").parent))
     named = program(tmp_path / "named")
@@ -318,14 +318,14 @@ def test_the_variable_comes_before_the_path(bare: pytest.MonkeyPatch, tmp_path: 
     assert find_mongod() == named
 
 
-def test_the_path_comes_before_the_wheel(bare: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_path_comes_before_the_wheel(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A ``mongod`` on the PATH is found without a look at installed packages."""
     on_path = program(tmp_path / "mongod")
     bare.setenv("PATH", str(tmp_path))
     assert find_mongod() == on_path
 
 
-def test_the_mongod_of_the_wheel_is_made_executable(bare: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_mongod_of_the_wheel_is_made_executable(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If an installer dropped its mode, an executable copy is used, the same one each time."""
     binary = program(tmp_path / "fiftyone" / "mongod")
     binary.chmod(0o644)
@@ -338,7 +338,7 @@ def test_the_mongod_of_the_wheel_is_made_executable(bare: pytest.MonkeyPatch, tm
     assert find_mongod() == found
 
 
-async def test_async_with_starts_and_stops():
+async def test_async_with_starts_and_stops() -> None:
     """``async with`` gives a running server and stops it at the end."""
     async with DevServer() as server:
         pid = server.nodes[0].pid
@@ -346,7 +346,7 @@ async def test_async_with_starts_and_stops():
     assert not is_alive(pid)
 
 
-async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled in the middle of ``async with`` ends after the server is stopped."""
     server = DevServer()
     loop = asyncio.get_running_loop()
@@ -364,7 +364,7 @@ async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pyte
     assert not os.listdir(scratch)
 
 
-def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[str]]):
+def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[str]]) -> None:
     """Neither ``mongod`` nor its data outlives a Python process that had no chance to clean up."""
     process = module()
     assert process.stdout is not None
@@ -379,7 +379,7 @@ def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[
     assert not dbpath.parent.exists()
 
 
-def test_ctrl_c_ends_the_module(module: Callable[[], subprocess.Popen[str]]):
+def test_ctrl_c_ends_the_module(module: Callable[[], subprocess.Popen[str]]) -> None:
     """``python -m convstore.devserver`` prints a URI, and ends without an error at Ctrl-C."""
     process = module()
     assert process.stdout is not None

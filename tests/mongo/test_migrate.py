@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 
 from convstore import ConversationStore, StoreUnavailableError
 from convstore.exceptions import NotSetUpError, SchemaVersionError
@@ -45,7 +46,7 @@ NewStore = Callable[..., ConversationStore]
 
 
 @pytest.fixture
-async def server_database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+async def server_database(pymongo_client: Client, database_name: str) -> AsyncIterator[Any]:
     """An empty database on a real server."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     yield pymongo_client[name]
@@ -53,7 +54,7 @@ async def server_database(pymongo_client: AsyncMongoClient[dict[str, Any]], data
 
 
 @pytest.fixture(params=["server", "memory"])
-async def database(request, server_database: Any) -> Any:
+async def database(request: pytest.FixtureRequest, server_database: Any) -> Any:
     """An empty database, on a real server and in memory."""
     return server_database if request.param == "server" else AsyncMongoMockClient()["app"]
 
@@ -99,14 +100,14 @@ async def snapshot(database: Any) -> dict[str, Any]:
     }
 
 
-def test_files_are_numbered_without_gaps():
+def test_files_are_numbered_without_gaps() -> None:
     """Every migration has a number of its own and one sentence that says what it does."""
     found = discover()
     assert [migration.name[:4] for migration in found] == [f"{number:04d}" for number in range(1, len(found) + 1)]
     assert [migration.name for migration in found if not migration.summary.endswith(".")] == []
 
 
-async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_database):
+async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_database: Any) -> None:
     """Names, keys, uniqueness and filters; nothing more."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
     assert sorted(await server_database.list_collection_names()) == sorted(
@@ -118,7 +119,7 @@ async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_datab
     }
 
 
-async def test_a_fresh_server_compresses_with_zstd(server_database):
+async def test_a_fresh_server_compresses_with_zstd(server_database: Any) -> None:
     """All collections are made with the better compressor, whatever the server's default is."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
     for name in (LOG, HEADS, ANNOTATIONS, SUMMARIES):
@@ -126,7 +127,7 @@ async def test_a_fresh_server_compresses_with_zstd(server_database):
         assert "block_compressor=zstd" in stats["wiredTiger"]["creationString"]
 
 
-async def test_a_fresh_log_is_clustered(server_database):
+async def test_a_fresh_log_is_clustered(server_database: Any) -> None:
     """The log lies in the order of its ids where the server can do that."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
     options = {name: await server_database[name].options() for name in (LOG, HEADS)}
@@ -135,7 +136,7 @@ async def test_a_fresh_log_is_clustered(server_database):
     assert "clusteredIndex" not in options[HEADS]
 
 
-async def test_in_memory_only_plain_indexes_are_made(new_store):
+async def test_in_memory_only_plain_indexes_are_made(new_store: NewStore) -> None:
     """The in-memory driver would take a unique partial index for a unique one, so it gets none."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database, scope_keys=KEYS).setup()
@@ -144,7 +145,7 @@ async def test_in_memory_only_plain_indexes_are_made(new_store):
     assert set(await indexes_of(database, HEADS)) == {index.name for index in indexes_for(KEYS)["heads"]}
 
 
-async def test_every_name_begins_with_the_prefix(new_store, database):
+async def test_every_name_begins_with_the_prefix(new_store: NewStore, database: Any) -> None:
     """Nothing is made beside the collections that carry it, and stores with other prefixes are not set up by it."""
     await new_store(collection_prefix="chat_").setup()
     assert {name[:5] for name in await database.list_collection_names()} == {"chat_"}
@@ -152,7 +153,7 @@ async def test_every_name_begins_with_the_prefix(new_store, database):
         await new_store().list_conversations()
 
 
-async def test_running_twice_changes_nothing(new_store, database):
+async def test_running_twice_changes_nothing(new_store: NewStore, database: Any) -> None:
     """The second run finds all done, by the same store and by a new one."""
     store = new_store()
     await store.setup()
@@ -163,7 +164,7 @@ async def test_running_twice_changes_nothing(new_store, database):
     assert await applied(database) == [migration.name for migration in discover()]
 
 
-async def test_data_outlives_a_second_run(new_store):
+async def test_data_outlives_a_second_run(new_store: NewStore) -> None:
     """Setting up a database that is in use loses nothing."""
     store = new_store()
     await store.setup()
@@ -173,7 +174,7 @@ async def test_data_outlives_a_second_run(new_store):
     assert [m.id async for m in again.conversation(user_id="ada", course_id="ml").messages()] == ["m1"]
 
 
-async def test_other_scope_keys_get_their_indexes(new_store, database):
+async def test_other_scope_keys_get_their_indexes(new_store: NewStore, database: Any) -> None:
     """A store with keys of its own adds what listing by them needs; nothing has to be migrated for that."""
     await new_store().setup()
     await new_store(scope_keys=("team",)).setup()
@@ -181,7 +182,7 @@ async def test_other_scope_keys_get_their_indexes(new_store, database):
     assert set(await indexes_of(database, HEADS)) == names
 
 
-async def test_two_stores_at_once_leave_one_record(new_store, database):
+async def test_two_stores_at_once_leave_one_record(new_store: NewStore, database: Any) -> None:
     """One of them works, the other waits; both are set up afterwards and no lease stays."""
     stores = [new_store() for _ in range(2)]
     await asyncio.gather(*(store.setup() for store in stores))
@@ -191,7 +192,7 @@ async def test_two_stores_at_once_leave_one_record(new_store, database):
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_leave_one_record(server_uri, database_name):
+def test_two_processes_at_once_leave_one_record(server_uri: str, database_name: str) -> None:
     """Two deployments that start together do what one would do."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     command = [sys.executable, "-c", SET_UP_ON_COMMAND, server_uri, name]
@@ -211,7 +212,7 @@ def test_two_processes_at_once_leave_one_record(server_uri, database_name):
 
 
 @pytest.mark.parametrize("run", ["setup", "list_conversations"])
-async def test_a_newer_database_is_refused(new_store, database, run):
+async def test_a_newer_database_is_refused(new_store: NewStore, database: Any, run: str) -> None:
     """A migration that this version does not know is an error that names it, and nothing is changed."""
     await new_store().setup()
     await database[MIGRATIONS].insert_one({"_id": "9999_later"})
@@ -221,7 +222,7 @@ async def test_a_newer_database_is_refused(new_store, database, run):
     assert await snapshot(database) == before
 
 
-async def test_the_lease_of_a_dead_runner_ends(new_store, database):
+async def test_the_lease_of_a_dead_runner_ends(new_store: NewStore, database: Any) -> None:
     """A lease that ran out is taken over at once and given back."""
     past = datetime.now(UTC) - timedelta(seconds=1)
     await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "dead", "until": past})
@@ -229,7 +230,7 @@ async def test_the_lease_of_a_dead_runner_ends(new_store, database):
     assert await applied(database) == [migration.name for migration in discover()]
 
 
-async def test_a_live_lease_is_respected(new_store, database, monkeypatch):
+async def test_a_live_lease_is_respected(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another runner works nothing is made; the waiting runner raises after a timeout, and the lease stays."""
     monkeypatch.setattr(migrate, "_WAIT_SECONDS", 0.5)
     until = datetime.now(UTC) + timedelta(seconds=60)
@@ -240,7 +241,9 @@ async def test_a_live_lease_is_respected(new_store, database, monkeypatch):
     assert await applied(database) == ["lease"]
 
 
-async def test_waiting_ends_with_the_other_runner(new_store, database, monkeypatch):
+async def test_waiting_ends_with_the_other_runner(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that waits goes on as soon as the lease is given back."""
     until = datetime.now(UTC) + timedelta(seconds=60)
     await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "alive", "until": until})
@@ -257,7 +260,9 @@ async def test_waiting_ends_with_the_other_runner(new_store, database, monkeypat
     assert await applied(database) == [migration.name for migration in discover()]
 
 
-async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch):
+async def test_a_step_that_failed_is_run_again(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its finished work stays and is done again; it counts as applied only when it completes."""
     [first, *_] = discover()
 
@@ -275,7 +280,7 @@ async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch)
     assert set(await database.list_collection_names()) == {ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES}
 
 
-async def test_only_what_is_pending_is_run(new_store, database, monkeypatch):
+async def test_only_what_is_pending_is_run(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version runs its new steps on a database of an earlier one, in order, and keeps the records."""
     await new_store().setup()
     ran: list[str] = []
@@ -306,7 +311,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-async def test_nothing_works_before_setup(new_store, database, use):
+async def test_nothing_works_before_setup(new_store: NewStore, database: Any, use: Any) -> None:
     """Each call says what to do, and makes no collection by accident."""
     with pytest.raises(NotSetUpError, match=r"setup\(\)"):
         await USES[use](new_store())
@@ -318,7 +323,7 @@ def later_step(up: Callable[[Target], Any]) -> tuple[Migration, ...]:
     return (*discover(), Migration("9001_long", "A long step.", up))
 
 
-async def test_a_long_step_keeps_its_lease(new_store, database, monkeypatch):
+async def test_a_long_step_keeps_its_lease(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it works the lease is renewed, so that no other runner begins the same."""
     await new_store().setup()
     ends: list[datetime] = []
@@ -337,7 +342,9 @@ async def test_a_long_step_keeps_its_lease(new_store, database, monkeypatch):
     assert await applied(database) == [migration.name for migration in known]
 
 
-async def test_a_step_stops_when_its_lease_is_lost(new_store, database, monkeypatch):
+async def test_a_step_stops_when_its_lease_is_lost(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A runner that was not there for a minute does not work beside the one that took over."""
     await new_store().setup()
     stopped = asyncio.Event()
@@ -360,7 +367,9 @@ async def test_a_step_stops_when_its_lease_is_lost(new_store, database, monkeypa
 
 
 @pytest.mark.parametrize("seconds", [60, 0])
-async def test_a_renewal_that_fails_does_not_end_a_step(server_database, monkeypatch, seconds):
+async def test_a_renewal_that_fails_does_not_end_a_step(
+    server_database: Any, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
     """The step goes on until the lease would have ended since it was last renewed."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
     failed = asyncio.Event()
@@ -396,7 +405,9 @@ async def test_a_renewal_that_fails_does_not_end_a_step(server_database, monkeyp
     assert ("9001_long" in await applied(server_database)) == bool(seconds)
 
 
-async def test_a_step_may_take_longer_than_a_command(new_store, database, monkeypatch):
+async def test_a_step_may_take_longer_than_a_command(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An index over a large collection takes as long as it takes; other commands give up after 40 s."""
     asked: list[float | None] = []
     limit = driver.driver_errors
@@ -410,7 +421,7 @@ async def test_a_step_may_take_longer_than_a_command(new_store, database, monkey
     assert None in asked
 
 
-async def test_two_runners_do_a_step_once(new_store, database, monkeypatch):
+async def test_two_runners_do_a_step_once(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one waits until the first is done, and finds nothing left to do."""
     await new_store().setup()
     ran: list[str] = []
@@ -427,7 +438,7 @@ async def test_two_runners_do_a_step_once(new_store, database, monkeypatch):
     assert ran == ["begun"]
 
 
-async def test_nothing_is_waited_for_when_nothing_is_to_do(new_store, database):
+async def test_nothing_is_waited_for_when_nothing_is_to_do(new_store: NewStore, database: Any) -> None:
     """A process that starts while another one migrates something else's keys does not stand still."""
     await new_store().setup()
     until = datetime.now(UTC) + timedelta(seconds=60)

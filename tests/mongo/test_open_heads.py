@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from counting import Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from mongomock_motor import AsyncMongoMockClient
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 from convstore.mongo.heads import HeadChange, Heads
@@ -41,9 +41,7 @@ def user() -> str:
 
 
 @pytest.fixture
-async def counted(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, time: HandMovedTime
-) -> AsyncIterator[ConversationStore]:
+async def counted(client: Client, database_name: str, time: HandMovedTime) -> AsyncIterator[ConversationStore]:
     """A store on the counted client, whose time the test moves."""
     store = ConversationStore(client[database_name], clock=time.clock)
     await store.setup()
@@ -59,7 +57,7 @@ async def question_and_answer(store: ConversationStore, user: str, thread: str) 
 
 
 @pytest.mark.slow
-async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: str, database: Any, user: str):
+async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: str, database: Any, user: str) -> None:
     """Two writers are killed in a burst; a third process lists all that is in the logs as soon as the burst is over."""
     await ConversationStore(database).setup()
 
@@ -92,7 +90,7 @@ async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: 
 
 async def test_closing_many_heads_is_one_command(
     counted: ConversationStore, commands: Commands, time: HandMovedTime, user: str
-):
+) -> None:
     """By the timer and by `close`; and a store that owes nothing sends nothing."""
     for number in range(10):
         await question_and_answer(counted, user, f"t{number}")
@@ -112,13 +110,13 @@ async def test_closing_many_heads_is_one_command(
 
 
 async def test_a_listing_reads_the_log_of_late_heads_alone(  # noqa: PLR0917 - fixtures
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     counted: ConversationStore,
     commands: Commands,
     time: HandMovedTime,
     user: str,
-):
+) -> None:
     """One command for each of those on its page."""
     for number in range(6):
         await question_and_answer(counted, user, f"t{number}")
@@ -136,7 +134,7 @@ async def test_a_listing_reads_the_log_of_late_heads_alone(  # noqa: PLR0917 - f
 
 async def test_a_timer_closes_500_heads_a_second(
     counted: ConversationStore, commands: Commands, time: HandMovedTime, user: str, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """The oldest first; the others a second later."""
     monkeypatch.setattr(open_heads, "_BATCH", 2)
     for number in range(5):
@@ -150,14 +148,14 @@ async def test_a_timer_closes_500_heads_a_second(
 
 
 async def test_too_many_open_heads_are_closed_early(  # noqa: PLR0917 - fixtures
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     counted: ConversationStore,
     commands: Commands,
     time: HandMovedTime,
     user: str,
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     """The oldest; their next append opens them again, so that nothing is owed without a listing that looks."""
     monkeypatch.setattr(open_heads, "_BATCH", 2)
     monkeypatch.setattr(open_heads, "_MAXIMUM_OPEN", 4)
@@ -176,7 +174,7 @@ async def test_too_many_open_heads_are_closed_early(  # noqa: PLR0917 - fixtures
     assert head["open_until"].replace(tzinfo=UTC) == time.now + timedelta(seconds=10)
 
 
-async def test_the_timer_keeps_no_store_alive():
+async def test_the_timer_keeps_no_store_alive() -> None:
     """A store that nobody uses any more is collected, though its timer is set."""
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()
@@ -188,7 +186,7 @@ async def test_the_timer_keeps_no_store_alive():
     assert kept() is None
 
 
-def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime):
+def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime) -> None:
     """A store in memory may be used on one loop after the other; what the first one owed the second one writes."""
     database = AsyncMongoMockClient()["app"]
     store = ConversationStore(database, clock=time.clock)
@@ -230,7 +228,7 @@ async def leave_a_burst() -> None:
     await question_and_answer(store, "ada", "t")
 
 
-def test_a_loop_that_stood_still_is_closed_without_a_word(hanging: list[int], caplog: pytest.LogCaptureFixture):
+def test_a_loop_that_stood_still_is_closed_without_a_word(hanging: list[int], caplog: pytest.LogCaptureFixture) -> None:
     """The timer is overdue when the loop runs its last steps; it begins nothing that could not end."""
     with asyncio.Runner() as runner:
         runner.run(leave_a_burst())
@@ -242,7 +240,7 @@ def test_a_loop_that_stood_still_is_closed_without_a_word(hanging: list[int], ca
 @pytest.mark.filterwarnings("error")
 def test_a_loop_that_is_closed_while_a_head_is_written_says_nothing(
     hanging: list[int], caplog: pytest.LogCaptureFixture
-):
+) -> None:
     """Nobody cancels its tasks; the head stays open, and listings read the log."""
 
     async def use() -> None:
@@ -257,7 +255,7 @@ def test_a_loop_that_is_closed_while_a_head_is_written_says_nothing(
     assert (hanging, caplog.messages) == ([1], [])
 
 
-async def test_a_loop_that_stood_still_and_goes_on_closes_its_heads(hanging: list[int]):
+async def test_a_loop_that_stood_still_and_goes_on_closes_its_heads(hanging: list[int]) -> None:
     """A little later than it would have."""
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()

@@ -49,7 +49,7 @@ _REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("value", _REFUSED, ids=lambda value: ascii(value)[:20])
-def test_a_value_that_is_no_plain_text_is_refused_everywhere(value):
+def test_a_value_that_is_no_plain_text_is_refused_everywhere(value: Any) -> None:
     """Operators, subclasses, other types, empty, unencodable or too long text: refused as scope value and as id."""
     assert id_problem(value)
     for check in (check_scope, check_partial_scope):
@@ -60,7 +60,7 @@ def test_a_value_that_is_no_plain_text_is_refused_everywhere(value):
 
 
 @pytest.mark.parametrize("value", ["ada", "\0", "$ne", "a.b", " ", "x" * 512, "é" * 256, "😀" * 128, "' or 1=1"])
-def test_any_other_text_is_data(value):
+def test_any_other_text_is_data(value: str) -> None:
     """NUL, dollar signs and dots are data like any other; 512 bytes of UTF-8 are allowed."""
     assert id_problem(value) == ""
     assert check_scope(KEYS, {"course_id": value, "user_id": "ada"}) == (("user_id", "ada"), ("course_id", value))
@@ -68,7 +68,7 @@ def test_any_other_text_is_data(value):
 
 
 @given(any_text | st.binary() | st.integers() | st.none() | st.dictionaries(any_text, any_text))
-def test_what_passes_is_plain_text_that_bson_can_hold(value):
+def test_what_passes_is_plain_text_that_bson_can_hold(value: Any) -> None:
     """Exactly the non-empty str that UTF-8 encodes to at most 512 bytes are accepted."""
     try:
         fits = type(value) is str and 0 < len(value.encode()) <= MAX_ID_BYTES
@@ -80,13 +80,13 @@ def test_what_passes_is_plain_text_that_bson_can_hold(value):
 @pytest.mark.parametrize(
     "values", [{}, {"user_id": "ada"}, {"user_id": "a", "course_id": "b", "tenant": "c"}, {7: "a"}]
 )
-def test_a_scope_has_exactly_the_keys_of_the_store(values):
+def test_a_scope_has_exactly_the_keys_of_the_store(values: dict[str, Any]) -> None:
     """A missing key and an unknown one are refused, so that no query ever runs over more than one scope."""
     with pytest.raises(InvalidScopeError):
         check_scope(KEYS, values)
 
 
-def test_an_unknown_key_is_named_before_a_missing_one():
+def test_an_unknown_key_is_named_before_a_missing_one() -> None:
     """The error for ``user`` instead of ``user_id`` has both names."""
     with pytest.raises(InvalidScopeError, match="'user' is not in this store's scope: user_id, course_id"):
         check_scope(KEYS, {"user": "ada", "course_id": "ml"})
@@ -102,14 +102,14 @@ def test_an_unknown_key_is_named_before_a_missing_one():
         ({"$ne": ""}, "must be a plain str, not dict"),
     ],
 )
-def test_a_value_that_has_a_text_says_how_to_pass_it(value, problem):
+def test_a_value_that_has_a_text_says_how_to_pass_it(value: Any, problem: str) -> None:
     """Nothing is converted by itself, and what has no text of its own gets no such advice."""
     with pytest.raises(InvalidScopeError) as caught:
         check_partial_scope(KEYS, {"user_id": value})
     assert str(caught.value) == f"scope value user_id {problem}"
 
 
-def test_a_partial_scope_has_only_keys_of_the_store():
+def test_a_partial_scope_has_only_keys_of_the_store() -> None:
     """A part of a scope may lack keys but not bring others."""
     assert check_partial_scope(KEYS, {}) == ()
     assert check_partial_scope(KEYS, {"course_id": "ml"}) == (("course_id", "ml"),)
@@ -118,7 +118,7 @@ def test_a_partial_scope_has_only_keys_of_the_store():
 
 
 @pytest.mark.parametrize("keys", [("user_id",), ["a", "b"], tuple("abcdefgh"), ["_x", "größe"]])
-def test_names_are_scope_keys(keys):
+def test_names_are_scope_keys(keys: Any) -> None:
     """One to eight different names, in the order given."""
     assert check_scope_keys(keys) == tuple(keys)
 
@@ -150,20 +150,20 @@ def test_names_are_scope_keys(keys):
     ],
     ids=ascii,
 )
-def test_anything_else_is_no_scope_key(keys):
+def test_anything_else_is_no_scope_key(keys: Any) -> None:
     """No keys, too many, repeated, reserved ones or what is not a name are refused."""
     with pytest.raises(InvalidScopeError):
         check_scope_keys(keys)
 
 
 @pytest.mark.parametrize("ids", ["m1", b"m1", {"m1": 1}, None, 7])
-def test_ids_are_a_list(ids):
+def test_ids_are_a_list(ids: Any) -> None:
     """One id in the place of a list is refused, not taken apart."""
     with pytest.raises(InvalidInputError, match="list of message ids"):
         check_ids(ids, name="ids")
 
 
-def test_ids_are_bounded_in_number():
+def test_ids_are_bounded_in_number() -> None:
     """Two hundred ids in one call, not one more."""
     assert len(check_ids(["m"] * MAX_IDS, name="ids")) == MAX_IDS == 200
     with pytest.raises(TooManyIdsError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from counting import Commands
+from fixture_types import Client
 from langchain_core.messages import HumanMessage
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
@@ -48,7 +49,7 @@ async def examined(database: Any, command: dict[str, Any]) -> tuple[int, int]:
 )
 async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixtures and cases
     own_database: Any,
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     commands: Commands,
     keys: Any,
     listings: Any,
@@ -124,7 +125,7 @@ async def test_another_refusal_is_reported(own_database: Any, monkeypatch: pytes
 
 
 @pytest.fixture
-async def long_collection(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Collection]:
+async def long_collection(client: Client, database_name: str) -> AsyncIterator[Collection]:
     """A collection whose reads take several batches."""
     name = f"long_{uuid.uuid4().hex}"
     await client[database_name][name].insert_many([{"_id": number} for number in range(25)])
@@ -133,7 +134,7 @@ async def long_collection(client: AsyncMongoClient[dict[str, Any]], database_nam
 
 
 @asynccontextmanager
-async def closed_cursors(client: AsyncMongoClient[dict[str, Any]], times: int) -> AsyncIterator[None]:
+async def closed_cursors(client: Client, times: int) -> AsyncIterator[None]:
     """The server says of the next requests for more that it has no such cursor."""
     data = {"failCommands": ["getMore"], "errorCode": 43}
     await client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data})
@@ -144,7 +145,7 @@ async def closed_cursors(client: AsyncMongoClient[dict[str, Any]], times: int) -
 
 
 async def test_a_read_whose_cursor_is_gone_begins_again(
-    long_collection: Collection, client: AsyncMongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    long_collection: Collection, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller gets all documents, once; if it happens again, the error says what to do."""
     monkeypatch.setattr(collection, "_BATCH", 9)
@@ -155,9 +156,7 @@ async def test_a_read_whose_cursor_is_gone_begins_again(
             await long_collection.find({}, order=[("_id", 1)])
 
 
-async def test_abandoned_commands_end_at_the_server(
-    own_database: Any, client: AsyncMongoClient[dict[str, Any]], commands: Commands
-) -> None:
+async def test_abandoned_commands_end_at_the_server(own_database: Any, client: Client, commands: Commands) -> None:
     """Reads and deletions carry the time after which the store gives them up."""
     store = ConversationStore(client[own_database.name])
     await store.setup()

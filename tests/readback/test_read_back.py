@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from counting import Commands
+from fixture_types import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, SourcePage
 from convstore.messages.tokens import approximate_tokens, fitting, weight
@@ -231,7 +231,7 @@ async def test_what_there_is_room_for_is_whole(chat: Conversation) -> None:
 
 
 async def test_what_is_too_much_to_show_is_not_read(
-    client: AsyncMongoClient[dict[str, Any]], commands: Commands, database_name: str, scope: dict[str, str]
+    client: Client, commands: Commands, database_name: str, scope: dict[str, str]
 ) -> None:
     """3 MB of raw content cost a page of its source nothing, and no page of it more than a chunk."""
     store = ConversationStore(client[database_name])
@@ -258,7 +258,7 @@ async def test_what_is_too_much_to_show_is_not_read(
 
 
 @pytest.fixture
-async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: dict[str, str]) -> Conversation:
+async def counted(client: Client, database_name: str, scope: dict[str, str]) -> Conversation:
     """An empty conversation whose commands are counted."""
     store = ConversationStore(client[database_name])
     await store.setup()

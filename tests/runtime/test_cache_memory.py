@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.runtime import cache
@@ -22,7 +22,7 @@ LIMIT = 6_000_000
 
 @pytest.fixture
 async def store(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ConversationStore]:
     """A store that may cache six megabytes."""
     monkeypatch.setattr(cache, "_MAXIMUM_BYTES", LIMIT)

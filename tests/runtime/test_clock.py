@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 from convstore.runtime.clock import Clock
@@ -37,7 +37,7 @@ def test_either_clock_says_that_an_id_is_old(boot: float, wall: float, is_within
 
 
 async def test_an_append_after_a_long_sleep_goes_to_the_new_conversation(
-    client: AsyncMongoClient[dict[str, Any]], database_name: str, commands: Commands
+    client: Client, database_name: str, commands: Commands
 ) -> None:
     """The machine slept through a deletion and its sweeps; only its wall clock knows."""
     wall = [0.0]

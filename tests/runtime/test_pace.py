@@ -17,7 +17,7 @@ def work(steps: int) -> Generator[None, None, int]:
     return steps
 
 
-async def test_pauses_are_nine_times_as_long_as_the_work(monkeypatch: pytest.MonkeyPatch):
+async def test_pauses_are_nine_times_as_long_as_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """After each slice, in one piece of work or several; commands count, too."""
     pauses = list[float]()
     ticks = count(0, 0.0005)

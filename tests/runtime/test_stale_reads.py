@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from bson.errors import InvalidDocument
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
-from pymongo import AsyncMongoClient
 from pymongo.errors import (
     BulkWriteError,
     ExecutionTimeout,
@@ -32,7 +32,7 @@ from convstore.runtime.cache import CachedConversation
 
 
 @pytest.fixture
-async def chat(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Conversation:
+async def chat(pymongo_client: Client, database_name: str) -> Conversation:
     """A conversation of three entries, all appended by this store."""
     store = ConversationStore(pymongo_client[database_name])
     await store.setup()
@@ -134,7 +134,7 @@ async def test_a_log_that_lost_its_end_is_reported_once(chat: Conversation, monk
 
 
 async def test_a_log_that_is_deleted_is_not_waited_for(
-    chat: Conversation, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
+    chat: Conversation, pymongo_client: Client, database_name: str
 ) -> None:
     """Less than was acknowledged is no riddle when the conversation is gone."""
     other = ConversationStore(pymongo_client[database_name])
@@ -146,7 +146,7 @@ async def test_a_log_that_is_deleted_is_not_waited_for(
 
 @pytest.mark.parametrize("what", ["reservation", "call"])
 async def test_a_tail_that_a_load_read_is_good_enough(
-    chat: Conversation, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, what: str
+    chat: Conversation, pymongo_client: Client, database_name: str, what: str
 ) -> None:
     """Loads leave out what listings show of the last message; an append that has no text itself keeps it."""
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
@@ -205,7 +205,7 @@ def miss_the_marker(monkeypatch: pytest.MonkeyPatch, *, behind_at: int) -> dict[
 
 async def test_a_marker_that_is_not_shown_yet_is_waited_for(
     chat: Conversation,
-    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    pymongo_client: Client,
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -228,7 +228,7 @@ def test_what_is_known_of_a_log_never_goes_back() -> None:
 
 async def test_a_rewind_that_an_append_hears_of_is_waited_for(
     chat: Conversation,
-    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    pymongo_client: Client,
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -242,7 +242,7 @@ async def test_a_rewind_that_an_append_hears_of_is_waited_for(
 
 async def test_entries_that_a_tail_counts_are_read(
     chat: Conversation,
-    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    pymongo_client: Client,
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -53,7 +53,7 @@ async def restored(database: Any) -> Conversation:
     return again
 
 
-async def test_a_restored_log_that_grew_far_is_searched_as_it_is(database: Any):
+async def test_a_restored_log_that_grew_far_is_searched_as_it_is(database: Any) -> None:
     """The segments end before the part of the log that a search reads first."""
     chat = await restored(database)
     await said(chat, *(f"far dolphins {number}" for number in range(MAX_UNSEALED_ENTRIES)))
@@ -70,7 +70,7 @@ async def found(chat: Conversation, text: str) -> list[str]:
     return sorted(one)
 
 
-async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any):
+async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any) -> None:
     """Before the next seal, and after it, which replaces what does not follow; the rest is kept."""
     chat = await restored(database)
     for _ in range(2):
@@ -83,7 +83,7 @@ async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any):
     assert (await chat.store.verify(user_id=chat.scope["user_id"])).ok
 
 
-async def test_verify_names_segments_of_another_log(database: Any):
+async def test_verify_names_segments_of_another_log(database: Any) -> None:
     """It derives each segment from the log and compares it whole; a repair builds it again."""
     chat = await restored(database)
     user = chat.scope["user_id"]
@@ -93,7 +93,7 @@ async def test_verify_names_segments_of_another_log(database: Any):
     assert len(await found(chat, "dolphins")) == 9
 
 
-async def test_one_stale_conversation_does_not_spoil_the_search_of_a_user(database: Any):
+async def test_one_stale_conversation_does_not_spoil_the_search_of_a_user(database: Any) -> None:
     """A log that a backup made shorter, whose segments name messages that are not in it."""
     store = store_on(database)
     await store.setup()
@@ -111,7 +111,7 @@ async def test_one_stale_conversation_does_not_spoil_the_search_of_a_user(databa
     assert (sorted(len(one.hits) for one in result.conversations), result.incomplete) == ([1, 5], [])
 
 
-async def test_a_damaged_conversation_is_named_and_the_others_are_found(database: Any):
+async def test_a_damaged_conversation_is_named_and_the_others_are_found(database: Any) -> None:
     """A hole in one log costs its hits."""
     store = store_on(database)
     await store.setup()
@@ -125,7 +125,7 @@ async def test_a_damaged_conversation_is_named_and_the_others_are_found(database
     assert [one["thread_id"] for one in result.incomplete] == ["a"]
 
 
-async def test_contents_that_do_not_fit_are_found_by_verify(database: Any):
+async def test_contents_that_do_not_fit_are_found_by_verify(database: Any) -> None:
     """A segment with its own digest but other contents: nothing but the log can tell."""
     store = store_on(database)
     await store.setup()
@@ -145,7 +145,7 @@ async def test_contents_that_do_not_fit_are_found_by_verify(database: Any):
     assert [hit.snippet for hit in await chat.search("narwhals")] == ["narwhals"]
 
 
-async def test_a_repair_drops_the_segments_of_lost_entries(database: Any):
+async def test_a_repair_drops_the_segments_of_lost_entries(database: Any) -> None:
     """The entries that replace lost ones end with their link, so a segment of the lost ones seems to follow."""
     store = store_on(database)
     await store.setup()
@@ -165,7 +165,7 @@ async def test_a_repair_drops_the_segments_of_lost_entries(database: Any):
 
 
 @pytest.mark.parametrize("damage", [{"$unset": {"sections": 1}}, {"$unset": {"sections.types": 1}}, {"$set": FORGED}])
-async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]):
+async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) -> None:
     """Searches read the log, and the sealer that they call makes it again; `verify` names it until then."""
     store = store_on(database)
     await store.setup()
@@ -187,7 +187,7 @@ async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]):
     assert (after["_id"], after["until"]) == (before["_id"], 70)
 
 
-async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sealer that reads contents only to merge them seals from the log what is damaged."""
     monkeypatch.setattr(sealer_module, "_MERGED_AT_ONCE", 2)
     monkeypatch.setattr(sealer_module, "MAX_UNSEALED_ENTRIES", 1)
@@ -216,7 +216,7 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
     await store.close()
 
 
-async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any):
+async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -> None:
     """It is named, and the others are found."""
     store = store_on(database)
     await store.setup()
@@ -236,7 +236,7 @@ async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any):
     assert [one["thread_id"] for one in result.incomplete] == ["a"]
 
 
-async def test_a_repair_does_not_build_segments_from_a_damaged_log(database: Any):
+async def test_a_repair_does_not_build_segments_from_a_damaged_log(database: Any) -> None:
     """A total of an entry is damaged: the segment over it is right, and another that is damaged is only removed."""
     store = store_on(database)
     await store.setup()
@@ -259,7 +259,7 @@ async def test_a_repair_does_not_build_segments_from_a_damaged_log(database: Any
 @pytest.mark.parametrize("maximum", range(8_000, 12_000, 1_000))
 async def test_merged_segments_of_any_size_are_what_the_log_gives(
     database: Any, monkeypatch: pytest.MonkeyPatch, maximum: int
-):
+) -> None:
     """Copies in a text count for the room that a new segment has, but not for the size of a merged one."""
     monkeypatch.setattr(sealer_module, "MAX_CHARACTERS", maximum)
     monkeypatch.setattr(sealer_module, "_MERGED_AT_ONCE", 2)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from pymongo import AsyncMongoClient
 from pymongo.asynchronous.cursor import AsyncCursor
 
 from convstore import Conversation, ConversationStore
@@ -113,12 +113,12 @@ def plain_turn(number: int) -> list[BaseMessage]:
     ],
 )
 async def test_two_round_trips_and_one_for_an_unknown_conversation(
-    client: AsyncMongoClient[dict[str, Any]],
+    client: Client,
     database_name: str,
     turn: Callable[[int], list[BaseMessage]],
     trips: Trips,
     rewound: bool,
-):
+) -> None:
     """With large results in segments and after them, stored with escapes or not, and with a rewind between."""
     chat = await sealed_conversation(client[database_name], turn)
     if rewound:

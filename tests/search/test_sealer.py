@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
@@ -25,7 +26,7 @@ async def sealer_of(store: ConversationStore) -> sealing.Sealer:
     return found
 
 
-async def test_a_text_is_split_once_and_merged_at_most_twice(database: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_a_text_is_split_once_and_merged_at_most_twice(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a conversation is sealed."""
     monkeypatch.setattr(sealing, "_MERGED_AT_ONCE", 3)
     split, merges = Counter[int](), Counter[int]()
@@ -56,7 +57,7 @@ async def test_a_text_is_split_once_and_merged_at_most_twice(database: Any, monk
     await store.close()
 
 
-async def test_sealing_pauses(database: Any):
+async def test_sealing_pauses(database: Any) -> None:
     """It waits nine times as long as it works, and never works in a thread."""
     pauses = list[float]()
 
@@ -85,7 +86,7 @@ async def cached(store: ConversationStore, scope: dict[str, str]) -> Any:
 
 async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
     server_uri: str, database_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """At whichever pause: the next search seals the rest."""
     errors = list[Any]()
     monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", errors.append)
@@ -116,8 +117,8 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
 
 
 async def test_a_search_across_leaves_the_conversation_cache_alone(
-    client: AsyncMongoClient[dict[str, Any]], commands: Commands, database_name: str, monkeypatch: pytest.MonkeyPatch
-):
+    client: Client, commands: Commands, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many conversations it reads, the next append of one in use is one command."""
     monkeypatch.setattr("convstore.runtime.cache._MAXIMUM_CONVERSATIONS", 3)
     store = ConversationStore(client[database_name], clock=STANDING)
@@ -134,7 +135,7 @@ async def test_a_search_across_leaves_the_conversation_cache_alone(
     await store.close()
 
 
-async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait, so that their memory is bounded."""
     store = ConversationStore(database)
     await store.setup()
@@ -159,7 +160,7 @@ async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytes
     await store.close()
 
 
-async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(monkeypatch: pytest.MonkeyPatch):
+async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only with a number of ours."""
     assert words._fingerprint() == words.ANALYZER
     words._cached_terms.cache_clear()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -215,9 +216,7 @@ Play = Callable[[int], Awaitable[World]]
 
 
 @pytest.fixture(params=["server", pytest.param("memory", marks=pytest.mark.slow)])
-async def play(
-    request: pytest.FixtureRequest, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
-) -> Play:
+async def play(request: pytest.FixtureRequest, pymongo_client: Client, database_name: str) -> Play:
     """Lets two agents work in a new conversation of the real server, or of one in memory."""
     database: Any = pymongo_client[database_name]
     if request.param == "memory":
@@ -513,7 +512,7 @@ async def answer(tool: BaseTool, asked: Sequence[Any], find: str) -> str:
 
 @pytest.mark.slow
 async def test_several_processes_never_share_a_number(
-    pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, server_uri: str
+    pymongo_client: Client, database_name: str, server_uri: str
 ) -> None:
     """Each process sees a number as the final log has it, at every moment."""
     thread = uuid.uuid4().hex

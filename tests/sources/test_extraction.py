@@ -295,7 +295,7 @@ by_form = pytest.mark.parametrize("name", FORMS)
 
 @by_form
 @pytest.mark.parametrize("known", [FORMS, LONG], ids=["short", "long"])
-def test_every_form_is_found_anywhere_in_a_result(name, known):
+def test_every_form_is_found_anywhere_in_a_result(name: Any, known: Any) -> None:
     """In the content, as JSON in the content, and in the artifact, each with text, title, address and the rest."""
     form = known[name]
     for message in (
@@ -312,7 +312,7 @@ def test_every_form_is_found_anywhere_in_a_result(name, known):
 
 
 @by_form
-async def test_every_form_is_read_back_by_its_number(name):
+async def test_every_form_is_read_back_by_its_number(name: Any) -> None:
     """A conversation gives the text, title, address and metadata of each, short or long, and the message as it was."""
     store = await ConversationStore.connect("memory://")
     async with store:
@@ -330,7 +330,7 @@ async def test_every_form_is_read_back_by_its_number(name):
         assert [record.content for record in records] == [message.content for message in sent]
 
 
-def test_the_samples_are_of_every_known_form():
+def test_the_samples_are_of_every_known_form() -> None:
     """A new form comes with a sample."""
     shown = json.dumps([form.blocks for form in FORMS.values()])
     rare = {"content_block_location", "page_location", "input_text", "tool_result", "mcp_tool_result", "non_standard"}
@@ -370,7 +370,7 @@ def test_the_samples_are_of_every_known_form():
     ],
     ids=range(23),
 )
-def test_items_of_a_list_keep_their_place(artifact):
+def test_items_of_a_list_keep_their_place(artifact: Any) -> None:
     """Documents, pairs and dicts, in a list of their own or under a known key, stand in the artifact once."""
     found = _find(_message(artifact=artifact))
     assert _facts(found.items) == _FACTS
@@ -392,7 +392,7 @@ def test_items_of_a_list_keep_their_place(artifact):
         {"hits": {"hits": _HITS}},
     ],
 )
-def test_sources_in_json_content_are_found(content):
+def test_sources_in_json_content_are_found(content: Any) -> None:
     """A result that is JSON has its sources in the same places; the artifact goes first if it has any."""
     text = "  " + json.dumps(content)
     assert _facts(_found(text)) == _FACTS
@@ -402,7 +402,7 @@ def test_sources_in_json_content_are_found(content):
 
 
 @pytest.mark.parametrize("wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)])
-def test_texts_in_an_artifact_are_sources(wrap):
+def test_texts_in_an_artifact_are_sources(wrap: Any) -> None:
     """A list of them, or one under a key that says so; as content, or with other items, it is data."""
     artifact = wrap(["first", "second"])
     found = _find(_message(artifact=artifact))
@@ -426,7 +426,7 @@ def test_texts_in_an_artifact_are_sources(wrap):
         {"id": "v1", "score": 0.9, "payload": {"content": "first", "title": "A", "url": "https://a"}},
     ],
 )
-async def test_the_text_of_a_match_may_stand_among_its_details(match):
+async def test_the_text_of_a_match_may_stand_among_its_details(match: dict[str, Any]) -> None:
     """As vector stores answer; the rest is metadata, and the artifact is what it was."""
     assert _facts(_found(artifact={"matches": [match, _HITS[1]]})) == _FACTS
     async with await ConversationStore.connect("memory://") as store:
@@ -439,7 +439,7 @@ async def test_the_text_of_a_match_may_stand_among_its_details(match):
         assert (await chat.get_tool_messages(["m"]))[0].artifact == long
 
 
-async def test_bare_texts_are_read_back_by_their_numbers():
+async def test_bare_texts_are_read_back_by_their_numbers() -> None:
     """Short and long, with the artifact as it was."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
@@ -452,7 +452,7 @@ async def test_bare_texts_are_read_back_by_their_numbers():
         assert await store.verify()
 
 
-def test_a_list_that_is_split_into_texts_is_found():
+def test_a_list_that_is_split_into_texts_is_found() -> None:
     """MCP servers give each item of a list a text of its own; a single item must be a whole document."""
     assert _facts(_found([_text(json.dumps(hit)) for hit in _HITS])) == _FACTS
     assert _facts(_found([_text(json.dumps(_HITS[0]))])) == _FACTS[:1]
@@ -460,7 +460,7 @@ def test_a_list_that_is_split_into_texts_is_found():
     assert _found([_text(json.dumps(_HITS[1])), _text("{}")]) == ()
 
 
-def test_a_single_document_keeps_its_place():
+def test_a_single_document_keeps_its_place() -> None:
     """A dict with text, title and address is one source, which may be the whole artifact."""
     found = _find(_message(artifact=_HITS[0]))
     assert _facts(found.items) == _FACTS[:1]
@@ -508,7 +508,7 @@ def test_a_single_document_keeps_its_place():
     ],
     ids=range(34),
 )
-def test_anything_else_is_no_source(value):
+def test_anything_else_is_no_source(value: Any) -> None:
     """Strings, mixed lists, tables, records, texts, pictures, bytes, errors and other keys are data."""
     assert _found(artifact=value) == ()
     assert _found(json.dumps(value)) == ()
@@ -520,13 +520,13 @@ def test_anything_else_is_no_source(value):
 @pytest.mark.parametrize(
     "item", [{"text": ""}, {"title": ""}, {"uri": "u"}, {"file_id": "f"}, {"source_id": 3}, {"source": "https://a"}]
 )
-def test_one_sign_of_a_source_is_enough(item):
+def test_one_sign_of_a_source_is_enough(item: dict[str, Any]) -> None:
     """A text, a title, an address, a file or a number, also where its value is in ``metadata``."""
     assert len(_found(artifact={"results": [item, {"score": 1, "metadata": item | {"title": "T"}}]})) == 2
     assert _found(artifact={"results": [item, {"score": 1}]}) == ()
 
 
-def test_a_thousand_items_are_sources_one_more_are_not():
+def test_a_thousand_items_are_sources_one_more_are_not() -> None:
     """The limit is exactly 1,000, in every form."""
     for one in ({"text": "x"}, {"type": "search_result", "source": "s", "content": [_text("x")]}):
         assert len(_found(artifact=[one] * MAX_SOURCES)) == MAX_SOURCES == 1_000
@@ -542,12 +542,12 @@ def test_a_thousand_items_are_sources_one_more_are_not():
 @pytest.mark.parametrize(
     "text", ["", "{", "[1", "text", "NaN", '"[]"', "[" * 100_000, "[" + "9" * 5_000 + "]", "\ufeff[]", "\ud800", "nul"]
 )
-def test_what_is_no_json_list_or_object_is_not_parsed(text):
+def test_what_is_no_json_list_or_object_is_not_parsed(text: Any) -> None:
     """Any other text, hostile ones too, is simply not JSON."""
     assert parse_json(text) is None
 
 
-def test_texts_without_citations_are_no_sources():
+def test_texts_without_citations_are_no_sources() -> None:
     """The blocks of a result are its text, not items that a tool retrieved."""
     stored = PureLog().append([_message([_text("x" * 3_000)])])
     assert stored.sources == ()
@@ -558,7 +558,7 @@ def test_texts_without_citations_are_no_sources():
 # Citations
 
 
-def test_a_thing_that_is_cited_again_is_one_source():
+def test_a_thing_that_is_cited_again_is_one_source() -> None:
     """By address, file or title; its texts are joined, each once, in all blocks of the result."""
     blocks = [
         _text(
@@ -584,7 +584,7 @@ def test_a_thing_that_is_cited_again_is_one_source():
     ]
 
 
-def test_a_source_is_not_cited_twice():
+def test_a_source_is_not_cited_twice() -> None:
     """A citation of a result in the same message is that result, with the text that it has of its own."""
     results = [
         {"file_id": "1", "filename": "f", "text": "own", "score": 0.5},
@@ -599,7 +599,7 @@ def test_a_source_is_not_cited_twice():
     ("start", "end", "text"),
     [(0, 3, "abc"), (1, 99, "bc"), (3, 9, ""), (2, 2, ""), (-1, 2, ""), (True, 2, ""), (0, 2.0, ""), ("0", None, "")],
 )
-def test_a_place_in_a_text_is_read_with_care(start, end, text):
+def test_a_place_in_a_text_is_read_with_care(start: Any, end: float | int | None, text: str) -> None:
     """Places that make no sense give no text; the cited thing is a source all the same."""
     cited = {"type": "url_citation", "url": "a", "start_index": start, "end_index": end}
     assert _facts(_found([_text("abc", annotations=[cited])])) == [("", "a", text)]
@@ -673,7 +673,7 @@ def _said(found: FoundSources) -> list[Any]:
 
 @examples(400)
 @given(anything.map(_as_content), st.none() | anything | values)
-def test_anything_is_read_and_read_again(content, artifact):
+def test_anything_is_read_and_read_again(content: Any, artifact: Any) -> None:
     """Nothing raises; sources can be stored and shown, and the restored message has the same ones."""
     message = _message(content, artifact)
     found = _find(message)
@@ -697,14 +697,14 @@ def _nested(key: str, depth: int, last: Any) -> Any:
 
 
 @pytest.mark.parametrize("key", ["content", "structured_content", "results", "output", "documents"])
-def test_deep_nesting_is_data(key):
+def test_deep_nesting_is_data(key: str) -> None:
     """No form is more than a few values deep; the rest is not looked at."""
     hit = {"type": "search_result", "source": "a", "title": "A"}
     assert _facts(_found(artifact=_nested(key, 1, hit) if key == "content" else {"results": [hit]})) == [("A", "a", "")]
     assert _found(artifact=_nested(key, 50_000, hit)) == ()
 
 
-def test_a_great_many_of_anything_are_looked_at_once():
+def test_a_great_many_of_anything_are_looked_at_once() -> None:
     """Texts, numbers, annotations and results in such numbers give no sources, and take no time to speak of."""
     many = 100_000 // STRIDE
     for one in (_text("x"), _text("{}"), _HITS[0], {"type": "search_result", "source": "a"}, 7, "[]", None, {}):

@@ -78,7 +78,7 @@ def _found(content: Any = "see artifact", artifact: Any = None) -> tuple[FoundSo
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_response_is_found_with_text_title_and_address(shape):
+def test_a_response_is_found_with_text_title_and_address(shape: Any) -> None:
     """In the artifact and as JSON in the content; nothing else of the item is lost."""
     response = SHAPES[shape]
     for found in (_found(artifact=response), _found(json.dumps(response))):
@@ -109,7 +109,7 @@ def _with_emptied(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_item_without_text_does_not_cost_the_others_their_numbers(shape):
+def test_an_item_without_text_does_not_cost_the_others_their_numbers(shape: Any) -> None:
     """It is skipped, or a source without text if it has a title; in the artifact and in the content."""
     response = _with_emptied(SHAPES[shape])
     for found in (_found(artifact=response), _found(json.dumps(response))):
@@ -127,7 +127,7 @@ def test_an_item_without_text_does_not_cost_the_others_their_numbers(shape):
     ],
     ids=range(5),
 )
-async def test_the_rest_of_a_list_keeps_its_place(items):
+async def test_the_rest_of_a_list_keeps_its_place(items: Any) -> None:
     """Items without text stay where they are in the artifact; the others get numbers."""
     message = ToolMessage("found", artifact={"documents": items}, tool_call_id="c")
     found = find_sources(message, None)
@@ -143,7 +143,7 @@ async def test_the_rest_of_a_list_keeps_its_place(items):
 
 
 @pytest.mark.parametrize("pair", [tuple, list])
-async def test_documents_with_scores_are_read_back(pair):
+async def test_documents_with_scores_are_read_back(pair: Any) -> None:
     """As `similarity_search_with_score` returns them, short and long; the score is metadata."""
     hits = [pair([Document(text, metadata={"title": "Songs"}, id="d"), 0.25]) for text in (_SONG, _SONG * 100)]
     async with await ConversationStore.connect("memory://") as store:
@@ -162,7 +162,7 @@ _CHINESE = "鲸鱼会唱歌每一首歌都从一个群体传到另一个群体" 
 
 
 @pytest.mark.parametrize("texts", [[_PASSAGE], [_PASSAGE, "Too short."], [_CHINESE], [_PASSAGE] * 20, ["word " * 60]])
-async def test_passages_in_content_are_sources(texts):
+async def test_passages_in_content_are_sources(texts: Any) -> None:
     """A JSON list of strings, or a list as content, if at least every other one reads like prose."""
     assert [source.text for source in _found(json.dumps(texts))] == texts
     assert [source.text for source in _found(texts)] == texts
@@ -220,7 +220,7 @@ _LOG_LINE = (
     ],
     ids=range(29),
 )
-def test_an_ordinary_result_has_no_sources(value):
+def test_an_ordinary_result_has_no_sources(value: Any) -> None:
     """Records, tables, tags, ids, paths, log lines, charts and graphs are data, as JSON and as a list in content."""
     assert _found(json.dumps(value)) == ()
     if type(value) is list and all(type(one) is str for one in value):
@@ -229,7 +229,7 @@ def test_an_ordinary_result_has_no_sources(value):
         assert _found(artifact=value) == ()
 
 
-def test_a_passage_is_prose():
+def test_a_passage_is_prose() -> None:
     """By its length, its words and its letters."""
     assert is_passage(_PASSAGE)
     assert is_passage(_CHINESE)

@@ -37,7 +37,7 @@ def _numbered(log: PureLog, message: ToolMessage) -> list[EntrySource]:
 # Items
 
 
-def test_what_was_read_back_gets_no_numbers():
+def test_what_was_read_back_gets_no_numbers() -> None:
     """Pages of the store's own tool keep the numbers that they show, whatever else they hold."""
     page = SourcePage(sources=[Source(source_id=3, content="x")])
     log = PureLog()
@@ -53,7 +53,7 @@ def test_what_was_read_back_gets_no_numbers():
     | st.tuples(any_text, st.dictionaries(keys | st.none(), values, max_size=3))
     | st.dictionaries(st.sampled_from(["text", "title", "url", "metadata", "source_id"]) | st.integers(), values)
 )
-def test_any_source_can_be_shown(item):
+def test_any_source_can_be_shown(item: Any) -> None:
     """An item with any keys and values gives texts and a valid `Source`."""
     found = source_in(item)
     assert found is not None
@@ -62,7 +62,7 @@ def test_any_source_can_be_shown(item):
     Codec().encode(found.with_text("text"))
 
 
-def test_metadata_is_all_that_is_not_shown_elsewhere():
+def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
     """Number, title and address have places of their own; all else that the tool said is metadata, other ids too."""
     item = {
         "text": "x",
@@ -90,7 +90,7 @@ def test_metadata_is_all_that_is_not_shown_elsewhere():
         ({"source": "see https://a"}, "", "", None),
     ],
 )
-def test_other_labels_are_known(fields, title, url, rest):
+def test_other_labels_are_known(fields: dict[str, Any], title: str, url: str, rest: dict[str, Any] | None) -> None:
     """A file's name is a title if there is no other; what a source is called is its address if it looks like one."""
     for item in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
         found = source_in(item)
@@ -108,7 +108,7 @@ def test_other_labels_are_known(fields, title, url, rest):
     + [(other, None) for other in (True, 0, -1, "7", 7.0, None, 2**53, 10**5_000, [7], {})],
     ids=range(13),
 )
-def test_only_a_positive_int_is_a_number(given_, kept):
+def test_only_a_positive_int_is_a_number(given_: Any, kept: Any) -> None:
     """A tool's own `source_id` is kept if it is a whole number from 1 to 2**53 - 1, else allotted anew."""
     for item in (
         {"text": "x", "source_id": given_},
@@ -121,7 +121,7 @@ def test_only_a_positive_int_is_a_number(given_, kept):
     assert source_in({"text": "x", "metadata": {"source_id": given_}}).kept_id == kept  # type: ignore[union-attr]
 
 
-def test_numbers_are_assigned_in_order_after_all_others():
+def test_numbers_are_assigned_in_order_after_all_others() -> None:
     """Free numbers follow the highest one in use or kept, in the order of the batch, and are never given again."""
     log = PureLog()
     first = log.append([_message(artifact=_HITS, id="m1"), _message(artifact=[{"text": "x"}] * 3, id="m2")])
@@ -137,7 +137,7 @@ def test_numbers_are_assigned_in_order_after_all_others():
 
 
 @pytest.mark.parametrize("others", [0, 3_000])
-def test_one_number_for_two_sources_is_refused(others):
+def test_one_number_for_two_sources_is_refused(others: int) -> None:
     """A batch with the same number twice, in one result or in two, is refused with the number, at any size."""
     rest = [
         _message(artifact=[{"text": "x", "source_id": 100 + start + index} for index in range(1_000)], id=f"r{start}")
@@ -150,14 +150,14 @@ def test_one_number_for_two_sources_is_refused(others):
         assert clash.value.source_id == 7
 
 
-def test_labels_are_kept_with_the_number():
+def test_labels_are_kept_with_the_number() -> None:
     """Title and address stand with the number, cut to a useful length."""
     sources = _numbered(PureLog(), _message(artifact=[{"text": "x" * 400, "title": "T" * 300, "url": "u" * 600}]))
     assert [(len(source.title), len(source.url)) for source in sources] == [(200, 500)]
 
 
 @given(st.sets(st.integers(1, 60) | st.integers(1, 2**53)))
-def test_written_ids_can_be_read_back(ids):
+def test_written_ids_can_be_read_back(ids: Any) -> None:
     """Ranges are sorted, joined as far as they go, and say exactly which ids there are."""
     text = write_ids([*ids, *ids])
     runs = [tuple(map(int, run.split("-"))) for run in text.split(", ")] if text else []
@@ -181,12 +181,12 @@ def test_written_ids_can_be_read_back(ids):
         ("1-600, 2000-2600", [*range(1, 601), *range(2_000, 2_401)]),
     ],
 )
-def test_what_a_model_writes_is_read_within_bounds(text, ids):
+def test_what_a_model_writes_is_read_within_bounds(text: str, ids: Any) -> None:
     """Numbers and ranges in any order; of more than a thousand one too many, which shows that there are more."""
     assert read_ids(text) == ids
 
 
-def test_ranges_that_repeat_ids_are_bounded():
+def test_ranges_that_repeat_ids_are_bounded() -> None:
     """Each is expanded once, and not more than a thousand of them, however long the text is."""
     assert read_ids("1-1000," * 30_000) == list(range(1, 1_001))
     with pytest.raises(ValueError, match="the same source ids"):
@@ -195,7 +195,7 @@ def test_ranges_that_repeat_ids_are_bounded():
 
 
 @pytest.mark.parametrize("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
-def test_what_is_no_list_of_ids_is_a_value_error(text):
+def test_what_is_no_list_of_ids_is_a_value_error(text: str) -> None:
     """Anything else is a ValueError that the tool can answer with."""
     with pytest.raises(ValueError, match="not a source id"):
         read_ids(text)

@@ -112,7 +112,7 @@ def summarize(request: pytest.FixtureRequest) -> Summarize:
 # The surface
 
 
-def test_parameters_and_defaults_are_those_of_langmem():
+def test_parameters_and_defaults_are_those_of_langmem() -> None:
     """Names, order and defaults as in its reference, with `overflow` added at the end."""
     parameters = inspect.signature(summarize_messages).parameters
     default_of = {
@@ -131,7 +131,7 @@ def test_parameters_and_defaults_are_those_of_langmem():
     assert all(each.kind is each.KEYWORD_ONLY for name, each in parameters.items() if name != "messages")
 
 
-def test_sync_async_and_node_take_the_same():
+def test_sync_async_and_node_take_the_same() -> None:
     """The three ways in cannot drift apart."""
     sync, waiting, node = (
         inspect.signature(each).parameters for each in (summarize_messages, asummarize_messages, SummarizationNode)
@@ -144,7 +144,7 @@ def test_sync_async_and_node_take_the_same():
     }
 
 
-def test_a_running_summary_is_made_like_that_of_langmem():
+def test_a_running_summary_is_made_like_that_of_langmem() -> None:
     """By position and by name, and equal if its three fields are; the third may be left out."""
     one = RunningSummary("text", {"1"}, "1")
     two = RunningSummary(summary="text", summarized_message_ids={"1"}, last_summarized_message_id="1")
@@ -154,7 +154,7 @@ def test_a_running_summary_is_made_like_that_of_langmem():
     assert SummarizationResult([]).running_summary is None
 
 
-def test_the_default_prompts_have_the_known_variables():
+def test_the_default_prompts_have_the_known_variables() -> None:
     """So that a prompt written for langmem takes their place, and theirs can be tried out the same way."""
     prompts = (DEFAULT_INITIAL_SUMMARY_PROMPT, DEFAULT_EXISTING_SUMMARY_PROMPT, DEFAULT_FINAL_SUMMARY_PROMPT)
     variables = [{*prompt.input_variables, *prompt.optional_variables} for prompt in prompts]
@@ -167,7 +167,7 @@ def test_the_default_prompts_have_the_known_variables():
 
 @pytest.mark.parametrize("kinds", [[], ["s"]], ids=["nothing", "a system message"])
 @pytest.mark.parametrize("running", [None, RunningSummary("old", {"x"}, "x")], ids=["first", "later"])
-def test_empty_input_comes_back(summarize, kinds, running):
+def test_empty_input_comes_back(summarize: Summarize, kinds: Any, running: Any) -> None:
     """Without a message to summarise the list and the running summary are as they were."""
     model = ScriptedModel()
     result = summarize(talk(*kinds), model=model, max_tokens=2, running_summary=running)
@@ -176,7 +176,7 @@ def test_empty_input_comes_back(summarize, kinds, running):
 
 
 @pytest.mark.parametrize("kinds", ["hahah", "shahah"])
-def test_input_below_the_threshold_comes_back(summarize, kinds):
+def test_input_below_the_threshold_comes_back(summarize: Summarize, kinds: str) -> None:
     """The same messages, and the model is not asked."""
     model, messages = ScriptedModel(), talk(*kinds)
     result = summarize(messages, model=model, max_tokens=10)
@@ -185,13 +185,13 @@ def test_input_below_the_threshold_comes_back(summarize, kinds):
 
 
 @pytest.mark.parametrize("maximum", [1, 0])
-def test_the_summary_must_leave_room(summarize, maximum):
+def test_the_summary_must_leave_room(summarize: Summarize, maximum: int) -> None:
     """`max_summary_tokens` not below `max_tokens` is a ValueError, for an empty list too."""
     with pytest.raises(ValueError, match="`max_summary_tokens` must be less than `max_tokens`"):
         summarize([], model=ScriptedModel(), max_tokens=maximum, max_summary_tokens=1)
 
 
-def test_another_overflow_is_refused(summarize):
+def test_another_overflow_is_refused(summarize: Summarize) -> None:
     """A misspelt choice is a ValueError that names the two."""
     with pytest.raises(ValueError, match='"fold" or "trim"'):
         summarize([], model=ScriptedModel(), max_tokens=2, overflow="cut")
@@ -201,7 +201,7 @@ def test_another_overflow_is_refused(summarize):
 # The first summary and the cut
 
 
-def test_the_summary_takes_the_place_of_the_oldest(summarize):
+def test_the_summary_takes_the_place_of_the_oldest(summarize: Summarize) -> None:
     """Summary first, the rest as the same objects after it, the bookkeeping exact, the text bare."""
     model, messages = ScriptedModel("They talked."), talk(*"hahahah")
     result = summarize(messages, model=model, max_tokens=6)
@@ -214,7 +214,7 @@ def test_the_summary_takes_the_place_of_the_oldest(summarize):
     assert model.prompts[0][-1].type == "human"
 
 
-def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
+def test_a_system_message_is_set_aside_counted_and_kept_first(summarize: Summarize) -> None:
     """It is not shown to the summarizer, and takes of what the rest may have."""
     counter = lambda messages: sum(3 if message.type == "system" else 1 for message in messages)  # noqa: E731
     model, messages = ScriptedModel(), talk(*"shahahahaha")
@@ -239,7 +239,9 @@ def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
         pytest.param(None, 8, "12345678", id="max_tokens if it is not given"),
     ],
 )
-def test_the_cut_is_the_first_place_that_will_do(summarize, before, maximum, folded):
+def test_the_cut_is_the_first_place_that_will_do(
+    summarize: Summarize, before: int | None, maximum: int, folded: str
+) -> None:
     """The running sum reaches `max_tokens_before_summary` and what follows fits beside the summary."""
     messages = talk(*"hahahahaha")
     for message in messages:
@@ -279,7 +281,7 @@ def test_the_cut_is_the_first_place_that_will_do(summarize, before, maximum, fol
         pytest.param("h,a,t x,a", 3, 3, id="a result that answers nothing"),
     ],
 )
-def test_where_the_cut_goes(summarize, kinds, cut, folded):
+def test_where_the_cut_goes(summarize: Summarize, kinds: str, cut: int, folded: int) -> None:
     """Questions without an answer stay out, calls and results stay together, whatever message the sum is reached at."""
     model, messages = ScriptedModel(), talk(*kinds.split(","))
     result = summarize(messages, model=model, max_tokens=100, max_tokens_before_summary=cut)
@@ -298,7 +300,7 @@ def test_where_the_cut_goes(summarize, kinds, cut, folded):
     ],
     ids=["invalid call", "call in the content"],
 )
-def test_every_kind_of_call_counts(summarize, call):
+def test_every_kind_of_call_counts(summarize: Summarize, call: Any) -> None:
     """Calls are those that a provider wants answered, not only `tool_calls`."""
     messages = [*talk("h", "a"), call, *talk("s", "s", "s", "t x", "a")[3:]]
     messages[3:] = [ToolMessage("found", id="4", tool_call_id="x"), AIMessage("Done.", id="5")]
@@ -306,7 +308,7 @@ def test_every_kind_of_call_counts(summarize, call):
     assert ids(result.messages[1:]) == ["5"]
 
 
-def test_a_late_result_is_shown_as_text(summarize):
+def test_a_late_result_is_shown_as_text(summarize: Summarize) -> None:
     """If its call was summarised before the result came, no orphan is left and nothing is lost."""
     messages = talk("h", "a x", "h", "a", "h", "a y", "t x", "t y", "a")
     first = summarize(messages[:5], model=ScriptedModel(), max_tokens=4)
@@ -325,7 +327,7 @@ def test_a_late_result_is_shown_as_text(summarize):
     assert check_pairing(model.prompts[0]) == []
 
 
-def test_the_input_is_not_changed(summarize):
+def test_the_input_is_not_changed(summarize: Summarize) -> None:
     """Neither the list, nor its messages, nor the running summary."""
     messages = talk("s", *"hahaha")
     running = RunningSummary("old", {"0"}, "0")
@@ -338,7 +340,7 @@ def test_the_input_is_not_changed(summarize):
 # Later summaries
 
 
-def test_a_later_summary_extends_the_earlier(summarize):
+def test_a_later_summary_extends_the_earlier(summarize: Summarize) -> None:
     """It gets the old text and only messages after the last summarised one."""
     model, messages = ScriptedModel("first", "second"), talk(*"hahahah")
     one = summarize(messages[:5], model=model, max_tokens=4)
@@ -352,7 +354,7 @@ def test_a_later_summary_extends_the_earlier(summarize):
     assert [message.text for message in two.messages] == ["Summary of the conversation so far: second", "text 7"]
 
 
-def test_the_old_summary_is_still_put_first(summarize):
+def test_the_old_summary_is_still_put_first(summarize: Summarize) -> None:
     """Without a new summary the old one precedes the messages that it does not cover."""
     model, messages = ScriptedModel("first"), talk("s", *"hahah")
     one = summarize(messages, model=model, max_tokens=5, max_tokens_before_summary=4)
@@ -368,7 +370,7 @@ def test_the_old_summary_is_still_put_first(summarize):
 
 
 @pytest.mark.parametrize("before", [None, 2])
-def test_a_second_call_does_not_ask_again(summarize, before):
+def test_a_second_call_does_not_ask_again(summarize: Summarize, before: int | None) -> None:
     """As long as no message comes, not even where the rest alone reaches the threshold."""
     model, messages = ScriptedModel(), talk(*"hahahahahah")
     options = {"model": model, "max_tokens": 8, "max_tokens_before_summary": before}
@@ -383,7 +385,7 @@ def test_a_second_call_does_not_ask_again(summarize, before):
 
 
 @pytest.mark.parametrize("system", [[], ["s"]], ids=["without system", "with system"])
-def test_a_summary_fed_back_in_is_replaced(summarize, system):
+def test_a_summary_fed_back_in_is_replaced(summarize: Summarize, system: Any) -> None:
     """The output with messages added is an input; there is one summary in what comes out, and it is the newest."""
     model, log = ScriptedModel("first", "second"), talk(*system, *"hahahahah")
     one = summarize(log[: len(system) + 5], model=model, max_tokens=4)
@@ -398,14 +400,14 @@ def test_a_summary_fed_back_in_is_replaced(summarize, system):
     assert rest.messages == two.messages
 
 
-def test_a_summary_that_is_all_there_is_stays(summarize):
+def test_a_summary_that_is_all_there_is_stays(summarize: Summarize) -> None:
     """A state in which everything was summarised comes out as it was."""
     first = summarize(talk("h", "a"), model=ScriptedModel(), max_tokens=2)
     again = summarize(first.messages, model=ScriptedModel(), max_tokens=2, running_summary=first.running_summary)
     assert again == first
 
 
-def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize):
+def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize: Summarize) -> None:
     """A state that langmem's node wrote has no mark; it is recognised by its text."""
     old = SystemMessage("Summary of the conversation so far: old", id="made up")
     running = RunningSummary("old", {"0"}, "0")
@@ -418,14 +420,14 @@ def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize):
     assert [message.text for message in below.messages] == ["text 1", old.text, "text 2"]
 
 
-def test_a_system_message_that_holds_the_summary_is_kept(summarize):
+def test_a_system_message_that_holds_the_summary_is_kept(summarize: Summarize) -> None:
     """The summary's words in it do not make the user's own system message a summary."""
     messages = [SystemMessage("Be kind to Ada.", id="s"), *talk("h", "a")]
     result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("Ada", {"0"}, "0"))
     assert result.messages[0] is messages[0]
 
 
-def test_a_system_message_with_another_mark_is_one(summarize):
+def test_a_system_message_with_another_mark_is_one(summarize: Summarize) -> None:
     """Only the kind "summary" makes a summary."""
     for mark in ({"kind": "other"}, "text", {}):
         system = SystemMessage("Be kind.", id="s", additional_kwargs={"convstore": mark})
@@ -434,7 +436,7 @@ def test_a_system_message_with_another_mark_is_one(summarize):
         assert len(result.messages) == 3
 
 
-def test_a_summary_without_its_running_summary_is_summarised(summarize):
+def test_a_summary_without_its_running_summary_is_summarised(summarize: Summarize) -> None:
     """A caller without the running summary loses none of its text."""
     first = summarize(talk(*"hahah"), model=ScriptedModel("They met."), max_tokens=4)
     model = ScriptedModel()
@@ -445,7 +447,7 @@ def test_a_summary_without_its_running_summary_is_summarised(summarize):
     assert ids(again.messages[1:]) == ["7", "8"]
 
 
-def test_a_summary_of_another_kind_is_a_message(summarize):
+def test_a_summary_of_another_kind_is_a_message(summarize: Summarize) -> None:
     """Such as that of a stored conversation: it is kept, and folded when its turn comes."""
     stored = HumanMessage("[Record of earlier talk]", id="stored", additional_kwargs=MARK)
     running = RunningSummary("old", {"0"}, "0")
@@ -474,7 +476,7 @@ def sized(*kinds: str) -> list[BaseMessage]:
     ]
 
 
-def test_a_long_question_is_folded_with_its_answer(summarize):
+def test_a_long_question_is_folded_with_its_answer(summarize: Summarize) -> None:
     """Nothing can be cut before the sum is reached, but after it: the result keeps to the limit."""
     model = ScriptedModel("They met.")
     messages = [
@@ -491,7 +493,7 @@ def test_a_long_question_is_folded_with_its_answer(summarize):
     assert not result.over_budget
 
 
-def test_a_paste_does_not_keep_all_that_follows_it(summarize):
+def test_a_paste_does_not_keep_all_that_follows_it(summarize: Summarize) -> None:
     """However the conversation grows, each result keeps to the limit, and the model is not asked in every turn."""
     messages: list[BaseMessage] = [HumanMessage("word " * 4_800, id="paste"), AIMessage("I see.", id="a")]
     options = {"max_tokens": 8_000, "max_tokens_before_summary": 4_000, "max_summary_tokens": 256}
@@ -523,7 +525,7 @@ def test_a_paste_does_not_keep_all_that_follows_it(summarize):
         pytest.param("h,a x:120", 0, id="nothing but a call"),
     ],
 )
-def test_the_limit_decides_what_is_folded(summarize, kinds, folded):
+def test_the_limit_decides_what_is_folded(summarize: Summarize, kinds: str, folded: int) -> None:
     """More is folded until the rest fits; messages that cannot be separated stay, and the result says so."""
     model, messages = ScriptedModel("Summary."), sized(*kinds.split(","))
     result = summarize(
@@ -541,7 +543,7 @@ def test_the_limit_decides_what_is_folded(summarize, kinds, folded):
     assert result.over_budget == (max(by_words([message]) for message in rest) > 100 if rest else False)
 
 
-def test_the_limit_holds_before_the_sum_is_reached(summarize):
+def test_the_limit_holds_before_the_sum_is_reached(summarize: Summarize) -> None:
     """With a system message and a summary, or with a sum that is asked for above the limit; in large steps."""
     model, running = ScriptedModel(), None
     system, log = SystemMessage("word " * 40), list[BaseMessage]()
@@ -561,7 +563,7 @@ def test_the_limit_holds_before_the_sum_is_reached(summarize):
     assert len(model.prompts) == 2
 
 
-def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize):
+def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize: Summarize) -> None:
     """All else is folded, and the result says that it is larger."""
     messages = [SystemMessage("word " * 97), *sized("h", "a", "h", "a", "h")]
     result = summarize(
@@ -571,7 +573,7 @@ def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize):
     assert result.over_budget
 
 
-def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize):
+def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize: Summarize) -> None:
     """A summary above the limit is no reason to make another: that would hardly be shorter."""
     model, messages = ScriptedModel("old " * 300), sized("h", "a:99", "h")
     options = {"model": model, "max_tokens": 100, "max_summary_tokens": 10, "token_counter": by_words}
@@ -584,7 +586,7 @@ def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize):
     assert ids(two.messages[1:]) == ["3", "4", "5"]
 
 
-def test_a_lower_limit_is_kept_without_a_new_message(summarize):
+def test_a_lower_limit_is_kept_without_a_new_message(summarize: Summarize) -> None:
     """The same list again asks nothing, unless less is allowed to stay."""
     model, messages = ScriptedModel("one", "two"), sized("h", "a:90", "h", "a:50", "h", "a:3")
     options = {"model": model, "max_summary_tokens": 10, "token_counter": by_words, "max_tokens_before_summary": 90}
@@ -595,7 +597,7 @@ def test_a_lower_limit_is_kept_without_a_new_message(summarize):
     assert by_words(two.messages) <= 50
 
 
-def test_a_late_result_counts_as_it_comes_out(summarize):
+def test_a_late_result_counts_as_it_comes_out(summarize: Summarize) -> None:
     """As text with a heading, which is larger than the result."""
     log = talk("h", "a x", "h", "a", "h", "t x", "t y")
     first = summarize(log[:4], model=ScriptedModel("Old."), max_tokens=4)
@@ -633,7 +635,7 @@ def test_a_late_result_counts_as_it_comes_out(summarize):
 
 
 @pytest.mark.parametrize("maximum", [2, 100])
-def test_messages_need_ids(summarize, maximum):
+def test_messages_need_ids(summarize: Summarize, maximum: int) -> None:
     """One that is not summarised yet and has none is a ValueError, below the threshold too; not so a system message."""
     model = ScriptedModel()
     messages = [SystemMessage("Be kind."), HumanMessage("hi", id="1"), AIMessage("hello")]
@@ -644,14 +646,14 @@ def test_messages_need_ids(summarize, maximum):
     assert summarize(messages[:2], model=model, max_tokens=100).messages == messages[:2]
 
 
-def test_messages_before_the_last_summarised_one_need_no_ids(summarize):
+def test_messages_before_the_last_summarised_one_need_no_ids(summarize: Summarize) -> None:
     """They are not looked at."""
     messages = [HumanMessage("no id"), *talk("h", "a", "h")]
     result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("old", {"2"}, "2"))
     assert ids(result.messages[1:]) == ["3"]
 
 
-def test_a_message_summarised_twice_is_refused(summarize):
+def test_a_message_summarised_twice_is_refused(summarize: Summarize) -> None:
     """An id that the running summary covers cannot come after the last one."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
@@ -666,7 +668,7 @@ def test_a_message_summarised_twice_is_refused(summarize):
     assert model.prompts == []
 
 
-def test_an_id_that_comes_twice_is_refused(summarize):
+def test_an_id_that_comes_twice_is_refused(summarize: Summarize) -> None:
     """It would be summarised twice, so it is an error before the model is called."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 comes twice"):
@@ -691,7 +693,7 @@ def long_talk() -> list[BaseMessage]:
     return log
 
 
-def test_what_does_not_fit_is_folded_in_steps(summarize):
+def test_what_does_not_fit_is_folded_in_steps(summarize: Summarize) -> None:
     """Each message is shown once, each step fits the budget and extends the summary of the step before."""
     model = ScriptedModel("one two", "three four five", "six seven")
     result = summarize(long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words)
@@ -706,7 +708,7 @@ def test_what_does_not_fit_is_folded_in_steps(summarize):
         assert prompt[0].type == "human"
 
 
-def test_the_earlier_summary_takes_of_the_budget(summarize):
+def test_the_earlier_summary_takes_of_the_budget(summarize: Summarize) -> None:
     """With a summary of 15 words, 35 are left for messages."""
     model = ScriptedModel()
     running = RunningSummary("old " * 15, {"0"}, "0")
@@ -722,7 +724,7 @@ def test_the_earlier_summary_takes_of_the_budget(summarize):
     assert "old old" in model.prompts[0][-1].text
 
 
-def test_a_long_list_is_planned_once(summarize, monkeypatch):
+def test_a_long_list_is_planned_once(summarize: Summarize, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many calls of the model it takes: which result answers which call is found out twice, not for each."""
     paired: list[int] = []
 
@@ -738,7 +740,7 @@ def test_a_long_list_is_planned_once(summarize, monkeypatch):
     assert sum(paired) <= 2 * len(messages)
 
 
-def test_trim_makes_one_call_without_the_oldest(summarize):
+def test_trim_makes_one_call_without_the_oldest(summarize: Summarize) -> None:
     """As langmem does: what does not fit is left out of the call, but counts as summarised."""
     model = ScriptedModel()
     result = summarize(
@@ -749,7 +751,7 @@ def test_trim_makes_one_call_without_the_oldest(summarize):
     assert result.running_summary.summarized_message_ids == {str(number) for number in range(1, 11)}
 
 
-def test_trim_leaves_what_fits(summarize):
+def test_trim_leaves_what_fits(summarize: Summarize) -> None:
     """With room for all, the two ways show the same, whatever it begins with."""
     shown = []
     for overflow in ("fold", "trim"):
@@ -759,7 +761,7 @@ def test_trim_leaves_what_fits(summarize):
     assert shown[0] == shown[1] == [[str(number) for number in range(2, 11)]]
 
 
-def test_trim_shows_all_if_no_part_begins_with_a_human_message(summarize):
+def test_trim_shows_all_if_no_part_begins_with_a_human_message(summarize: Summarize) -> None:
     """As langmem does, with a warning."""
     model = ScriptedModel()
     messages = talk("h", "a x", "t x", "a y", "t y", "a")
@@ -768,7 +770,7 @@ def test_trim_shows_all_if_no_part_begins_with_a_human_message(summarize):
     assert model.shown == [list("123456")]
 
 
-def test_a_message_that_alone_does_not_fit_is_shown_whole_and_alone(summarize):
+def test_a_message_that_alone_does_not_fit_is_shown_whole_and_alone(summarize: Summarize) -> None:
     """It is a step of its own; so is a message with calls together with its results."""
     model = ScriptedModel()
     messages = talk("h", "a", "h", "a x y z", "t x", "t y", "t z", "a", "h", "a")
@@ -781,7 +783,7 @@ def test_a_message_that_alone_does_not_fit_is_shown_whole_and_alone(summarize):
     assert model.prompts[0][0] is huge[0]
 
 
-def test_an_overlong_summary_does_not_cost_a_call_for_each_message(summarize):
+def test_an_overlong_summary_does_not_cost_a_call_for_each_message(summarize: Summarize) -> None:
     """A quarter of `max_tokens` is always left for messages."""
     model = ScriptedModel()
     running = RunningSummary("old " * 500, {"0"}, "0")
@@ -796,7 +798,7 @@ def test_an_overlong_summary_does_not_cost_a_call_for_each_message(summarize):
     assert model.shown[0] == ["1", "2"]
 
 
-def test_a_step_is_a_list_that_providers_accept(summarize):
+def test_a_step_is_a_list_that_providers_accept(summarize: Summarize) -> None:
     """A call that was given up gets a result that says so, a result that answers nothing is shown as text."""
     model = ScriptedModel()
     messages = talk("t w", "h", "a x y", "t x", "h", "a", "h", "a")
@@ -811,7 +813,7 @@ def test_a_step_is_a_list_that_providers_accept(summarize):
 # Prompts
 
 
-def test_prompts_are_parameters(summarize):
+def test_prompts_are_parameters(summarize: Summarize) -> None:
     """Prompts of the caller's own, with the variables of langmem's."""
     prompts = {
         "initial_summary_prompt": ChatPromptTemplate([("placeholder", "{messages}"), ("human", "FIRST")]),
@@ -840,7 +842,7 @@ def test_prompts_are_parameters(summarize):
 
 
 @pytest.mark.parametrize("text", ["{x} {0} {", "{{summary}}", "{messages}", "%s {{ x }}"])
-def test_braces_are_data(summarize, text):
+def test_braces_are_data(summarize: Summarize, text: str) -> None:
     """In messages and in summaries they mean nothing to a template."""
     model = ScriptedModel(text, text)
     messages = [HumanMessage(text, id="1"), AIMessage(text, id="2"), *talk("h", "a", "h", "a")[2:]]
@@ -852,7 +854,7 @@ def test_braces_are_data(summarize, text):
     assert text in model.prompts[1][-1].text
 
 
-def test_the_summary_message_has_a_stable_id(summarize):
+def test_the_summary_message_has_a_stable_id(summarize: Summarize) -> None:
     """The same for the same summary, so that a reducer of messages replaces it; another for the next summary."""
     running = RunningSummary("old", {"7"}, "7")
     made = [
@@ -875,7 +877,7 @@ def test_the_summary_message_has_a_stable_id(summarize):
     ],
     ids=["thinking", "reasoning", "text"],
 )
-def test_the_text_of_an_answer_is_taken(summarize, reply):
+def test_the_text_of_an_answer_is_taken(summarize: Summarize, reply: Any) -> None:
     """Blocks of text joined, reasoning left out; a plain str, so that any checkpointer can store it."""
     summary = summarize(talk("h", "a"), model=ScriptedModel(reply), max_tokens=2).running_summary.summary
     assert (summary, type(summary)) == ("They met.", str)
@@ -883,7 +885,7 @@ def test_the_text_of_an_answer_is_taken(summarize, reply):
 
 @pytest.mark.parametrize("reply", ["", " \n", AIMessage([{"type": "reasoning", "reasoning": "Hm."}]), AIMessage([])])
 @pytest.mark.parametrize("step", [0, 1])
-def test_an_empty_answer_is_an_error(summarize, reply, step):
+def test_an_empty_answer_is_an_error(summarize: Summarize, reply: Any, step: int) -> None:
     """A summary of nothing would lose messages; whatever step it comes at, the caller has what he had."""
     model = ScriptedModel(*(["fine"] * step), reply)
     messages = long_talk()
@@ -894,7 +896,7 @@ def test_an_empty_answer_is_an_error(summarize, reply, step):
     assert messages == before
 
 
-def test_the_error_of_a_model_reaches_the_caller(summarize):
+def test_the_error_of_a_model_reaches_the_caller(summarize: Summarize) -> None:
     """As it is; an exhausted iterator in a model is no end of the summarization."""
     with pytest.raises(TimeoutError):
         summarize(talk("h", "a"), model=ScriptedModel(TimeoutError()), max_tokens=2)
@@ -902,7 +904,7 @@ def test_the_error_of_a_model_reaches_the_caller(summarize):
         summarize(talk("h", "a"), model=ScriptedModel(StopIteration()), max_tokens=2)
 
 
-def test_models_of_langchain_do(summarize):
+def test_models_of_langchain_do(summarize: Summarize) -> None:
     """A chat model, one with bound parameters, and a chain that gives a str."""
     model = FakeListChatModel(responses=["They met."])
     for each in (model, model.bind(stop=["x"]), model | StrOutputParser()):
@@ -930,7 +932,7 @@ class LangmemSummary:
     ],
     ids=["object", "dict"],
 )
-def test_a_running_summary_of_langmem_is_taken_up(summarize, stored):
+def test_a_running_summary_of_langmem_is_taken_up(summarize: Summarize, stored: Any) -> None:
     """A conversation goes on where langmem left it; JSON may have made a dict and a list of it."""
     result = summarize(talk(*"haha"), model=ScriptedModel("new"), max_tokens=3, running_summary=stored)
     assert result.running_summary == RunningSummary("old", {"1", "2"}, "2")
@@ -938,7 +940,7 @@ def test_a_running_summary_of_langmem_is_taken_up(summarize, stored):
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_two_fields_are_a_running_summary(summarize, as_dict):
+def test_two_fields_are_a_running_summary(summarize: Summarize, as_dict: bool) -> None:
     """As in langmem's reference: messages that it names are passed over, wherever they stand, and the rest goes on."""
     fields = {"summary": "They met.", "summarized_message_ids": {"1", "2"}}
     running: Any = fields if as_dict else RunningSummary(**fields)
@@ -964,21 +966,21 @@ def test_two_fields_are_a_running_summary(summarize, as_dict):
 
 
 @pytest.mark.parametrize("wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}])
-def test_anything_else_is_no_running_summary(summarize, wrong):
+def test_anything_else_is_no_running_summary(summarize: Summarize, wrong: Any) -> None:
     """It is a ValueError that says what is wanted."""
     with pytest.raises(ValueError, match="running_summary is a RunningSummary or None"):
         summarize(talk("h"), model=ScriptedModel(), max_tokens=2, running_summary=wrong)
 
 
 @pytest.mark.parametrize("module", ["cuts", "models", "prompts"])
-def test_doctests(module):
+def test_doctests(module: str) -> None:
     """The examples in the docstrings are true."""
     outcome = doctest.testmod(importlib.import_module(f"convstore.summarization.{module}"))
     assert outcome.attempted
     assert not outcome.failed
 
 
-def test_a_summarizer_takes_the_name_of_a_model(monkeypatch):
+def test_a_summarizer_takes_the_name_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """LangChain makes the model; without the package the error names the extra."""
     monkeypatch.setattr(chat_models, "init_chat_model", lambda name: FakeListChatModel(responses=[name]))
     assert asyncio.run(RunningSummarizer("openai:gpt-5-mini").summarize([HumanMessage("x")], summary=None)) == (
@@ -1009,7 +1011,7 @@ def shown_to(*messages: BaseMessage, **options: Any) -> list[str]:
         pytest.param("x" * 200_000, id="one word"),
     ],
 )
-def test_a_long_message_is_shown_whole_in_pieces(text):
+def test_a_long_message_is_shown_whole_in_pieces(text: Any) -> None:
     """Nothing between the steps is lost or cut in a word, and no step is larger than it may be."""
     shown = shown_to(HumanMessage(text), max_tokens=4_000, max_summary_tokens=500)
     assert len(shown) > 5
@@ -1022,7 +1024,7 @@ def test_a_long_message_is_shown_whole_in_pieces(text):
         assert all(piece.endswith(" ") for piece in pieces[:-1])
 
 
-def test_media_are_described_and_every_call_is_named():
+def test_media_are_described_and_every_call_is_named() -> None:
     """No bytes of an image reach the model that sums up; calls do that no parser could read."""
     image = {"type": "image", "base64": "aGk=" * 10_000, "mime_type": "image/png"}
     invalid = [{"name": "book", "args": '{"seat": ', "id": "x", "error": "no JSON"}]

@@ -43,18 +43,18 @@ def run_async(node: Runnable[Any, dict[str, Any]], state: Any) -> dict[str, Any]
 
 
 @pytest.fixture(params=[run_sync, run_async], ids=["sync", "async"])
-def run(request):
+def run(request: pytest.FixtureRequest) -> Any:
     """Either way."""
     return request.param
 
 
 @pytest.fixture(params=[dict, State], ids=["dict", "pydantic"])
-def state_of(request):
+def state_of(request: pytest.FixtureRequest) -> Any:
     """Either kind of state."""
     return request.param
 
 
-def test_messages_come_out_under_their_own_key(run, state_of):
+def test_messages_come_out_under_their_own_key(run: Any, state_of: Any) -> None:
     """The state's messages are left alone, the summary goes into the context, with the other keys kept."""
     messages = talk(*"hahah")
     update = run(node_with(ScriptedModel()), state_of(messages=messages, context={"user": "ada"}))
@@ -63,7 +63,7 @@ def test_messages_come_out_under_their_own_key(run, state_of):
     assert update["context"] == {"user": "ada", "running_summary": RunningSummary("summary 1", set("1234"), "4")}
 
 
-def test_the_running_summary_is_read_from_the_context(run, state_of):
+def test_the_running_summary_is_read_from_the_context(run: Any, state_of: Any) -> None:
     """A later run sees only what is new."""
     model = ScriptedModel()
     running = RunningSummary("old", {"1", "2"}, "2")
@@ -74,14 +74,14 @@ def test_the_running_summary_is_read_from_the_context(run, state_of):
 
 
 @pytest.mark.parametrize("context", [None, {}, {"user": "ada"}])
-def test_without_a_summary_the_context_is_not_touched(run, state_of, context):
+def test_without_a_summary_the_context_is_not_touched(run: Any, state_of: Any, context: dict[str, Any] | None) -> None:
     """An update names only what it changes."""
     messages = talk("h", "a")
     update = run(node_with(ScriptedModel()), state_of(messages=messages, context=context))
     assert update == {"summarized_messages": messages}
 
 
-def test_a_state_without_context_will_do(run):
+def test_a_state_without_context_will_do(run: Any) -> None:
     """A dict that lacks it, and a model without such a field."""
 
     class Bare(BaseModel):
@@ -92,7 +92,7 @@ def test_a_state_without_context_will_do(run):
 
 
 @pytest.mark.parametrize("kinds", ["h", "hahah", "shahah"])
-def test_the_same_key_takes_the_place_of_the_messages(run, state_of, kinds):
+def test_the_same_key_takes_the_place_of_the_messages(run: Any, state_of: Any, kinds: str) -> None:
     """The update begins with the removal of all messages, so that a reducer keeps exactly what comes out."""
     node = node_with(ScriptedModel(), output_messages_key="messages")
     [removal, *rest] = run(node, state_of(messages=talk(*kinds)))["messages"]
@@ -101,7 +101,7 @@ def test_the_same_key_takes_the_place_of_the_messages(run, state_of, kinds):
     assert rest == other["summarized_messages"]
 
 
-def test_keys_are_parameters(run):
+def test_keys_are_parameters(run: Any) -> None:
     """Messages are read and written where the caller says."""
     node = node_with(ScriptedModel(), input_messages_key="log", output_messages_key="view", name="shorten")
     assert run(node, {"log": talk("h"), "messages": 7}) == {"view": talk("h")}
@@ -122,13 +122,13 @@ def test_keys_are_parameters(run):
         ({"messages": [], "context": {"running_summary": 7}}, "running_summary is a RunningSummary or None"),
     ],
 )
-def test_a_wrong_state_is_refused(run, state, problem):
+def test_a_wrong_state_is_refused(run: Any, state: Any, problem: str) -> None:
     """A ValueError says what is missing or wrong."""
     with pytest.raises(ValueError, match=problem):
         run(node_with(ScriptedModel()), state)
 
 
-def test_all_options_reach_the_summarization(run):
+def test_all_options_reach_the_summarization(run: Any) -> None:
     """Such as the threshold and what is done with an overflow."""
     model = ScriptedModel()
     run(node_with(model, max_tokens_before_summary=6, overflow="trim"), {"messages": talk(*"hahaha")})
@@ -137,7 +137,7 @@ def test_all_options_reach_the_summarization(run):
         run(node_with(model, max_summary_tokens=4), {"messages": []})
 
 
-def test_it_is_a_runnable(run):
+def test_it_is_a_runnable(run: Any) -> None:
     """It can be piped, run in batches and asked for its name."""
     node = node_with(ScriptedModel())
     chain = node | (lambda update: len(update["summarized_messages"]))
@@ -147,7 +147,7 @@ def test_it_is_a_runnable(run):
     assert len(node.batch([{"messages": talk("h")}, {"messages": talk("h", "a")}])) == 2
 
 
-def test_what_is_configured_holds_for_the_model(run):
+def test_what_is_configured_holds_for_the_model(run: Any) -> None:
     """Callbacks, tags and metadata: with the tag "nostream" a graph does not stream the summary to the user."""
 
     class Noting(BaseCallbackHandler):
@@ -161,7 +161,7 @@ def test_what_is_configured_holds_for_the_model(run):
     assert noted == [(["nostream"], "ada")]
 
 
-def test_a_graph_that_overwrites_its_messages(run):
+def test_a_graph_that_overwrites_its_messages(run: Any) -> None:
     """State after state through the node: one summary at most, ids unique, the newest question always there."""
     node = node_with(ScriptedModel(), output_messages_key="messages", max_tokens=6)
     state: dict[str, Any] = {"messages": [], "context": {}}

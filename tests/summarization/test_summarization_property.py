@@ -94,7 +94,7 @@ def shown_by(model: ScriptedModel, log: Sequence[BaseMessage]) -> Counter[str]:
 
 @many
 @given(cases)
-def test_every_summarised_message_was_shown_once(case):
+def test_every_summarised_message_was_shown_once(case: Any) -> None:
     """Over all calls, and no other message was."""
     model, running = ScriptedModel(), None
     for stop in case.stops:
@@ -105,7 +105,7 @@ def test_every_summarised_message_was_shown_once(case):
 
 @many
 @given(cases)
-def test_the_model_is_shown_what_providers_accept(case):
+def test_the_model_is_shown_what_providers_accept(case: Any) -> None:
     """Each call with its results directly after it, nothing else, in every step; all others in the log's order."""
     model, running = ScriptedModel(), None
     for stop in case.stops:
@@ -119,7 +119,7 @@ def test_the_model_is_shown_what_providers_accept(case):
 
 @many
 @given(cases)
-def test_the_bookkeeping_is_exact(case):
+def test_the_bookkeeping_is_exact(case: Any) -> None:
     """The summary covers the log up to its last message, and later messages follow it, in order."""
     running = None
     for stop in case.stops:
@@ -139,7 +139,7 @@ def test_the_bookkeeping_is_exact(case):
 
 @many
 @given(cases)
-def test_a_cut_leaves_no_orphan_and_no_open_call(case):
+def test_a_cut_leaves_no_orphan_and_no_open_call(case: Any) -> None:
     """Behind a summary every result answers a call, and a call lacks its result only if it does in the log."""
     running = None
     for stop in case.stops:
@@ -157,7 +157,7 @@ def test_a_cut_leaves_no_orphan_and_no_open_call(case):
 
 @many
 @given(cases)
-def test_what_waits_for_an_answer_stays_out(case):
+def test_what_waits_for_an_answer_stays_out(case: Any) -> None:
     """No new summary ends with a human message, or covers a call whose result may still come."""
     running = None
     for stop in case.stops:
@@ -176,7 +176,7 @@ def test_what_waits_for_an_answer_stays_out(case):
 
 @many
 @given(cases)
-def test_steps_fit_the_budget(case):
+def test_steps_fit_the_budget(case: Any) -> None:
     """A step has more than `max_tokens` less the earlier summary only if it cannot be parted."""
     model, running = ScriptedModel(), None
     for stop in case.stops:
@@ -199,7 +199,7 @@ def _can_part(messages: list[BaseMessage], position: int) -> bool:
 
 @many
 @given(cases)
-def test_nothing_new_means_no_call(case):
+def test_nothing_new_means_no_call(case: Any) -> None:
     """The same call again, and the call with what came out, give the same and do not ask the model."""
     running = None
     for stop in case.stops:
@@ -215,7 +215,7 @@ def test_nothing_new_means_no_call(case):
 
 @many
 @given(cases)
-def test_a_list_that_is_overwritten_loses_nothing(case):
+def test_a_list_that_is_overwritten_loses_nothing(case: Any) -> None:
     """If each output is the next input, every message is shown once or still there, under one summary."""
     model, running, state = ScriptedModel(), None, list(case.system)
     done = 0
@@ -233,7 +233,7 @@ def test_a_list_that_is_overwritten_loses_nothing(case):
 
 @many
 @given(cases)
-def test_the_input_is_left_alone(case):
+def test_the_input_is_left_alone(case: Any) -> None:
     """Messages, list and running summary are as they were, for each kind of overflow."""
     running = None
     for stop in case.stops:
@@ -273,7 +273,7 @@ def _sizes(messages: Sequence[BaseMessage]) -> int:
 
 @examples(300)
 @given(cases, st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(0, 30))
-def test_the_limit_is_kept_wherever_a_cut_keeps_it(case, weights, system):
+def test_the_limit_is_kept_wherever_a_cut_keeps_it(case: Any, weights: Any, system: Any) -> None:
     """Compared with all cuts there are: over the limit only if none is within it, and then nothing is left to fold."""
     log = [
         message.model_copy(update={"content": f"{message.text} {'y' * 10 * weights[at % len(weights)]}"})

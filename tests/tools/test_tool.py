@@ -7,12 +7,12 @@ import uuid
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from langchain_tests.integration_tests import ToolsIntegrationTests
 from langchain_tests.unit_tests import ToolsUnitTests
 from mongomock_motor import AsyncMongoMockClient
-from pymongo import AsyncMongoClient
 
 from convstore import SOURCES_PROMPT, ConversationStore, SourcePage, StoreUnavailableError, sources_prompt
 from convstore.exceptions import SyncUnsupportedError
@@ -90,9 +90,7 @@ async def test_a_sync_caller_is_served_by_a_connected_store(server_uri: str, dat
         assert {*answers, tool.invoke({"source_ids": [1]})} == {await tool.ainvoke({"source_ids": [1]})}
 
 
-async def test_a_sync_call_on_the_callers_client_says_what_to_do(
-    pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
-) -> None:
+async def test_a_sync_call_on_the_callers_client_says_what_to_do(pymongo_client: Client, database_name: str) -> None:
     """A typed error that names connect and ainvoke."""
     store = ConversationStore(pymongo_client[database_name])
     tool = store.conversation(user_id="a", thread_id="b").retrieve_previous_sources_tool()

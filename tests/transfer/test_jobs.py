@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 
 
-async def test_no_more_items_are_read_than_are_worked_on():
+async def test_no_more_items_are_read_than_are_worked_on() -> None:
     """Of ten items three are in progress at a time, and each is worked on once."""
     running = peak = read = 0
     done: list[int] = []
@@ -35,7 +36,7 @@ async def test_no_more_items_are_read_than_are_worked_on():
     assert (sorted(done), peak) == (list(range(10)), 3)
 
 
-async def test_an_error_is_raised_when_the_others_have_ended():
+async def test_an_error_is_raised_when_the_others_have_ended() -> None:
     """Work in progress is neither cancelled nor left running."""
     ended: list[int] = []
     failed = asyncio.Event()
@@ -53,7 +54,7 @@ async def test_an_error_is_raised_when_the_others_have_ended():
     assert ended == [0]
 
 
-async def test_a_cancellation_reaches_the_work():
+async def test_a_cancellation_reaches_the_work() -> None:
     """Each is cancelled and has ended when the call ends."""
     cleaned: list[int] = []
     started = asyncio.Event()
@@ -74,11 +75,11 @@ async def test_a_cancellation_reaches_the_work():
     assert sorted(cleaned) == [0, 1]
 
 
-async def test_an_error_of_the_source_is_raised():
+async def test_an_error_of_the_source_is_raised() -> None:
     """Items read before the error are processed."""
     done: list[int] = []
 
-    def items():
+    def items() -> Any:
         yield 1
         assert threading.current_thread() is not threading.main_thread()
         raise OSError("unplugged")
@@ -91,7 +92,7 @@ async def test_an_error_of_the_source_is_raised():
     assert done == [1]
 
 
-def test_an_unexpected_error_names_its_place():
+def test_an_unexpected_error_names_its_place() -> None:
     """File and line of the last frame."""
     with pytest.raises(ZeroDivisionError) as caught:
         _ = 1 / 0

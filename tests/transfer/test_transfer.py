@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -27,7 +28,7 @@ from langchain_core.messages import (
 )
 from langchain_mongodb import MongoDBChatMessageHistory
 from properties import examples, sampled
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 from strategies import messages as any_message
 from strategies import same
 
@@ -52,18 +53,18 @@ from convstore.transfer.records import RecordItem
 
 
 @pytest.fixture
-async def store(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
+async def store(client: Client, database_name: str) -> ConversationStore:
     """A store that nobody else uses, empty."""
     return await emptied(client, database_name, "store_")
 
 
 @pytest.fixture
-async def other(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
+async def other(client: Client, database_name: str) -> ConversationStore:
     """Another one, for what is brought back."""
     return await emptied(client, database_name, "other_")
 
 
-async def emptied(client: AsyncMongoClient[dict[str, Any]], name: str, prefix: str) -> ConversationStore:
+async def emptied(client: Client, name: str, prefix: str) -> ConversationStore:
     """A store whose collections are made once for all tests."""
     database = client[f"{name}_transfer"]
     for collection in await database.list_collection_names():
@@ -81,7 +82,7 @@ def _dropped(server_uri: str, database_name: str) -> Iterator[None]:
         client.drop_database(f"{database_name}_transfer")
 
 
-async def ready(client: AsyncMongoClient[dict[str, Any]], database_name: str, prefix: str = "") -> ConversationStore:
+async def ready(client: Client, database_name: str, prefix: str = "") -> ConversationStore:
     """A store that is set up, in collections of its own."""
     store = ConversationStore(client[database_name], collection_prefix=prefix or f"t{new_id()[:10]}_")
     await store.setup()
@@ -148,7 +149,7 @@ TEXTS = [f"{what} {number}" for number in range(3) for what in ("question", "ans
 # Once, in order, again without harm
 
 
-async def test_records_become_conversations(store):
+async def test_records_become_conversations(store: ConversationStore) -> None:
     """Each in its scope, in order, one append for each turn; the report says so, and listings know them."""
     report = await taken(store, record("one"), record("two", 1))
     assert (report.conversations, report.imported, report.messages, report.is_complete) == (2, 2, 8, True)
@@ -158,7 +159,7 @@ async def test_records_become_conversations(store):
     assert sorted((one.scope["thread_id"], one.message_count) for one in page.conversations) == [("one", 6), ("two", 2)]
 
 
-async def test_a_second_import_writes_nothing(store):
+async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
     """All is there already; the conversation may have gone on since, and title and metadata may have changed."""
     given = record(title="Old", metadata={"a": 1})
     await taken(store, given)
@@ -172,7 +173,7 @@ async def test_a_second_import_writes_nothing(store):
 
 
 @pytest.mark.parametrize("there", range(7))
-async def test_an_import_that_stopped_anywhere_goes_on(store, there):
+async def test_an_import_that_stopped_anywhere_goes_on(store: ConversationStore, there: Any) -> None:
     """The rest follows any first part that is stored, each message once."""
     whole = record()
     part = ConversationRecord(id="one", messages=whole.messages[:there])
@@ -182,7 +183,7 @@ async def test_an_import_that_stopped_anywhere_goes_on(store, there):
     assert await texts_of(chat_of(store)) == TEXTS
 
 
-async def test_two_imports_at_once_write_everything_once(client, database_name):
+async def test_two_imports_at_once_write_everything_once(client: Client, database_name: str) -> None:
     """Each of several importers finds all in order; together they wrote every message once."""
     stores = [await ready(client, database_name, f"two{database_name}_") for _ in range(4)]
     records = [record(f"c{number}", 6) for number in range(8)]
@@ -193,7 +194,9 @@ async def test_two_imports_at_once_write_everything_once(client, database_name):
         assert await texts_of(chat_of(stores[0], f"c{number}")) == [one["content"] for n in range(6) for one in ask(n)]
 
 
-async def test_a_look_writes_nothing_and_says_what_would_be(store, client, database_name):
+async def test_a_look_writes_nothing_and_says_what_would_be(
+    store: ConversationStore, client: Client, database_name: str
+) -> None:
     """Neither on a store in use nor on a database that is not set up."""
     await taken(store, record("one", 1))
     report = await taken(store, record("one"), record("two"), dry_run=True)
@@ -207,7 +210,7 @@ async def test_a_look_writes_nothing_and_says_what_would_be(store, client, datab
         await taken(bare, record("one"))
 
 
-async def test_only_some_are_read(store):
+async def test_only_some_are_read(store: ConversationStore) -> None:
     """`limit` counts conversations, and nothing after them is asked for."""
 
     def records() -> Any:
@@ -219,7 +222,7 @@ async def test_only_some_are_read(store):
     assert (report.conversations, report.imported) == (2, 2)
 
 
-async def test_records_are_read_as_places_become_free(store):
+async def test_records_are_read_as_places_become_free(store: ConversationStore) -> None:
     """No more records are held than are being worked on."""
     done = 0
     ahead = []
@@ -237,7 +240,9 @@ async def test_records_are_read_as_places_become_free(store):
     assert max(ahead) <= 3
 
 
-async def test_a_server_that_does_not_answer_ends_the_import(store, monkeypatch):
+async def test_a_server_that_does_not_answer_ends_the_import(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not taken for a problem of one conversation."""
 
     async def fail(*_: Any, **__: Any) -> Any:
@@ -248,7 +253,7 @@ async def test_a_server_that_does_not_answer_ends_the_import(store, monkeypatch)
         await taken(store, *(record(f"c{number}") for number in range(5)))
 
 
-async def test_a_cancelled_import_stops_at_once(store):
+async def test_a_cancelled_import_stops_at_once(store: ConversationStore) -> None:
     """It does not go on to the end of long conversations; what it wrote is a first part, and can be completed."""
     long = record("one", 2_000)
     running = asyncio.create_task(taken(store, long))
@@ -265,7 +270,7 @@ async def test_a_cancelled_import_stops_at_once(store):
 @pytest.mark.parametrize(
     "options", [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}, {"scope": "ada"}]
 )
-async def test_arguments_that_make_no_sense_are_refused(store, options):
+async def test_arguments_that_make_no_sense_are_refused(store: ConversationStore, options: dict[str, Any]) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidInputError):
         await import_conversations(store, iter([AssertionError]), **options)
@@ -275,7 +280,7 @@ async def test_arguments_that_make_no_sense_are_refused(store, options):
 # What cannot be taken over
 
 
-async def test_a_bad_message_keeps_its_conversation_out(store):
+async def test_a_bad_message_keeps_its_conversation_out(store: ConversationStore) -> None:
     """Nothing of it is written, the message and the reason are named, and others go on."""
     bad = ConversationRecord(id="bad", where="x", messages=[*ask(0), {"role": "king", "content": ""}, {"role": "tool"}])
     report = await taken(store, bad, BadRecord("line 3", "no JSON"), record("one"))
@@ -284,7 +289,7 @@ async def test_a_bad_message_keeps_its_conversation_out(store):
     assert await log_of(chat_of(store, "bad")) == []
 
 
-async def test_a_bad_message_alone_may_be_left_out(store):
+async def test_a_bad_message_alone_may_be_left_out(store: ConversationStore) -> None:
     """With `skip_messages` the rest of its conversation is taken over, and the message is named."""
     bad = ConversationRecord(id="one", where="x", messages=[*ask(0), {"role": "king", "content": ""}, *ask(1)])
     problems: list[Problem] = []
@@ -294,7 +299,7 @@ async def test_a_bad_message_alone_may_be_left_out(store):
     assert await texts_of(chat_of(store)) == TEXTS[:4]
 
 
-async def test_a_message_that_was_left_out_is_not_added_at_the_end(store):
+async def test_a_message_that_was_left_out_is_not_added_at_the_end(store: ConversationStore) -> None:
     """Once it can be read, it would stand after what followed it; so the conversation is named and left as it is."""
     good = record("one", 2)
     bad = ConversationRecord(id="one", messages=[*good.messages[:2], {"role": "king"}, *good.messages[3:]])
@@ -306,7 +311,7 @@ async def test_a_message_that_was_left_out_is_not_added_at_the_end(store):
     assert same_messages(await log_of(chat_of(store)), before)
 
 
-async def test_a_conversation_with_other_messages_is_left_as_it_is(store):
+async def test_a_conversation_with_other_messages_is_left_as_it_is(store: ConversationStore) -> None:
     """The missing messages would follow messages that are not in the record."""
     await chat_of(store).append([HumanMessage("mine", id="mine")])
     report = await taken(store, record())
@@ -314,7 +319,7 @@ async def test_a_conversation_with_other_messages_is_left_as_it_is(store):
     assert await texts_of(chat_of(store)) == ["mine"]
 
 
-async def test_other_content_is_named(store):
+async def test_other_content_is_named(store: ConversationStore) -> None:
     """A source that changed is not taken for what was imported."""
     await taken(store, record())
     changed = ConversationRecord(id="one", where="x", messages=[{"role": "user", "content": "changed"}])
@@ -322,14 +327,14 @@ async def test_other_content_is_named(store):
     assert "x, message 1 is stored with different content" in reasons(report)[0]
 
 
-async def test_two_records_for_one_scope_are_not_joined(store):
+async def test_two_records_for_one_scope_are_not_joined(store: ConversationStore) -> None:
     """A rule that gives many conversations one scope is found out at the second."""
     report = await taken(store, record("one"), record("two"), scope={"user_id": "ada", "thread_id": "one"})
     assert (report.imported, report.left_out) == (1, 1)
     assert "is also that of at one" in reasons(report)[0]
 
 
-async def test_an_error_in_one_conversation_stops_no_other(store):
+async def test_an_error_in_one_conversation_stops_no_other(store: ConversationStore) -> None:
     """An error of a caller's function is reported with its place."""
 
     def scope(one: ConversationRecord) -> dict[str, str]:
@@ -340,7 +345,7 @@ async def test_an_error_in_one_conversation_stops_no_other(store):
     assert "KeyError: 'two' (test_transfer.py, line" in reasons(report)[0]
 
 
-async def test_a_scope_may_be_looked_up(store):
+async def test_a_scope_may_be_looked_up(store: ConversationStore) -> None:
     """By a function that is awaited; a conversation of nobody is named, with the keys that are needed."""
     owners = {"one": "ada"}
 
@@ -363,13 +368,13 @@ async def test_a_scope_may_be_looked_up(store):
         ([{"id": "one", "messages": []}], r"ConversationRecord\(id=…, messages=…\), not dict"),
     ],
 )
-async def test_what_are_no_records_is_refused(store, records, problem):
+async def test_what_are_no_records_is_refused(store: ConversationStore, records: Any, problem: str) -> None:
     """It says what to pass."""
     with pytest.raises(InvalidInputError, match=problem):
         await import_conversations(store, records)
 
 
-async def test_long_turns_are_cut(store):
+async def test_long_turns_are_cut(store: ConversationStore) -> None:
     """A turn above 1 MB is appended in several entries, in order, and again writes nothing."""
     turn = [{"role": "assistant", "content": f"{number} " + "x" * 15_000} for number in range(150)]
     given = ConversationRecord(id="one", messages=[{"role": "user", "content": "go"}, *turn])
@@ -378,7 +383,7 @@ async def test_long_turns_are_cut(store):
     assert (await taken(store, given)).unchanged == 1
 
 
-async def test_a_message_that_no_entry_can_hold_is_found_out_first(store):
+async def test_a_message_that_no_entry_can_hold_is_found_out_first(store: ConversationStore) -> None:
     """Nothing of its conversation is written, not even what comes before it."""
     many = {"role": "user", "content": [{"type": "text", "text": "x" * 400}] * 3_500}
     prompt = {"role": "system", "content": "x" * 1_100_000}
@@ -388,7 +393,7 @@ async def test_a_message_that_no_entry_can_hold_is_found_out_first(store):
         assert await log_of(chat_of(store, f"c{number}")) == []
 
 
-async def test_a_huge_result_is_taken_over(store):
+async def test_a_huge_result_is_taken_over(store: ConversationStore) -> None:
     """Size is no limit for a tool result, nor for a pasted text."""
     result = {"role": "tool", "tool_call_id": "c", "content": "0123456789\n" * 1_600_000}
     given = ConversationRecord(id="one", messages=[{"role": "user", "content": "é" * 2_000_000}, result])
@@ -396,7 +401,7 @@ async def test_a_huge_result_is_taken_over(store):
     assert [len(text) for text in await texts_of(chat_of(store))] == [2_000_000, 17_600_000]
 
 
-async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(store):
+async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(store: ConversationStore) -> None:
     """Tools that count from 1 on each search clash; the second result gets new numbers, and that is named."""
 
     def search(number: int) -> list[Any]:
@@ -415,7 +420,7 @@ async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(stor
     assert [source.content[:3] for source in page.sources] == ["1 1", "1 2", "2 1", "2 2"]
 
 
-async def test_messages_have_the_dates_of_their_source(store):
+async def test_messages_have_the_dates_of_their_source(store: ConversationStore) -> None:
     """So listings are in the order of the old store; title and metadata do not make a conversation newer."""
     old = ConversationRecord(
         id="old", title="T", metadata={"a": 1}, messages=[{"role": "user", "content": "Hi", "timestamp": 1_500_000_000}]
@@ -432,7 +437,9 @@ async def test_messages_have_the_dates_of_their_source(store):
     assert (await chat_of(store, "old").info()).updated_at > dates[0] + timedelta(days=100)
 
 
-async def test_the_openai_format_keeps_when_a_conversation_was_used(store, other, tmp_path):
+async def test_the_openai_format_keeps_when_a_conversation_was_used(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """From the first message to the last, so that a listing and `prune` there go by the dates of here."""
     days = [datetime(2024, 5, day, tzinfo=UTC) for day in (1, 2, 3)]
     await taken(store, ConversationRecord(id="one", messages=[m for d in days for m in ask(0, created_at=d)]))
@@ -470,7 +477,9 @@ async def read_all(client: Any, database_name: str, histories: Any, **options: A
     return [one async for one in read_history_collection(collection, **options)]
 
 
-async def test_histories_of_langchain_are_taken_over(store, client, database_name, histories):
+async def test_histories_of_langchain_are_taken_over(
+    store: ConversationStore, client: Client, database_name: str, histories: Any
+) -> None:
     """The log has the messages of `MongoDBChatMessageHistory`, whole and in order."""
     talks = {
         "ada:one": [
@@ -506,7 +515,9 @@ async def test_histories_of_langchain_are_taken_over(store, client, database_nam
     assert abs(datetime.now(UTC) - stored.created_at) < timedelta(minutes=5)
 
 
-async def test_a_history_that_grows_is_followed(store, client, database_name, histories):
+async def test_a_history_that_grows_is_followed(
+    store: ConversationStore, client: Client, database_name: str, histories: Any
+) -> None:
     """An import while the old application still writes is completed by the next one."""
     for turn in range(3):
         histories("s").add_messages([HumanMessage(f"question {turn}"), AIMessage(f"answer {turn}")])
@@ -515,14 +526,16 @@ async def test_a_history_that_grows_is_followed(store, client, database_name, hi
     assert await texts_of(chat_of(store, "s")) == TEXTS
 
 
-async def test_other_names_of_fields(client, database_name, histories):
+async def test_other_names_of_fields(client: Client, database_name: str, histories: Any) -> None:
     """As that class can be given them."""
     histories("s", session_id_key="chat", history_key="said").add_message(HumanMessage("Hi"))
     [found] = await read_all(client, database_name, histories, session_key="chat", history_key="said")
     assert (found.id, found.fields["chat"], len(found.messages)) == ("s", "s", 1)
 
 
-async def test_damaged_documents_are_reported(store, client, database_name, histories):
+async def test_damaged_documents_are_reported(
+    store: ConversationStore, client: Client, database_name: str, histories: Any
+) -> None:
     """Each with its _id; a session id that is no text is no conversation; others go on."""
     histories("good").add_message(HumanMessage("Hi"))
     histories.collection.insert_many(
@@ -550,7 +563,7 @@ async def test_damaged_documents_are_reported(store, client, database_name, hist
     assert await texts_of(chat_of(store, "list")) == ["a", "a"]
 
 
-async def test_the_collection_is_read_by_every_driver(histories):
+async def test_the_collection_is_read_by_every_driver(histories: Any) -> None:
     """The in-memory one too, which has no index."""
     _, database = open_client("memory://")
     for session in ("b", "a", "b"):
@@ -604,7 +617,7 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
     }
 
 
-async def test_everything_comes_back(store, other, tmp_path):
+async def test_everything_comes_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
     """Log, views, sources and their numbers, dates, what is rewound, annotations, title: as before the export."""
     chat = await lived(store)
     written = await exported(store)
@@ -616,7 +629,9 @@ async def test_everything_comes_back(store, other, tmp_path):
     assert (again.unchanged, again.messages) == (1, 0)
 
 
-async def test_what_a_model_saw_is_seen_again_after_an_import(store, other, tmp_path):
+async def test_what_a_model_saw_is_seen_again_after_an_import(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """Views of stamps that show no summary and that saw everything before the answer; other stamps are left out."""
     chat = await lived(store)
     early = (await chat.load_history()).stamp
@@ -642,7 +657,9 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(store, other, tmp_
         pytest.param("q1 a1 -a1 undo q2 a2 -q1", "", id="undone at once"),
     ],
 )
-async def test_stamps_of_answers_that_were_regenerated_come_back(store, other, tmp_path, steps, lost):
+async def test_stamps_of_answers_that_were_regenerated_come_back(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path, steps: str, lost: str
+) -> None:
     """Rewinds are made again as they happened; only an answer between a rewind and its undoing loses its stamp."""
     chat = chat_of(store)
     for step in steps.split():
@@ -665,7 +682,7 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(store, other, t
             assert views[0].messages == views[1].messages
 
 
-async def test_a_forged_stamp_does_no_harm(store, other, tmp_path):
+async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
     """It names entries and a summary that are not there: its view differs, and says so."""
     await lived(store)
     written = (await exported(store)).replace(b'"seen": {', b'"seen": {"entry": 99, "summary": "none", ')
@@ -680,8 +697,8 @@ async def test_a_forged_stamp_does_no_harm(store, other, tmp_path):
 
 @pytest.mark.parametrize("appends", sampled(range(1, 11), every=3))
 async def test_an_import_that_stopped_between_any_two_appends_brings_everything_back(
-    store, other, tmp_path, appends, monkeypatch
-):
+    store: ConversationStore, other: ConversationStore, tmp_path: Path, appends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever append, reservation or rewind was the last, the next run brings the rest, and nothing twice."""
     await lived(store)
     written = await exported(store)
@@ -704,7 +721,9 @@ async def test_an_import_that_stopped_between_any_two_appends_brings_everything_
     assert await exported(other) == written
 
 
-async def test_an_export_brought_back_twice_at_once(client, database_name, store, tmp_path):
+async def test_an_export_brought_back_twice_at_once(
+    client: Client, database_name: str, store: ConversationStore, tmp_path: Path
+) -> None:
     """Messages and rewinds are there once, in order, whichever of the imports is ahead, with any number of rewinds."""
     chat = await lived(store)
     for number in range(8):
@@ -722,7 +741,9 @@ async def test_an_export_brought_back_twice_at_once(client, database_name, store
 
 @examples(15, suppress_health_check=SHARED_FIXTURES)
 @given(batch=st.lists(any_message, min_size=1, max_size=4, unique_by=lambda one: one.id))
-async def test_any_message_goes_out_and_back(store, other, tmp_path, batch):
+async def test_any_message_goes_out_and_back(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path, batch: Any
+) -> None:
     """Every message is equal after an export and an import, with the same id."""
     for message in batch:
         assume(not isinstance(message, ToolMessage) or message.tool_call_id)
@@ -735,7 +756,7 @@ async def test_any_message_goes_out_and_back(store, other, tmp_path, batch):
     assert await exported(other, scope=chat.scope) == written
 
 
-async def test_types_of_an_application_come_back(client, database_name, tmp_path):
+async def test_types_of_an_application_come_back(client: Client, database_name: str, tmp_path: Path) -> None:
     """Through a store that does not know them, if it is asked to keep them."""
 
     @dataclass
@@ -756,7 +777,9 @@ async def test_types_of_an_application_come_back(client, database_name, tmp_path
     assert message.artifact == [Place(1)]
 
 
-async def test_the_openai_format_goes_out_and_back(store, other, tmp_path):
+async def test_the_openai_format_goes_out_and_back(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """The active messages with their ids, scope and title; what the format cannot hold is named."""
     chat = await lived(store)
     lines = (await exported(store, format="openai")).splitlines()
@@ -771,7 +794,7 @@ async def test_the_openai_format_goes_out_and_back(store, other, tmp_path):
     assert "artifact of 3" in report.problems[0].reason
 
 
-async def test_fine_tuning_lines_have_nothing_but_the_core(store):
+async def test_fine_tuning_lines_have_nothing_but_the_core(store: ConversationStore) -> None:
     """Roles, contents, calls: no ids, artifacts or dates."""
     turn = [{"role": "user", "content": "x", "timestamp": 1.5}, AIMessage("y")]
     await chat_of(store).append([*rag_turn("Where are whales?"), *turn])
@@ -815,7 +838,7 @@ _CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
         ),
     ],
 )
-async def test_a_turn_that_fine_tuning_refuses_is_left_out(store, turn, reason):
+async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationStore, turn: Any, reason: str) -> None:
     """It is named with the reason; the others are written, and nothing of it."""
     await chat_of(store).append([HumanMessage("first"), AIMessage("one")])
     await chat_of(store).append(turn)
@@ -831,7 +854,7 @@ async def test_a_turn_that_fine_tuning_refuses_is_left_out(store, turn, reason):
     assert reason in problem.reason
 
 
-async def test_a_conversation_without_an_answer_is_no_line(store):
+async def test_a_conversation_without_an_answer_is_no_line(store: ConversationStore) -> None:
     """It is left out with the reason, greeting and system prompt or not."""
     await chat_of(store, "a").append([SystemMessage("Be kind."), HumanMessage("Hello?")])
     await chat_of(store, "b").append([SystemMessage("Be kind.")])
@@ -844,7 +867,7 @@ async def test_a_conversation_without_an_answer_is_no_line(store):
     ]
 
 
-async def test_the_texts_of_blocks_are_trained_as_one(store):
+async def test_the_texts_of_blocks_are_trained_as_one(store: ConversationStore) -> None:
     """Reasoning and calls among the blocks are not said; a system prompt and a greeting stay."""
     said = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes."}, {"type": "text", "text": "Do."}]
     messages = [SystemMessage("Be kind."), AIMessage("Hello."), HumanMessage("May I?"), AIMessage(said)]
@@ -858,7 +881,7 @@ async def test_the_texts_of_blocks_are_trained_as_one(store):
     ]
 
 
-async def test_only_what_was_asked_for_is_written(store):
+async def test_only_what_was_asked_for_is_written(store: ConversationStore) -> None:
     """Scope values choose, `limit` ends; another user's conversations are not there."""
     await taken(store, *(record(f"c{number}", 1) for number in range(5)))
     await store.conversation(user_id="bob", thread_id="t").append([HumanMessage("secret")])
@@ -873,13 +896,15 @@ async def test_only_what_was_asked_for_is_written(store):
 @pytest.mark.parametrize(
     "wrong", [{"format": "xml"}, {"limit": 0}, {"scope": {"team": "x"}}, {"scope": {"user_id": ""}}]
 )
-async def test_an_export_that_makes_no_sense_is_refused(store, wrong):
+async def test_an_export_that_makes_no_sense_is_refused(store: ConversationStore, wrong: dict[str, Any]) -> None:
     """Before anything is written."""
     with pytest.raises(InvalidInputError):
         await export_conversations(store, io.BytesIO().write, **wrong)
 
 
-async def test_conversations_of_a_store_with_other_keys_are_named(store, client, database_name):
+async def test_conversations_of_a_store_with_other_keys_are_named(
+    store: ConversationStore, client: Client, database_name: str
+) -> None:
     """Those of this store are written; the others say which keys they have."""
     await taken(store, record())
     beside = ConversationStore(client[f"{database_name}_transfer"], scope_keys=("team",), collection_prefix="store_")
@@ -889,13 +914,13 @@ async def test_conversations_of_a_store_with_other_keys_are_named(store, client,
     assert reasons(report)[0].startswith("its scope keys are team; make the store with these")
 
 
-async def test_a_path_is_no_function_that_writes(store):
+async def test_a_path_is_no_function_that_writes(store: ConversationStore) -> None:
     """It says what one is."""
     with pytest.raises(InvalidInputError, match=r'such as open\(path, "wb"\)\.write, not str'):
         await export_conversations(store, "backup.jsonl")  # type: ignore[arg-type]
 
 
-async def test_what_writes_may_be_async(store):
+async def test_what_writes_may_be_async(store: ConversationStore) -> None:
     """Nothing is lost in a coroutine that nobody waits for."""
     await taken(store, record())
     file = io.BytesIO()
@@ -907,7 +932,9 @@ async def test_what_writes_may_be_async(store):
     assert file.getvalue() == await exported(store)
 
 
-async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(store, monkeypatch):
+async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It moves to the front of the listing while the export walks it; it is written all the same, once."""
     monkeypatch.setattr("convstore.transfer.exporting._PAGE", 2)
     await taken(store, *(record(f"c{number}", 1) for number in range(6)))
@@ -935,7 +962,7 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(store,
     assert report.conversations == file.getvalue().count(b'"convstore"') == 6
 
 
-async def test_a_damaged_conversation_is_left_out_whole(client, database_name):
+async def test_a_damaged_conversation_is_left_out_whole(client: Client, database_name: str) -> None:
     """It is named; nothing of it is written; the others are."""
     store = await ready(client, database_name, f"bad{database_name}_")
     await taken(store, record("good"), record("bad"))
@@ -955,7 +982,9 @@ async def _id(store: ConversationStore, thread: str) -> str:
     return known.conversation
 
 
-async def test_documents_in_artifacts_come_back(store, other, tmp_path):
+async def test_documents_in_artifacts_come_back(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """A retriever's documents are documents again, with their numbers."""
     found = [Document(page_content=f"page {n} " * 50, metadata={"n": n}, id=f"d{n}") for n in range(3)]
     await chat_of(store).append([ToolMessage("x" * 999, id="r", tool_call_id="c", artifact=found)])
@@ -965,7 +994,7 @@ async def test_documents_in_artifacts_come_back(store, other, tmp_path):
     assert [source.source_id for source in back.sources] == [1, 2, 3]
 
 
-async def test_messages_in_another_order_are_not_taken_for_the_same(store):
+async def test_messages_in_another_order_are_not_taken_for_the_same(store: ConversationStore) -> None:
     """A record whose messages are all there, but not as it has them, is reported."""
     one, two = {"role": "user", "content": "one", "id": "1"}, {"role": "assistant", "content": "two", "id": "2"}
     await taken(store, ConversationRecord(id="one", messages=[one, two]))
@@ -974,7 +1003,7 @@ async def test_messages_in_another_order_are_not_taken_for_the_same(store):
     assert "another order" in reasons(report)[0]
 
 
-async def test_annotations_that_were_changed_stay(store):
+async def test_annotations_that_were_changed_stay(store: ConversationStore) -> None:
     """An import again brings back what is missing, and overwrites nothing."""
     message = RecordItem(message=HumanMessage("Hi", id="1"), annotations={"rating": 1, "note": "x"})
     given = ConversationRecord(id="one", messages=[message])
@@ -984,7 +1013,7 @@ async def test_annotations_that_were_changed_stay(store):
     assert await chat_of(store).annotations(["1"]) == {"1": {"rating": 5, "note": "x"}}
 
 
-async def test_two_records_without_a_place_for_one_scope_are_not_joined(store):
+async def test_two_records_without_a_place_for_one_scope_are_not_joined(store: ConversationStore) -> None:
     """Records of a caller need not say where they come from."""
     given = [ConversationRecord(id=id_, messages=ask(number)) for number, id_ in enumerate(("one", "two"))]
     report = await taken(store, *given, scope={"user_id": "ada", "thread_id": "one"})
@@ -993,7 +1022,7 @@ async def test_two_records_without_a_place_for_one_scope_are_not_joined(store):
     assert await texts_of(chat_of(store)) == TEXTS[:2]
 
 
-async def repaired(client: AsyncMongoClient[dict[str, Any]], name: str, *, is_overlapping: bool) -> Conversation:
+async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conversation:
     """A conversation that lost entries with sources and was repaired; rewound before and after these.
 
     Args:
@@ -1025,7 +1054,9 @@ async def repaired(client: AsyncMongoClient[dict[str, Any]], name: str, *, is_ov
 
 
 @pytest.mark.parametrize("is_overlapping", [False, True])
-async def test_a_repaired_conversation_goes_out_and_back(client, database_name, store, tmp_path, is_overlapping):
+async def test_a_repaired_conversation_goes_out_and_back(
+    client: Client, database_name: str, store: ConversationStore, tmp_path: Path, is_overlapping: bool
+) -> None:
     """Ordinals in the file are dense, rewound ranges follow them, and the ids of sources stay."""
     chat = await repaired(client, database_name, is_overlapping=is_overlapping)
     messages = await log_of(chat)
@@ -1047,7 +1078,7 @@ async def test_a_repaired_conversation_goes_out_and_back(client, database_name, 
 
 
 @pytest.mark.parametrize("is_overlapping", [False, True])
-async def test_a_repaired_conversation_is_extended(client, database_name, is_overlapping):
+async def test_a_repaired_conversation_is_extended(client: Client, database_name: str, is_overlapping: bool) -> None:
     """Ordinals that the log lost, or has twice, are no messages of others; a message of another is found as always."""
     chat = await repaired(client, database_name, is_overlapping=is_overlapping)
     known = [RecordItem(message=message) for message in await log_of(chat)]

@@ -54,7 +54,7 @@ def texts(record: ConversationRecord | BadRecord) -> list[str]:
     return [one.message.text for one in make_ready(record, codec=Codec()).messages]
 
 
-def test_the_examples_in_the_docstrings():
+def test_the_examples_in_the_docstrings() -> None:
     """They say what happens."""
     for module in (dicts, openai_lines):
         assert doctest.testmod(module).attempted > 0
@@ -66,7 +66,7 @@ def test_the_examples_in_the_docstrings():
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
+def test_lines_are_read_from_plain_and_packed_files(tmp_path: Path, pack: Any) -> None:
     """Objects come with the numbers of their lines; empty lines, Windows' line ends and a mark of UTF-8 do no harm."""
     path = tmp_path / "x.jsonl"
     path.write_bytes(pack(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": 2}'))
@@ -85,7 +85,7 @@ def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
         (b"{" + b"1" * 900 + b"}", "not JSON"),
     ],
 )
-def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path, line, problem):
+def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path: Path, line: Any, problem: str) -> None:
     """Number and problem of any bad line are reported, and nothing else is lost."""
     path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
     first, bad, last = read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
@@ -94,13 +94,13 @@ def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path, line, problem
     assert (bad.number, problem in bad.problem) == (2, True), bad
 
 
-def test_a_long_last_line_is_reported(tmp_path):
+def test_a_long_last_line_is_reported(tmp_path: Path) -> None:
     """A line above the limit at the end of the file, without a line end, is reported as well."""
     path = written(tmp_path / "x.jsonl", b"x" * 3_000_000)
     assert [line.number for line in read_lines(path, maximum_bytes=10)] == [1]
 
 
-def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path):
+def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path: Path) -> None:
     """Lines before the damage are read."""
     path = tmp_path / "x.jsonl.gz"
     packed = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5_000)))
@@ -113,7 +113,7 @@ def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
-def test_other_encodings_are_named(tmp_path, encoding):
+def test_other_encodings_are_named(tmp_path: Path, encoding: str) -> None:
     """A file that begins with the mark of another encoding is refused, with the command that converts it."""
     path = tmp_path / "x.jsonl"
     path.write_bytes(("\ufeff" if encoding == "utf-16-be" else "").encode(encoding) + '{"a": 1}'.encode(encoding))
@@ -121,7 +121,7 @@ def test_other_encodings_are_named(tmp_path, encoding):
         check_readable(path)
 
 
-def test_files_that_can_not_be_opened_are_named(tmp_path):
+def test_files_that_can_not_be_opened_are_named(tmp_path: Path) -> None:
     """No file, or a folder."""
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InvalidInputError, match="cannot be read"):
@@ -147,7 +147,7 @@ def test_files_that_can_not_be_opened_are_named(tmp_path):
         ChatMessage("said", role="moderator"),
     ],
 )
-def test_both_forms_of_langchain_are_read(message):
+def test_both_forms_of_langchain_are_read(message: Any) -> None:
     """Dicts of ``message_to_dict`` and ``model_dump`` become the same message again."""
     for form in (message_to_dict(message), message.model_dump()):
         assert dicts.item_of(json.loads(json.dumps(form))).message == message
@@ -164,7 +164,7 @@ def test_both_forms_of_langchain_are_read(message):
         ({"type": {"$ne": ""}, "data": {"content": ""}}, "not a message of LangChain"),
     ],
 )
-def test_what_is_no_message_says_why(raw, problem):
+def test_what_is_no_message_says_why(raw: dict[str, Any] | int, problem: str) -> None:
     """Nothing but LangChain's message classes can come out of a file, and nothing raises."""
     item = dicts.item_of(raw)
     assert item.message is None
@@ -187,7 +187,7 @@ def test_what_is_no_message_says_why(raw, problem):
         ({"created_at": {"$date": {"$numberLong": "1724708469123"}}}, datetime(2024, 8, 26, 21, 41, 9, 123_000, UTC)),
     ],
 )
-def test_dates_are_those_that_a_message_says(raw, moment):
+def test_dates_are_those_that_a_message_says(raw: dict[str, Any], moment: Any) -> None:
     """Seconds, milliseconds, as text too, ISO 8601, RFC 2822, those of PyMongo and of mongoexport."""
     item = dicts.item_of({"role": "user", "content": "Hi", **raw})
     assert (item.at, item.unread_date) == (moment, "")
@@ -207,7 +207,7 @@ def test_dates_are_those_that_a_message_says(raw, moment):
         ),
     ],
 )
-def test_unreadable_dates_are_reported(value):
+def test_unreadable_dates_are_reported(value: Any) -> None:
     """It is no date of a message, and the report shows the value; an empty field is ignored."""
     for form in ({"role": "user", "content": "Hi"}, {"type": "human", "content": "Hi"}):
         item = dicts.item_of({**form, "created_at": "", "timestamp": value})
@@ -215,7 +215,7 @@ def test_unreadable_dates_are_reported(value):
         assert dicts.item_of({**form, "created_at": "", "timestamp": None}).unread_date == ""
 
 
-def test_nested_dates_of_a_hostile_file_are_reported():
+def test_nested_dates_of_a_hostile_file_are_reported() -> None:
     """However deep they are."""
     value: Any = "2024-08-26"
     for _ in range(100_000):
@@ -228,7 +228,7 @@ def test_nested_dates_of_a_hostile_file_are_reported():
             value = value.pop("$date")
 
 
-def test_unread_dates_are_reported_once_for_a_conversation():
+def test_unread_dates_are_reported_once_for_a_conversation() -> None:
     """With their number and the first one; the messages are taken over."""
     given = [{"role": "user", "content": "Hi", "timestamp": value} for value in (1724708469, "soon", "later")]
     ready = make_ready(ConversationRecord(id="c", where="x", messages=given), codec=Codec())
@@ -238,7 +238,7 @@ def test_unread_dates_are_reported_once_for_a_conversation():
     assert "cannot be read: 2, the first is timestamp 'soon' of message 2" in problem.reason
 
 
-def test_dicts_of_a_record_are_read_as_those_of_a_file():
+def test_dicts_of_a_record_are_read_as_those_of_a_file() -> None:
     """With their date and what they retrieved; those of LangChain too. A date beside a dict goes before its own."""
     result = {"role": "tool", "tool_call_id": "c", "content": "x", "sources": [{"text": "a"}], "timestamp": 1724708469}
     human = {"type": "human", "data": {"content": "Hi"}, "created_at": "2024-08-26"}
@@ -250,7 +250,7 @@ def test_dicts_of_a_record_are_read_as_those_of_a_file():
     assert second.message.text == "Hi"
 
 
-def test_the_date_of_an_item_is_a_datetime():
+def test_the_date_of_an_item_is_a_datetime() -> None:
     """One without a time zone is UTC, as PyMongo gives it; a text is refused at once."""
     item = RecordItem(message=HumanMessage("Hi"), at=datetime(2026, 3, 1, 12, 30, 15, 123_000))  # noqa: DTZ001
     assert item.at == AT
@@ -267,7 +267,7 @@ def test_the_date_of_an_item_is_a_datetime():
         ({}, [None, None, None]),
     ],
 )
-def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path, says, dates):
+def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path: Path, says: dict[str, Any], dates: Any) -> None:
     """If its messages have no dates, the first and the last get them."""
     asked = [{"role": "user", "content": "Hi"}] * 3
     [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, **says}))
@@ -276,7 +276,7 @@ def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path, says, dates):
     assert one.notes == []
 
 
-def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path):
+def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path: Path) -> None:
     """A conversation may be newer than all its messages, when it was renamed for example."""
     asked = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi", "timestamp": 1724708469}]
     [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, "created_at": "2025-01-01", "updated_at": "?"}))
@@ -284,19 +284,19 @@ def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path):
     assert one.notes == []
 
 
-def test_unread_dates_of_a_conversation_are_reported(tmp_path):
+def test_unread_dates_of_a_conversation_are_reported(tmp_path: Path) -> None:
     """Each of the two."""
     [one] = read_file(written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7}))
     assert [note.partition(": ")[2] for note in one.notes] == ["created_at 'soon'", "updated_at 7"]
 
 
-def test_a_path_may_be_text(tmp_path):
+def test_a_path_may_be_text(tmp_path: Path) -> None:
     """As that of `open`."""
     path = written(tmp_path / "x.jsonl", {"messages": [{"role": "user", "content": "Hi"}]})
     assert list(read_file(str(path))) == list(read_file(path))
 
 
-def test_a_conversation_a_line(tmp_path):
+def test_a_conversation_a_line(tmp_path: Path) -> None:
     """Its id, fields, title and messages are those of the line; a state of LangGraph is read too."""
     asked = [{"role": "user", "content": "Hi"}, {"type": "ai", "content": "Hello"}]
     path = written(
@@ -312,14 +312,14 @@ def test_a_conversation_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("value", [{}, {"messages": []}, {"messages": {}}, {"messages": None, "values": []}])
-def test_a_line_without_messages_is_reported(tmp_path, value):
+def test_a_line_without_messages_is_reported(tmp_path: Path, value: dict[str, Any]) -> None:
     """It says what is needed."""
     [bad] = read_file(written(tmp_path / "x.jsonl", value))
     assert isinstance(bad, BadRecord)
     assert 'a list "messages" is needed' in bad.problem
 
 
-def test_ids_are_the_same_each_time_and_differ_between_conversations():
+def test_ids_are_the_same_each_time_and_differ_between_conversations() -> None:
     """A message without an id gets one from the record's id and its place, however long the record's id is."""
 
     def ids(name: str) -> list[str]:
@@ -331,7 +331,7 @@ def test_ids_are_the_same_each_time_and_differ_between_conversations():
 
 
 @pytest.mark.parametrize("id_", ["first", "", "x" * 513, 7, "\ud800", {"$ne": ""}])
-def test_an_invalid_id_is_replaced_and_reported(id_):
+def test_an_invalid_id_is_replaced_and_reported(id_: Any) -> None:
     """The message is taken over with another id, always the same one, and the change is named."""
     record = ConversationRecord(
         id="c",
@@ -345,7 +345,7 @@ def test_an_invalid_id_is_replaced_and_reported(id_):
     assert ready.messages[1].id == make_ready(record, codec=Codec()).messages[1].id
 
 
-def test_the_objects_of_a_caller_keep_their_ids():
+def test_the_objects_of_a_caller_keep_their_ids() -> None:
     """A message of a program whose id is taken is not changed itself."""
     twice = [HumanMessage("1", id="same"), HumanMessage("2", id="same")]
     ready = make_ready(ConversationRecord(id="c", messages=twice), codec=Codec())
@@ -353,7 +353,7 @@ def test_the_objects_of_a_caller_keep_their_ids():
     assert [message.id for message in twice] == ["same", "same"]
 
 
-def test_whole_turns_are_appended_together_and_dates_never_go_back():
+def test_whole_turns_are_appended_together_and_dates_never_go_back() -> None:
     """A batch begins with each human message; it has the date of its first message that has one."""
 
     def item(role: str, seconds: int | None = None) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecor
 
 
 @given(st.lists(messages, max_size=4), values)
-def test_any_message_comes_back_equal(given_messages, value):
+def test_any_message_comes_back_equal(given_messages: Any, value: Any) -> None:
     """Every class with any values in it, and any metadata, in every way that a program could notice."""
     codec = Codec()
     begin = json.loads(begin_line(codec, scope={"user_id": "a"}, title=None, metadata={"any": value}))
@@ -400,7 +400,7 @@ def test_any_message_comes_back_equal(given_messages, value):
     assert same(record.metadata, {"any": value})
 
 
-def test_everything_else_comes_back():
+def test_everything_else_comes_back() -> None:
     """Scope, title, metadata, dates, entries, annotations, rewinds, source ids; summaries are reported."""
     [record] = read(archived(HumanMessage("Hi"), AIMessage("Hello"), rewound=[(2, 2)], sources_through=7))
     first = record.messages[0]
@@ -409,7 +409,7 @@ def test_everything_else_comes_back():
     assert (first.at, first.entry, first.annotations) == (AT, 1, {"n": 1})
 
 
-def test_types_of_an_application_go_through_a_program_that_does_not_know_them():
+def test_types_of_an_application_go_through_a_program_that_does_not_know_them() -> None:
     """Values of registered types are carried as they are written, in sets too, and read by who knows them."""
 
     class Place:
@@ -454,7 +454,7 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
         ([LINES[0], LINES[1], LINES[2], {"end": None}], "line 8: the end of a conversation must be an object"),
     ],
 )
-def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines, problem):
+def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines: Any, problem: str) -> None:
     """It says what is wrong with it; conversations before and after it are read."""
     [before, bad, after] = read([*LINES, *lines, *LINES])
     assert isinstance(before, ConversationRecord)
@@ -463,7 +463,7 @@ def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines
     assert isinstance(after, ConversationRecord)
 
 
-def test_a_message_that_refers_to_a_payload_is_refused():
+def test_a_message_that_refers_to_a_payload_is_refused() -> None:
     """A forged line cannot make a message that points at what others have stored."""
     encoded = encode_message(Codec(), fields_of(ToolMessage("x" * 9_999, tool_call_id="c")))
     assert encoded.payload
@@ -473,7 +473,7 @@ def test_a_message_that_refers_to_a_payload_is_refused():
     assert "cannot refer to a payload" in bad.problem
 
 
-def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path):
+def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path: Path) -> None:
     """The file is read on; the other conversations are whole."""
     path = written(tmp_path / "x.jsonl", *LINES, LINES[0], b"{broken\n", *LINES[2:], *LINES)
     one, bad, two = read_file(path)
@@ -512,7 +512,7 @@ def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path):
         {"role": "function", "content": "r", "name": "f"},
     ],
 )
-def test_what_came_in_openais_format_goes_out_in_it(raw):
+def test_what_came_in_openais_format_goes_out_in_it(raw: dict[str, Any]) -> None:
     """A dict that was appended is written as it was, with the id it has now."""
     [message] = normalize_messages([raw], key="k")
     made, lost = openai_message(message)
@@ -520,7 +520,7 @@ def test_what_came_in_openais_format_goes_out_in_it(raw):
     assert same(normalize_messages([json.loads(openai_line(made))]), [message])
 
 
-def test_what_openais_format_can_not_hold_is_named():
+def test_what_openais_format_can_not_hold_is_named() -> None:
     """Artifacts that JSON would change, and LangChain's own metadata; a bare message has nothing but the core."""
     result = ToolMessage("r", id="r", tool_call_id="c", artifact=(1, b"2"), status="error")
     answer = AIMessage(
@@ -547,7 +547,7 @@ def test_what_openais_format_can_not_hold_is_named():
 
 
 @given(messages)
-def test_any_message_can_be_written_or_says_why_not(message):
+def test_any_message_can_be_written_or_says_why_not(message: Any) -> None:
     """A line of JSON, or an error that names the format that can."""
     try:
         made, _ = openai_message(message)
@@ -582,7 +582,7 @@ def record(id_: str = "r1", **fields: Any) -> ConversationRecord:
         ({"fields": {"user_id": "u"}}, {"u": "bob", "scope": {"user_id": "no", "thread_id": "t"}}, ("bob", "t")),
     ],
 )
-def test_scopes_are_made_by_the_rule(rule, fields, scope):
+def test_scopes_are_made_by_the_rule(rule: dict[str, Any], fields: dict[str, Any], scope: Any) -> None:
     """Constants before fields before groups before what the record knows; the last key falls back to the id."""
     assert tuple(ScopeRule(keys=KEYS, **rule)(record(**fields)).values()) == scope
 
@@ -599,7 +599,7 @@ def test_scopes_are_made_by_the_rule(rule, fields, scope):
         ({"match": {"s": r"(?P<user_id>\d+)"}}, {"s": "ada"}, "does not match"),
     ],
 )
-def test_a_scope_that_can_not_be_is_refused(rule, fields, problem):
+def test_a_scope_that_can_not_be_is_refused(rule: dict[str, Any], fields: dict[str, Any], problem: str) -> None:
     """It says which key or field is wrong."""
     with pytest.raises(InvalidScopeError, match=problem.replace("$", r"\$")):
         ScopeRule(keys=KEYS, **rule)(record(**fields))
@@ -615,19 +615,19 @@ def test_a_scope_that_can_not_be_is_refused(rule, fields, problem):
         {"match": {"s": "no group"}},
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_when_it_is_made(rule):
+def test_a_rule_that_makes_no_sense_is_refused_when_it_is_made(rule: dict[str, Any]) -> None:
     """Unknown keys and broken expressions, before anything is read."""
     with pytest.raises(InvalidScopeError):
         ScopeRule(keys=KEYS, **rule)
 
 
-def test_the_scope_of_an_export_must_fit_the_store():
+def test_the_scope_of_an_export_must_fit_the_store() -> None:
     """An export of a store with other scope keys is not squeezed into this one."""
     with pytest.raises(InvalidScopeError, match="course"):
         ScopeRule(keys=KEYS)(ConversationRecord(id="r", messages=[], scope={"user_id": "a", "course": "c"}))
 
 
-def test_an_item_without_a_message_says_why():
+def test_an_item_without_a_message_says_why() -> None:
     """A problem of the source becomes one of the record."""
     ready = make_ready(ConversationRecord(id="c", messages=[RecordItem(message=None, problem="gone")]), codec=Codec())
     assert [(problem.what, problem.where, problem.reason) for problem in ready.problems] == [

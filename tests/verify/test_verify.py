@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from counting import STANDING
+from counting import STANDING, Commands
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from properties import STRIDE
 
@@ -177,7 +178,9 @@ def conversations_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
-async def test_a_field_of_another_type_is_noticed(database, store, full, collection):
+async def test_a_field_of_another_type_is_noticed(
+    database: Any, store: ConversationStore, full: str, collection: Any
+) -> None:
     """A finding names the document with the damaged field, and all entries are read."""
 
     def strange(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
@@ -191,7 +194,9 @@ async def test_a_field_of_another_type_is_noticed(database, store, full, collect
 
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
-async def test_a_field_of_another_value_is_noticed(database, store, full, collection):
+async def test_a_field_of_another_value_is_noticed(
+    database: Any, store: ConversationStore, full: str, collection: Any
+) -> None:
     """A value that could be right, and is not: a finding names the document, unless nothing depends on the value."""
 
     def wrong(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
@@ -213,7 +218,9 @@ async def test_a_field_of_another_value_is_noticed(database, store, full, collec
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("change", [{"totals.tokens": 7}, {"totals.usage": []}, {"totals.preview": ["ai", "Forged"]}])
 @pytest.mark.parametrize("head", [{}, {"totals.messages": "x"}, {"behind": 1}])
-async def test_a_total_that_is_damaged_is_not_copied(database, store, full, change, head):
+async def test_a_total_that_is_damaged_is_not_copied(
+    database: Any, store: ConversationStore, full: str, change: dict[str, Any], head: dict[str, Any]
+) -> None:
     """Not into a healthy head, one that is behind, or one that is damaged itself."""
     [before] = await database["heads"].find({}).to_list(None)
     key = f"{full}:{before['totals']['entries']:012d}"
@@ -231,7 +238,9 @@ async def test_a_total_that_is_damaged_is_not_copied(database, store, full, chan
     assert await database["heads"].find({}).to_list(None) == [before]
 
 
-async def test_a_log_whose_head_is_lost_is_reported_and_kept(database, store, full):
+async def test_a_log_whose_head_is_lost_is_reported_and_kept(
+    database: Any, store: ConversationStore, full: str
+) -> None:
     """A repair does not remove what a backup of the heads would bring back."""
     await database["heads"].delete_many({})
     report = await store.verify(repair=True)
@@ -246,7 +255,7 @@ async def test_a_log_whose_head_is_lost_is_reported_and_kept(database, store, fu
     assert await database["summaries"].count_documents({}) == 2
 
 
-async def test_what_is_left_of_deletions_goes_after_a_day(database, store, full):
+async def test_what_is_left_of_deletions_goes_after_a_day(database: Any, store: ConversationStore, full: str) -> None:
     """Chunks, summaries and annotations that no entry and no head goes with; not before they are a day old."""
     for collection in PARTS:
         await database[collection].delete_many({"messages": {"$exists": True}} if collection == LOG else {"x": 1})
@@ -265,7 +274,9 @@ async def test_what_is_left_of_deletions_goes_after_a_day(database, store, full)
     assert [await database[name].count_documents({}) for name in PARTS] == [0, 0, 0, 0]
 
 
-async def test_a_conversation_that_just_ended_is_no_leftover(database, store, full):
+async def test_a_conversation_that_just_ended_is_no_leftover(
+    database: Any, store: ConversationStore, full: str
+) -> None:
     """While its tombstone stays, what it left is the sweep's."""
     await database["heads"].delete_many({})
     tombstone = {"_id": f"deleted:{full}", "conversation": full, "head": "x", "sweep_at": datetime.now(UTC)}
@@ -274,7 +285,7 @@ async def test_a_conversation_that_just_ended_is_no_leftover(database, store, fu
     assert await database["log"].count_documents({"conversation": full}) == 20
 
 
-async def test_other_conversations_are_not_taken_for_strays(database, store, full):
+async def test_other_conversations_are_not_taken_for_strays(database: Any, store: ConversationStore, full: str) -> None:
     """Many conversations beside a lost one, in the order of their random ids."""
     for number in range(15):
         await store.conversation(user_id=f"u{number}", thread_id="t").append(HumanMessage("hi"))
@@ -282,17 +293,19 @@ async def test_other_conversations_are_not_taken_for_strays(database, store, ful
     assert {one.conversation for one in (await store.verify()).findings} == {full}
 
 
-async def test_a_conversation_that_begins_meanwhile_is_no_stray(database, store, full, monkeypatch):
+async def test_a_conversation_that_begins_meanwhile_is_no_stray(
+    database: Any, store: ConversationStore, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its head was not there when heads were read; it is looked for once more."""
 
-    async def not_yet(self, *, after):
+    async def not_yet(self: Any, *, after: Any) -> Any:
         return []
 
     monkeypatch.setattr(inspection.Inspection, "conversation_ids", not_yet)
     assert findings(await store.verify()) == []
 
 
-async def test_the_cost_of_rewinds(client, commands, database, store):
+async def test_the_cost_of_rewinds(client: Client, commands: Commands, database: Any, store: ConversationStore) -> None:
     """Rewound messages are read once more, and hardly anything else."""
     counted = []
     looker = ConversationStore(client[database.name], clock=LATER)
@@ -313,12 +326,12 @@ async def test_the_cost_of_rewinds(client, commands, database, store):
     assert read_more - read <= 10 * (3 + 3)
 
 
-async def test_a_fresh_database_is_as_it_should_be(store):
+async def test_a_fresh_database_is_as_it_should_be(store: ConversationStore) -> None:
     """Collections, options, indexes and migrations."""
     assert await store.verify() == VerifyReport()
 
 
-async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database):
+async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database: Any) -> None:
     """Every migration that has not run; a repair runs them."""
     report = await ConversationStore(database).verify()
     assert {"migration", "collection", "index_missing"} == set(report.counts)
@@ -327,7 +340,7 @@ async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database):
     assert await ConversationStore(database).verify() == VerifyReport()
 
 
-async def test_missing_indexes_are_made(database, store, full):
+async def test_missing_indexes_are_made(database: Any, store: ConversationStore, full: str) -> None:
     """Of the log and of the heads."""
     await database["log"].drop_index("message_ids")
     await database["heads"].drop_index("scope_user_id")
@@ -339,7 +352,7 @@ async def test_missing_indexes_are_made(database, store, full):
     assert (await store.verify()).ok
 
 
-async def test_an_index_that_can_not_be_made_is_reported(database, store, full):
+async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: ConversationStore, full: str) -> None:
     """Duplicates that came in while it was missing: the finding stays, with what the server says."""
     await database["log"].drop_index("message_ids")
     entry = await database["log"].find_one({"_id": f"{full}:000000000001"})
@@ -350,7 +363,7 @@ async def test_an_index_that_can_not_be_made_is_reported(database, store, full):
     assert "duplicate key" in missing.problem
 
 
-async def test_a_migration_that_can_not_run_is_reported(database, store, full):
+async def test_a_migration_that_can_not_run_is_reported(database: Any, store: ConversationStore, full: str) -> None:
     """Its record is missing and an index is another one: the rest is looked at all the same."""
     name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
     await database[MIGRATIONS].delete_one({"_id": name})
@@ -362,7 +375,7 @@ async def test_a_migration_that_can_not_run_is_reported(database, store, full):
     assert "same name" in report.findings[0].problem
 
 
-async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database):
+async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database: Any) -> None:
     """A doctor without the scope keys of the application checks the indexes that exist."""
     keys = ("user_id", "course_id")
     store = ConversationStore(database, scope_keys=keys)
@@ -377,7 +390,7 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database):
     assert (await ConversationStore(database, scope_keys=keys).verify()).ok
 
 
-async def test_indexes_that_differ_or_expire_are_reported(database, store):
+async def test_indexes_that_differ_or_expire_are_reported(database: Any, store: ConversationStore) -> None:
     """They are left alone: only who runs the database knows when there is time to make them anew."""
     await database["log"].drop_index("lookup")
     await database["log"].create_index([("conversation", 1), ("lookup", 1)], name="lookup")
@@ -387,7 +400,7 @@ async def test_indexes_that_differ_or_expire_are_reported(database, store):
     assert not report.ok
 
 
-async def test_collections_without_the_options_are_reported(database):
+async def test_collections_without_the_options_are_reported(database: Any) -> None:
     """A log that somebody's restore made: not clustered, and with the server's own compressor."""
     await database.create_collection("log")
     store = ConversationStore(database)
@@ -399,14 +412,14 @@ async def test_collections_without_the_options_are_reported(database):
     assert [one.problem.partition(";")[0] for one in report.findings] == expected
 
 
-async def test_a_newer_database_is_not_judged(database, store):
+async def test_a_newer_database_is_not_judged(database: Any, store: ConversationStore) -> None:
     """This version does not know what it should look like."""
     await database[MIGRATIONS].insert_one({"_id": "9999_later"})
     with pytest.raises(SchemaVersionError, match="9999_later"):
         await store.verify()
 
 
-async def test_a_prefix_is_part_of_every_name(database):
+async def test_a_prefix_is_part_of_every_name(database: Any) -> None:
     """Nothing beside the collections that carry it is looked at."""
     store = ConversationStore(database, collection_prefix="chat_", clock=LATER)
     await store.setup()
@@ -416,7 +429,9 @@ async def test_a_prefix_is_part_of_every_name(database):
     assert (findings(report), report.entries) == ([], 1)
 
 
-async def test_many_orphans_are_found_without_holding_them_all(database, store, full, monkeypatch):
+async def test_many_orphans_are_found_without_holding_them_all(
+    database: Any, store: ConversationStore, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With more chunks than are looked at together, entries are read again; none that is used goes."""
     monkeypatch.setattr(inspection, "_KEYS", 2)
     token = ObjectId()
@@ -429,7 +444,7 @@ async def test_many_orphans_are_found_without_holding_them_all(database, store, 
 
 
 @pytest.mark.slow
-async def test_memory_does_not_grow_with_the_conversation(database, store):
+async def test_memory_does_not_grow_with_the_conversation(database: Any, store: ConversationStore) -> None:
     """A log four times as long takes hardly more memory to look at."""
     peaks = []
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -443,7 +458,9 @@ async def test_memory_does_not_grow_with_the_conversation(database, store):
     assert peaks[1] < 1.5 * peaks[0]
 
 
-async def test_heads_in_doubt_wait_together(database, store, monkeypatch):
+async def test_heads_in_doubt_wait_together(
+    database: Any, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For one second look, unless there are so many that memory would grow."""
     waited = []
 
@@ -460,7 +477,7 @@ async def test_heads_in_doubt_wait_together(database, store, monkeypatch):
     assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1 + 3)
 
 
-async def test_findings_are_counted_beyond_a_thousand(database, store):
+async def test_findings_are_counted_beyond_a_thousand(database: Any, store: ConversationStore) -> None:
     """Those that are listed are bounded, the counts are not."""
     await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
     conversation = (await database["heads"].find_one({}))["conversation"]
@@ -470,7 +487,7 @@ async def test_findings_are_counted_beyond_a_thousand(database, store):
     assert (len(report.findings), report.counts, report.left) == (1_000, {"orphan_chunks": 1_100}, 1_100)
 
 
-async def test_unused_names_of_memory_are_not_judged():
+async def test_unused_names_of_memory_are_not_judged() -> None:
     """The in-memory database has no options and not all indexes; the rest is looked at."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()

@@ -114,7 +114,7 @@ def _case(name: str, *kinds: str, want: str, missing: str = "", orphans: str = "
         _case("function message", "ai x", "function", "tool x", "function", want="m0 m2 m1 m3", moved="m2"),
     ],
 )
-def test_small_lists(kinds, wanted, reports):
+def test_small_lists(kinds: Any, wanted: Any, reports: Any) -> None:
     """Each kind of damage is mended as the rule says, and reported under its name."""
     log = _log(*kinds)
     paired = pair(log)
@@ -123,7 +123,7 @@ def test_small_lists(kinds, wanted, reports):
     assert check_pairing(paired.messages) == []
 
 
-def test_messages_without_ids_are_named_by_their_call():
+def test_messages_without_ids_are_named_by_their_call() -> None:
     """A message that has no id of its own is reported under its tool call id, and lends no id to a made result."""
     calls = [{"name": "t", "args": {}, "id": "x"}, {"name": "t", "args": {}, "id": "y"}]
     late = ToolMessage("late", tool_call_id="x")
@@ -208,13 +208,13 @@ def test_messages_without_ids_are_named_by_their_call():
         ),
     ],
 )
-def test_calls_of(message, calls):
+def test_calls_of(message: Any, calls: Any) -> None:
     """The calls are those that a provider would be sent, in the order of their results."""
     assert calls_of(message) == calls
     assert has_calls(message) is bool(calls)
 
 
-def test_missing_result_says_so_and_is_deterministic():
+def test_missing_result_says_so_and_is_deterministic() -> None:
     """A made result is an error, says that it is not in the log, and is the same bytes each time."""
     made = missing_result(Call("x", "search", 2), ai_message_id="m1")
     assert made.status == "error"
@@ -226,7 +226,7 @@ def test_missing_result_says_so_and_is_deterministic():
     assert missing_result(Call("x", "", 0), ai_message_id="m1").name is None
 
 
-def test_made_results_have_ids_of_their_own():
+def test_made_results_have_ids_of_their_own() -> None:
     """No two results made in one list share an id, although their calls do."""
     made = [m for m in pair(_log("ai x x", "human", "ai x")).messages if isinstance(m, ToolMessage)]
     assert len({message.id for message in made}) == 3
@@ -271,14 +271,14 @@ def _by_search(messages: list[BaseMessage]) -> list[int | tuple[int, int]]:
 
 @many
 @given(logs)
-def test_any_list_becomes_valid(log):
+def test_any_list_becomes_valid(log: Any) -> None:
     """In the output of any list each call is answered once, in order, and there is no other result."""
     assert check_pairing(pair(log).messages) == []
 
 
 @many
 @given(logs)
-def test_pairs_as_the_rule_says(log):
+def test_pairs_as_the_rule_says(log: Any) -> None:
     """A result goes to the latest AI message before it with an open call of its id: the same as by slow search."""
     paired = pair(log)
     order = _by_search(log)
@@ -289,7 +289,7 @@ def test_pairs_as_the_rule_says(log):
 
 @many
 @given(logs)
-def test_every_message_is_kept_or_named(log):
+def test_every_message_is_kept_or_named(log: Any) -> None:
     """Each message that came in comes out once, as the same object, or is named among the orphans."""
     paired = pair(log)
     kept = [index for index in paired.indexes if index is not None]
@@ -302,7 +302,7 @@ def test_every_message_is_kept_or_named(log):
 
 @many
 @given(logs, logs)
-def test_paired_lists_are_recognised_and_may_be_joined(log, later):
+def test_paired_lists_are_recognised_and_may_be_joined(log: Any, later: Any) -> None:
     """Pairing leaves them as they are, also in a row; a message whose calls share an id is looked up slowly."""
     paired = pair(log).messages
     calls = [[call.id for call in calls_of(message)] for message in paired]
@@ -313,7 +313,7 @@ def test_paired_lists_are_recognised_and_may_be_joined(log, later):
 
 @many
 @given(logs)
-def test_made_results_are_named(log):
+def test_made_results_are_named(log: Any) -> None:
     """`missing` holds the call ids of the made results, in order, and all of these are marked."""
     paired = pair(log)
     made = [m for m, index in zip(paired.messages, paired.indexes, strict=True) if index is None]
@@ -323,7 +323,7 @@ def test_made_results_are_named(log):
 
 @many
 @given(logs)
-def test_nothing_but_results_is_reordered(log):
+def test_nothing_but_results_is_reordered(log: Any) -> None:
     """All other messages stand in their old order, and a result that was not moved has passed nothing."""
     paired = pair(log)
     assert [m for m in paired.messages if not isinstance(m, ToolMessage)] == [
@@ -335,7 +335,7 @@ def test_nothing_but_results_is_reordered(log):
 
 @many
 @given(logs)
-def test_moved_results_passed_something(log):
+def test_moved_results_passed_something(log: Any) -> None:
     """A result is reported as moved only if it now precedes a message that had come before it."""
     paired = pair(log)
     order = [index for index in paired.indexes if index is not None]
@@ -345,7 +345,7 @@ def test_moved_results_passed_something(log):
 
 @many
 @given(logs)
-def test_pairing_again_changes_nothing(log):
+def test_pairing_again_changes_nothing(log: Any) -> None:
     """A paired list is its own pairing and has nothing to report."""
     first = pair(log)
     again = pair(first.messages)
@@ -355,7 +355,7 @@ def test_pairing_again_changes_nothing(log):
 
 @many
 @given(logs)
-def test_the_input_is_not_changed(log):
+def test_the_input_is_not_changed(log: Any) -> None:
     """The caller's list and messages are as they were."""
     before, dumps = list(log), _dumps(log)
     copies = copy.deepcopy(log)
@@ -368,7 +368,7 @@ def test_the_input_is_not_changed(log):
 
 @many
 @given(logs, st.data())
-def test_a_paired_prefix_stays(log, data):
+def test_a_paired_prefix_stays(log: Any, data: Any) -> None:
     """Up to the first result made for a missing one, the pairing of a prefix begins the pairing of the whole log."""
     prefix = pair(log[: data.draw(st.integers(0, len(log)))])
     sure = prefix.indexes.index(None) if None in prefix.indexes else len(prefix.indexes)
@@ -379,7 +379,7 @@ def test_a_paired_prefix_stays(log, data):
 
 @many
 @given(logs, st.data())
-def test_only_a_late_answer_changes_a_paired_prefix(log, data):
+def test_only_a_late_answer_changes_a_paired_prefix(log: Any, data: Any) -> None:
     """The pairing of a prefix begins the pairing of the whole log exactly if none of its made results was replaced."""
     prefix = pair(log[: data.draw(st.integers(0, len(log)))])
     whole = pair(log)
@@ -394,7 +394,7 @@ def test_only_a_late_answer_changes_a_paired_prefix(log, data):
 VALID = ("human", "ai x y", "tool x", "tool y", "ai x", "tool x", "ai")
 
 
-def test_the_checker_accepts_a_valid_list():
+def test_the_checker_accepts_a_valid_list() -> None:
     """Parallel calls and a repeated id are no violation."""
     assert check_pairing(_log(*VALID)) == []
     assert check_pairing([]) == []
@@ -455,13 +455,13 @@ def test_the_checker_accepts_a_valid_list():
         ),
     ],
 )
-def test_the_checker_finds_each_violation(kinds, problems):
+def test_the_checker_finds_each_violation(kinds: list[str], problems: list[str]) -> None:
     """Each way to break the rule gives a sentence with the place and the call."""
     assert check_pairing(_log(*kinds)) == problems
 
 
 @pytest.mark.parametrize("index", range(len(VALID)))
-def test_the_checker_finds_a_mutation_of_a_valid_list(index):
+def test_the_checker_finds_a_mutation_of_a_valid_list(index: Any) -> None:
     """Taking out, doubling or moving a result, and putting anything between call and result, is found."""
     log = _log(*VALID)
     stranger = _message("m99 human")
@@ -479,7 +479,7 @@ def test_the_checker_finds_a_mutation_of_a_valid_list(index):
 @given(logs)
 @example(_log("ai x y", "tool y", "tool x"))
 @example(_log(*VALID))
-def test_the_checker_is_content_exactly_if_nothing_needs_a_change(log):
+def test_the_checker_is_content_exactly_if_nothing_needs_a_change(log: Any) -> None:
     """`check_pairing` finds nothing exactly if `pair` hands the same messages back in the same order."""
     paired = pair(log)
     unchanged = paired.indexes == tuple(range(len(log)))
@@ -531,7 +531,7 @@ def _unanswered(raw: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.skipif(not any(REAL_DATA.glob("*.jsonl.gz")), reason="the real conversations are not next to the checkout")
-def test_real_conversations():
+def test_real_conversations() -> None:
     """Real logs, repeated call ids and all, become valid; only unanswered calls get anything, nothing is lost."""
     seen = 0
     for record, log in _real_conversations():
@@ -544,14 +544,14 @@ def test_real_conversations():
     assert seen
 
 
-def test_doctests():
+def test_doctests() -> None:
     """The examples in the docstrings are true."""
     outcome = doctest.testmod(pairing)
     assert outcome.attempted
     assert not outcome.failed
 
 
-def test_a_result_without_its_call_becomes_text_with_its_blocks():
+def test_a_result_without_its_call_becomes_text_with_its_blocks() -> None:
     """Behind the run of results it came in, under its id, with a mark; an image in it stays an image."""
     picture = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
     call = AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "x"}])
@@ -569,7 +569,7 @@ def test_a_result_without_its_call_becomes_text_with_its_blocks():
 
 @many
 @given(logs, st.integers(0, 24))
-def test_a_result_shown_as_text_keeps_its_position(log, length):
+def test_a_result_shown_as_text_keeps_its_position(log: Any, length: Any) -> None:
     """No message is lost, none comes twice; whatever is appended, the view before the first open call stays."""
     paired, earlier = pair(without_orphans(log)), pair(without_orphans(log[:length]))
     assert check_pairing(paired.messages) == []
@@ -585,7 +585,7 @@ def _result_of(ai_message_id: str, position: int = 0) -> ToolMessage:
     return ToolMessage(f"result of {ai_message_id} {position}", tool_call_id="x", id=made)
 
 
-def test_a_result_with_the_id_made_for_it_answers_its_own_call():
+def test_a_result_with_the_id_made_for_it_answers_its_own_call() -> None:
     """Two runs name their calls alike: neither gets the result of the other, whichever comes first, then or later."""
     log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _message("m3 human"), _result_of("m2")]
     for length in range(3, len(log) + 1):
@@ -595,13 +595,13 @@ def test_a_result_with_the_id_made_for_it_answers_its_own_call():
     assert paired.messages == [log[0], log[2], log[1], log[4], log[3]]
 
 
-def test_results_of_two_calls_with_one_id_in_one_message_keep_their_order():
+def test_results_of_two_calls_with_one_id_in_one_message_keep_their_order() -> None:
     """The second tool was quicker."""
     log = [_message("m1 ai x x"), _result_of("m1", 1), _result_of("m1", 0)]
     assert pair(log).messages == [log[0], log[2], log[1]]
 
 
-def test_a_result_is_given_no_call_of_another_id_and_none_twice():
+def test_a_result_is_given_no_call_of_another_id_and_none_twice() -> None:
     """An id made for a call is no more than that: the call id has to be the call's, and the first answer wins."""
     log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _result_of("m1"), _result_of("m1")]
     paired = pair(log)

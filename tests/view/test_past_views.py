@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import ConversationStore, HistoryPolicy, InvalidInputError
+from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.exceptions import CorruptDocumentError, UnknownMessageError
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
@@ -21,7 +22,7 @@ SMALL = HistoryPolicy(max_tokens=700)
 
 
 @pytest.fixture
-async def store(database):
+async def store(database: Any) -> AsyncIterator[ConversationStore]:
     """A store that can summarise."""
     async with ConversationStore(database, summarizer=HeadTailSummarizer(RULE)) as store:
         await store.setup()
@@ -29,17 +30,19 @@ async def store(database):
 
 
 @pytest.fixture
-def chat(store):
+def chat(store: ConversationStore) -> Conversation:
     """A new conversation."""
     return store.conversation(user_id="ada", thread_id=new_id())
 
 
-def other_process(store, database, **options: Any):
+def other_process(store: ConversationStore, database: Any, **options: Any) -> ConversationStore:
     """A store that has nothing in its cache."""
     return ConversationStore(database, **options)
 
 
-async def test_a_stamp_gives_the_view_again_whatever_came_later(store, chat, database):
+async def test_a_stamp_gives_the_view_again_whatever_came_later(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
     """Appends, a compaction, an undo and a rewind leave it as it was."""
     await chat.append(SystemMessage("Be brief."))
     for number in range(4):
@@ -60,7 +63,7 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(store, chat, dat
     assert len(write_stamp(stamp)) < 300
 
 
-async def test_a_stamp_shares_nothing_with_later_ones(chat):
+async def test_a_stamp_shares_nothing_with_later_ones(chat: Conversation) -> None:
     """Its policy is the caller's to change."""
     policy = HistoryPolicy(never_stub={"search"})
     for _ in range(2):
@@ -69,7 +72,9 @@ async def test_a_stamp_shares_nothing_with_later_ones(chat):
         stamp.policy["never_stub"].append("another")
 
 
-async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(store, chat):
+async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """Also before the first message, where there is no conversation to name."""
     stamp = (await chat.load_history()).stamp
     assert (stamp.conversation_id, stamp.entry) == ("", 0)
@@ -84,7 +89,7 @@ async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(store, cha
     assert pickle.loads(pickle.dumps(history)).stamp == history.stamp  # noqa: S301 - our own
 
 
-async def test_a_message_gives_the_view_directly_after_its_batch(store, chat):
+async def test_a_message_gives_the_view_directly_after_its_batch(store: ConversationStore, chat: Conversation) -> None:
     """Named by id or by ordinal; a message in the middle gives the end of its batch."""
     seen = {}
     for number in range(3):
@@ -98,7 +103,9 @@ async def test_a_message_gives_the_view_directly_after_its_batch(store, chat):
         assert (await chat.view_at(at)).messages == messages, at
 
 
-async def test_a_summary_of_another_store_counts_from_the_last_entry_that_it_saw(store, chat, database):
+async def test_a_summary_of_another_store_counts_from_the_last_entry_that_it_saw(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
     """A store that compacts need not have appended, or known of, the last entries."""
     other = other_process(store, database, summarizer=HeadTailSummarizer(RULE)).conversation(**chat.scope)
     await chat.append(rag_turn("Question 0?"))
@@ -110,7 +117,7 @@ async def test_a_summary_of_another_store_counts_from_the_last_entry_that_it_saw
     assert (await chat.view_at(receipt.last)).messages == seen != (await chat.load_history()).messages
 
 
-async def test_reasons_cover_every_message(store, chat):
+async def test_reasons_cover_every_message(store: ConversationStore, chat: Conversation) -> None:
     """In order, without gaps or overlaps, with the summary's version and the limit."""
     await chat.append(SystemMessage("Be brief."))
     for number in range(3):
@@ -135,7 +142,7 @@ async def test_reasons_cover_every_message(store, chat):
     assert counted == len(shown)
 
 
-async def test_reasons_are_paged(store, chat, monkeypatch):
+async def test_reasons_are_paged(store: ConversationStore, chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ranges come first; each page names the one before it, and together they cover the log."""
     assert past._MAX_REASONS == 500
     monkeypatch.setattr(past, "_MAX_REASONS", 25)
@@ -152,13 +159,13 @@ async def test_reasons_are_paged(store, chat, monkeypatch):
     assert [one.first for one in whole] == list(range(1, 61))
 
 
-async def test_another_counter_is_named(store, chat, database):
+async def test_another_counter_is_named(store: ConversationStore, chat: Conversation, database: Any) -> None:
     """The view is built with the counter of this store, and says so if that changes it."""
     for number in range(8):
         await chat.append(rag_turn(f"Question {number}?"))
     stamp = (await chat.load_history(SMALL)).stamp
 
-    def longer(messages):
+    def longer(messages: Any) -> Any:
         return 400 * len(messages)
 
     other = other_process(store, database, token_counter=longer, token_counter_name="longer")
@@ -168,7 +175,7 @@ async def test_another_counter_is_named(store, chat, database):
     assert (again.match, again.difference) == ("exact", "")
 
 
-async def test_an_adapted_view_is_named(store, chat):
+async def test_an_adapted_view_is_named(store: ConversationStore, chat: Conversation) -> None:
     """A middleware that shortened it marks its stamp."""
     await chat.append(rag_turn("Question?"))
     stamp = (await chat.load_history()).stamp.model_copy(update={"adapted": True, "digest": "0" * 32})
@@ -176,7 +183,7 @@ async def test_an_adapted_view_is_named(store, chat):
     assert (past.match, past.difference) == ("differs", "adapted")
 
 
-async def test_another_format_is_named(store, chat):
+async def test_another_format_is_named(store: ConversationStore, chat: Conversation) -> None:
     """As after an upgrade that builds views by other rules."""
     await chat.append(rag_turn("Question?"))
     stamp = (await chat.load_history()).stamp.model_copy(update={"format": 0, "digest": "0" * 32})
@@ -187,7 +194,9 @@ class Unregistered:
     """A value that only the application knows."""
 
 
-async def test_a_type_that_is_not_registered_is_named(store, chat, database):
+async def test_a_type_that_is_not_registered_is_named(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
     """Its value is kept as it is stored, and all other messages are whole."""
     store.register_artifact_type(Unregistered, dump=lambda _: 1, load=lambda _: Unregistered())
     message = HumanMessage("Look at this", additional_kwargs={"value": Unregistered()}, id="q")
@@ -198,7 +207,9 @@ async def test_a_type_that_is_not_registered_is_named(store, chat, database):
     assert [one.text for one in past.messages] == ["Look at this", "Yes."]
 
 
-async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(store, chat):
+async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """And for another conversation's stamp, and for what is not there."""
     await chat.append(HumanMessage("Hi", id="hi"))
     stamp = (await chat.load_history()).stamp
@@ -214,7 +225,7 @@ async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(store, 
             await chat.view_at(at)
 
 
-async def test_a_view_before_the_first_message_is_compared_like_any_other(chat):
+async def test_a_view_before_the_first_message_is_compared_like_any_other(chat: Conversation) -> None:
     """A stamp of messages that the log never had is not exact, whatever entry it names."""
     await chat.update(title="Empty")
     empty = await chat.load_history()
@@ -227,7 +238,9 @@ async def test_a_view_before_the_first_message_is_compared_like_any_other(chat):
 
 
 @pytest.mark.parametrize("change", [{"entry": 9}, {"entry": -1}, {"summary": "none"}, {"entry": 0, "summary": "none"}])
-async def test_a_stamp_of_what_never_was_is_unknown_not_damage(store, chat, database, change):
+async def test_a_stamp_of_what_never_was_is_unknown_not_damage(
+    store: ConversationStore, chat: Conversation, database: Any, change: dict[str, Any]
+) -> None:
     """The error says so, in a store that read the log before and in one that did not."""
     await chat.append(HumanMessage("Hi"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
@@ -236,7 +249,9 @@ async def test_a_stamp_of_what_never_was_is_unknown_not_damage(store, chat, data
             await one.view_at(stamp)
 
 
-async def test_a_view_whose_summary_is_lost_is_damage(store, chat, database):
+async def test_a_view_whose_summary_is_lost_is_damage(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
     """The state knows that there was one."""
     for number in range(3):
         await chat.append(rag_turn(f"Question {number}?"))
@@ -257,7 +272,7 @@ async def test_a_view_whose_summary_is_lost_is_damage(store, chat, database):
         {"counter": "x" * 4_000},
     ],
 )
-async def test_a_stamp_that_can_not_be_stored_is_refused(chat, change):
+async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, change: Any) -> None:
     """Such as one with text that UTF-8 cannot encode; before anything is read or written."""
     await chat.append(HumanMessage("Hi"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
@@ -267,7 +282,9 @@ async def test_a_stamp_that_can_not_be_stored_is_refused(chat, change):
     assert (await chat.info()).message_count == 1
 
 
-async def test_the_stamp_of_another_conversation_is_refused(store, chat, database):
+async def test_the_stamp_of_another_conversation_is_refused(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
     """Nothing is written, and no conversation begins; that of a scope before its first message is accepted."""
     await chat.append(HumanMessage("Hi"))
     stamp, new = (await chat.load_history()).stamp, store.conversation(user_id="ada", thread_id=new_id())
@@ -286,7 +303,7 @@ async def test_the_stamp_of_another_conversation_is_refused(store, chat, databas
     assert [one.seen is not None for one in await new.list_messages()] == [False, True]
 
 
-async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat):
+async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:
     """The stamp belongs to the first AI message that a call writes, not to the first one that it names."""
     await chat.append_turn("t", human="Where?")
     steps, stamps = list[Any](), []
@@ -303,7 +320,7 @@ async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat):
 
 
 @pytest.mark.parametrize("at", ["", 0, -1, 2**60, True, 1.5, b"x", {"$ne": ""}, [1], "x" * 600, "\ud800"])
-async def test_anything_else_is_refused(chat, at):
+async def test_anything_else_is_refused(chat: Conversation, at: Any) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidInputError):
         await chat.view_at(at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,14 @@ from convstore.values.policy import HistoryPolicy
     ],
     ids=str,
 )
-def test_nonsense_is_refused_when_the_policy_is_made(nonsense):
+def test_nonsense_is_refused_when_the_policy_is_made(nonsense: dict[str, Any]) -> None:
     """A value that means nothing never waits for the first load; the error names the field."""
     with pytest.raises(InvalidInputError, match=next(iter(nonsense))):
         HistoryPolicy(**nonsense)
 
 
 @pytest.mark.parametrize("unknown", [{"tokens": 1}, {"max_token": 1}])
-def test_unknown_fields_are_refused(unknown):
+def test_unknown_fields_are_refused(unknown: dict[str, Any]) -> None:
     """A misspelt field is an error, not ignored."""
     with pytest.raises(TypeError):
         HistoryPolicy(**unknown)
@@ -54,7 +55,7 @@ def test_unknown_fields_are_refused(unknown):
         HistoryPolicy(1_000)  # type: ignore[misc]
 
 
-def test_the_defaults_are_these():
+def test_the_defaults_are_these() -> None:
     """Budget, limits and views that a caller gets who says nothing."""
     assert dataclasses.asdict(HistoryPolicy()) == {
         "max_tokens": 32_000,
@@ -71,7 +72,7 @@ def test_the_defaults_are_these():
     }
 
 
-def test_edges_are_allowed():
+def test_edges_are_allowed() -> None:
     """No limits, the smallest numbers and any collection of names."""
     policy = HistoryPolicy(
         max_tokens=None, max_turns=None, stub_min_tokens=0, keep_last_results=0, never_stub=iter("ab")
@@ -80,7 +81,7 @@ def test_edges_are_allowed():
     assert (HistoryPolicy(max_tokens=1, max_turns=1).max_tokens, HistoryPolicy().max_tokens) == (1, 32_000)
 
 
-def test_equal_policies_are_one_key():
+def test_equal_policies_are_one_key() -> None:
     """Policies are frozen, compared and hashed by value: what is remembered of a view is found again."""
     one, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])  # type: ignore[arg-type]
     assert {one: 1}[other] == 1

@@ -157,7 +157,7 @@ def real_conversations(dice: random.Random) -> Iterator[list[BaseMessage]]:
 async def rebuilt(uri: str, name: str, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the views that another process rebuilds of each case, with each of the counters."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(ROOT / "tests" / "view_rebuilder.py"), str(uri), name, PREFIX, *COUNTERS),
+        *(sys.executable, str(ROOT / "tests" / "support" / "view_rebuilder.py"), str(uri), name, PREFIX, *COUNTERS),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -197,7 +197,9 @@ def verdict(case: dict[str, Any], counter: str, found: dict[str, Any]) -> str:
         ),
     ],
 )
-async def test_recorded_views_hold(database, database_name, server_uri, conversations, number):
+async def test_recorded_views_hold(
+    database: Any, database_name: str, server_uri: str, conversations: Any, number: int
+) -> None:
     """Appended, compacted, undone, rewound and brought back, with two policies, counters and summarizers."""
     dice, cases = random.Random(number), list[dict[str, Any]]()
     source = conversations(dice)

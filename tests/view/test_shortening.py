@@ -30,7 +30,7 @@ def _text(tokens: int, seed: str = "w") -> str:
 
 
 @given(_words, st.integers(1, 800), st.integers(1, 60))
-def test_a_text_is_shortened_by_its_middle(words, times, tokens):
+def test_a_text_is_shortened_by_its_middle(words: Any, times: Any, tokens: Any) -> None:
     """Its beginning and end are shown, within the limit; a text that is not longer stays."""
     text = words * times
     shown = shorten_text(text, tokens, "m7")
@@ -47,7 +47,7 @@ def test_a_text_is_shortened_by_its_middle(words, times, tokens):
     assert "message id m7" in note
 
 
-def test_a_text_is_cut_between_words():
+def test_a_text_is_cut_between_words() -> None:
     """No word is shown in part."""
     text = _text(5_000)
     shown = shorten_text(text, 100, "m")
@@ -58,7 +58,7 @@ def test_a_text_is_cut_between_words():
 
 @given(st.sampled_from(["word ", "訂單 ", "x", "é\n"]), st.integers(1, 1_000))
 @examples(80)
-def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words, tokens):
+def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words: Any, tokens: Any) -> None:
     """A long text whose payload was not read is shown as one that was, in a string or in a block."""
     text = words * (20_000 // len(words))
     for message in (HumanMessage(text, id="m"), AIMessage([{"type": "text", "text": text, "x": 1}, "and"], id="m")):
@@ -76,7 +76,7 @@ def _pastes(number: int, policy: HistoryPolicy, tokens: int = 5_000) -> PureLog:
 
 
 @pytest.mark.parametrize("tokens", [10, 500, 1_000])
-def test_a_policy_that_shortens_reads_no_payload(tokens):
+def test_a_policy_that_shortens_reads_no_payload(tokens: int) -> None:
     """Texts of finished turns are shortened, the budget counts what is shown, and the turn in progress is whole."""
     policy = HistoryPolicy(shorten_over=tokens)
     log = _pastes(8, policy)
@@ -89,7 +89,7 @@ def test_a_policy_that_shortens_reads_no_payload(tokens):
     assert same(log.view(policy).messages[-1], asked)
 
 
-def test_above_a_thousand_tokens_the_payload_is_read():
+def test_above_a_thousand_tokens_the_payload_is_read() -> None:
     """The entry keeps no more of a text; what is shown is the same function of it."""
     policy = HistoryPolicy(shorten_over=1_500, max_tokens=None)
     log = _pastes(1, policy)
@@ -100,7 +100,7 @@ def test_above_a_thousand_tokens_the_payload_is_read():
 @pytest.mark.parametrize(
     "policy", [HistoryPolicy(shorten_over=200, max_tokens=8_000), HistoryPolicy(max_tokens=40_000)]
 )
-def test_views_with_long_texts_change_seldom(policy):
+def test_views_with_long_texts_change_seldom(policy: Any) -> None:
     """Turns leave several at a time, so the view at the start of a turn mostly begins with the one before."""
     log, before, changes = PureLog(), list[BaseMessage](), 0
     for index in range(60):
@@ -113,7 +113,7 @@ def test_views_with_long_texts_change_seldom(policy):
     assert changes <= 15
 
 
-def test_media_stay_if_the_policy_says_so():
+def test_media_stay_if_the_policy_says_so() -> None:
     """`media="never"` loads images as they were appended, small and large, and reads them for it."""
     policy = HistoryPolicy(media="never", max_tokens=None)
     for size in (4, 40_000):
@@ -143,7 +143,7 @@ def _large(kind: str) -> list[BaseMessage]:
 
 
 @pytest.mark.parametrize("kind", ["paste", "blocks", "arguments"])
-def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind):
+def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> None:
     """Its longest texts are shown as beginning and end with the id, when it is finished and in the next turn."""
     log = PureLog()
     log.append([HumanMessage("first", id="h0"), AIMessage("one", id="z0")])
@@ -162,7 +162,7 @@ def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind):
     assert same(log.view(HistoryPolicy(max_tokens=None)).messages[2:-1], large)
 
 
-def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on():
+def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on() -> None:
     """The turn in progress is whole; the one before is shortened more, a few times, and leaves at last."""
     log = PureLog()
     log.append(_large("paste"))
@@ -178,7 +178,7 @@ def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on():
     assert [len(one) for one in shown] == sorted(map(len, shown), reverse=True)
 
 
-def test_a_turn_of_many_small_messages_leaves_as_a_whole():
+def test_a_turn_of_many_small_messages_leaves_as_a_whole() -> None:
     """If shortening texts saves nothing, the budget leaves the turn out."""
     log = PureLog()
     log.append(turn(1, [Round((30,), sources=False)] * 900))
@@ -188,7 +188,7 @@ def test_a_turn_of_many_small_messages_leaves_as_a_whole():
     assert view.tokens <= 4_000
 
 
-def test_the_note_names_long_messages_that_are_left_out():
+def test_the_note_names_long_messages_that_are_left_out() -> None:
     """With the newest results, by id, so that the model can read them back."""
     log = _pastes(6, HistoryPolicy(), tokens=1_500)
     log.append(turn(7, [Round((900,), sources=True)]))

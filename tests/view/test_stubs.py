@@ -90,13 +90,13 @@ def _stored(message: ToolMessage, *before: Any, reserved: int = 0) -> EntryMessa
     ],
     ids=["sources", "one source", "no sources", "error", "error with sources", "not escaped", "lone surrogates"],
 )
-def test_the_stub_is_this_text(given_, expected):
+def test_the_stub_is_this_text(given_: dict[str, Any], expected: Any) -> None:
     """Keys, order, separators, escapes and the sentences are exactly these."""
     assert make_stub(**{"tool_message_id": "m1"} | given_) == expected
 
 
 @given(any_text, any_text, any_text | st.none(), st.integers(0, 3))
-def test_any_stub_is_utf8_and_json(tool, content, error, sources):
+def test_any_stub_is_utf8_and_json(tool: Any, content: Any, error: Any, sources: Any) -> None:
     """The stub of any result can be sent, and parsed by any JSON parser."""
     stub = make_stub(
         tool=tool, tool_message_id="m", content=content, error=error, source_count=sources, source_ids="1" * sources
@@ -122,7 +122,7 @@ def test_any_stub_is_utf8_and_json(tool, content, error, sources):
         ("success", '{"success": false}', '{"success": false}'),
     ],
 )
-def test_a_failure_is_known_by_status_or_by_the_result_itself(status, content, error):
+def test_a_failure_is_known_by_status_or_by_the_result_itself(status: str, content: str, error: str | None) -> None:
     """`status="error"` or a JSON ``"success": false`` makes a failure, with the start of what the tool says of it."""
     parsed = json.loads(content) if content[0] in "{[" else None
     assert failure_in(status, content, parsed) == error
@@ -132,7 +132,7 @@ def test_a_failure_is_known_by_status_or_by_the_result_itself(status, content, e
         assert shown["error"] == (error + " " * 200)[:200] if error == content else error
 
 
-def test_lengths_are_of_the_blocks_json():
+def test_lengths_are_of_the_blocks_json() -> None:
     """For content blocks size and preview are those of their JSON, whatever they contain."""
     blocks = [{"type": "text", "text": "é" * 2_000}]
     stub = json.loads(str(_stored(_result(blocks)).stub))
@@ -145,21 +145,21 @@ def test_lengths_are_of_the_blocks_json():
 # The stub of an entry
 
 
-def test_compose_keeps_exactly_this_stub():
+def test_compose_keeps_exactly_this_stub() -> None:
     """The entry holds the stub with the ids that the log has free, the same each time."""
     stored = [_stored(_result("", artifact=_TEN), reserved=10) for _ in range(2)]
     assert [message.stub for message in stored] == [_STUB_OF_TEN] * 2
     assert stored[0].sources == "11-20"
 
 
-def test_kept_ids_are_shown_sorted_with_runs_joined():
+def test_kept_ids_are_shown_sorted_with_runs_joined() -> None:
     """Ids that the tool gave appear as ranges."""
     hits = [("x" * 200, {"source_id": number}) for number in (13, 3, 12, 11)]
     assert json.loads(str(_stored(_result("", artifact=hits)).stub))["source_ids"] == "3, 11-13"
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_tool_is_named_by_its_message_or_its_call(named):
+def test_the_tool_is_named_by_its_message_or_its_call(named: bool) -> None:
     """Without a name on the message the call's counts, from an earlier batch too, even from an earlier turn."""
     call = AIMessage("", id="a", tool_calls=[{"name": "rag_search_tool", "args": {}, "id": "c1"}])
     result = _result("", artifact=_TEN, name="own_name" if named else None)
@@ -170,12 +170,12 @@ def test_the_tool_is_named_by_its_message_or_its_call(named):
         assert json.loads(str(stored.stub))["tool"] == tool
 
 
-def test_without_name_and_call_the_tool_is_empty():
+def test_without_name_and_call_the_tool_is_empty() -> None:
     """A result that nothing names has the empty name."""
     assert json.loads(str(_stored(_result("", artifact=_TEN, name=None)).stub))["tool"] == ""
 
 
-def test_calls_with_one_id_are_answered_like_pairing_does():
+def test_calls_with_one_id_are_answered_like_pairing_does() -> None:
     """The latest open call with the id is answered first; a second answer belongs to the call before it."""
     log = PureLog()
     calls = [
@@ -191,7 +191,7 @@ _SUFFIX = "\n[tool_message_id: m1, source_ids: 1]"
 
 
 @pytest.mark.parametrize(("text", "is_stubbed"), [("x" * 100, False), ("x" * 220, True)])
-def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text, is_stubbed):
+def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text: str, is_stubbed: bool) -> None:
     """A shorter result stays as it is, and a suffix says under which numbers its sources are cited."""
     stored = _stored(_result(json.dumps({"results": [{"title": "T", "text": text}]})))
     assert (stored.stub != _SUFFIX) == is_stubbed
@@ -199,7 +199,7 @@ def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text, is_stu
     assert stored.payload is None  # it is small, so its entry holds it
 
 
-def test_a_result_as_long_as_its_stub_stays():
+def test_a_result_as_long_as_its_stub_stays() -> None:
     """Only what is longer than its stub gains by one."""
     length = len(str(_stored(_result("", artifact=_TEN[:1])).stub))
     stubs = [_stored(_result("x" * (length + more), artifact=_TEN[:1])).stub for more in (0, 1)]
@@ -207,7 +207,7 @@ def test_a_result_as_long_as_its_stub_stays():
 
 
 @pytest.mark.parametrize("size", [10, 3_000, 100_000])
-def test_a_short_status_stays_however_large_its_artifact_is(size):
+def test_a_short_status_stays_however_large_its_artifact_is(size: int) -> None:
     """A stub of several times its length would replace nothing that the model was shown."""
     stored = _stored(_result("1 hit", artifact=[{"title": "T", "row": "x" * size}]))
     assert stored.stub == _SUFFIX
@@ -225,7 +225,7 @@ def test_a_short_status_stays_however_large_its_artifact_is(size):
     ],
     ids=["text", "blocks", "image", "failed", "id"],
 )
-def test_the_suffix_follows_the_content(message, shown):
+def test_the_suffix_follows_the_content(message: Any, shown: str) -> None:
     """Blocks get it as a text block; nothing that an id holds can end it."""
     stored, log = _stored(message), PureLog()
     view = with_stub(decode_message(log.codec, stored.body), str(stored.stub))
@@ -235,26 +235,26 @@ def test_the_suffix_follows_the_content(message, shown):
         assert view.content[:-1] == message.content
 
 
-def test_a_page_of_the_tool_has_no_suffix():
+def test_a_page_of_the_tool_has_no_suffix() -> None:
     """It shows the numbers itself."""
     page = "[1] T, characters 0-5 of 5\nwords\nEnd."
     assert _stored(_result(page, name=RETRIEVAL_TOOL)).stub is None
 
 
-def test_an_empty_result_gets_its_stub():
+def test_an_empty_result_gets_its_stub() -> None:
     """It has no content that could stay."""
     assert json.loads(str(_stored(_result(" ", artifact=_TEN[:1])).stub))["result_count"] == 1
 
 
 @pytest.mark.parametrize("content", ["Error: " + "x" * 3_000, json.dumps({"success": False, "error": "x" * 3_000})])
-def test_the_text_of_a_failed_result_is_shown_once(content):
+def test_the_text_of_a_failed_result_is_shown_once(content: Any) -> None:
     """The beginning of the error stands in the stub, and no preview repeats it."""
     stub = json.loads(str(_stored(_result(content, status="error")).stub))
     assert "x" * 190 in stub["error"]
     assert "preview" not in stub
 
 
-async def test_a_short_status_costs_its_suffix_only():
+async def test_a_short_status_costs_its_suffix_only() -> None:
     """Views keep the status, at most 30 tokens larger; sizes are right, and verify finds what append stored."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
@@ -278,13 +278,13 @@ async def test_a_short_status_costs_its_suffix_only():
 
 
 @pytest.mark.parametrize(("tokens", "is_stubbed"), [(0, False), (256, False), (257, True)])
-def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens, is_stubbed):
+def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens: int, is_stubbed: bool) -> None:
     """A booking record of a few hundred bytes stays, a long result leaves, by the store's own counter."""
     stored = PureLog(counter=lambda _messages: tokens).append([_result("x" * 3_000, artifact={"booking": 7})])
     assert (stored.messages[0].stub is not None) == is_stubbed
 
 
-def test_a_stub_keeps_what_pairs_and_names_the_message():
+def test_a_stub_keeps_what_pairs_and_names_the_message() -> None:
     """id, tool_call_id, name and status stay on the message; the artifact is left out."""
     message = _result("x" * 5_000, status="error", artifact={"big": 1})
     stored = _stored(message)

@@ -81,7 +81,7 @@ def _damaged(draw: Any) -> list[BaseMessage]:
 
 @given(_damaged(), policies, st.sampled_from([None, *PROVIDERS]), st.integers(1, 9))
 @examples(120)
-def test_any_view_is_one_that_providers_accept(made, policy, provider, batch):
+def test_any_view_is_one_that_providers_accept(made: Any, policy: Any, provider: Any, batch: Any) -> None:
     """No result without its call, no call without all its results, in any log under any policy; sizes add up."""
     policy = replace(policy, provider=provider)
     log = _log(*(made[index : index + batch] for index in range(0, len(made), batch)), counter=_exact)
@@ -101,7 +101,7 @@ def test_any_view_is_one_that_providers_accept(made, policy, provider, batch):
 
 @given(st.lists(turns, min_size=1, max_size=4), st.data())
 @examples(40)
-def test_the_turn_in_progress_is_equal_to_what_was_appended(script, data):
+def test_the_turn_in_progress_is_equal_to_what_was_appended(script: Any, data: Any) -> None:
     """Until a turn is finished its messages are in the view as they were appended, artifacts and large parts too."""
     log = log_of(script)
     last = turn(9, [Round((3_000, 200), sources=True), Round((2_000,), sources=False)])
@@ -117,7 +117,7 @@ def test_the_turn_in_progress_is_equal_to_what_was_appended(script, data):
 # Finished turns
 
 
-def test_a_stub_replaces_a_result():
+def test_a_stub_replaces_a_result() -> None:
     """The stub of the entry is the content; id, call, name and status stay; the artifact and the payload do not."""
     made = turn(1, [Round((3_000,), sources=True)])
     made[2].status = "error"  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def test_a_stub_replaces_a_result():
     ],
     ids=["text", "blocks", "reasoning", "invalid call", "call", "chat", "function"],
 )
-def test_what_people_and_models_said_is_whole_in_finished_turns(message):
+def test_what_people_and_models_said_is_whole_in_finished_turns(message: Any) -> None:
     """Texts, call arguments and reasoning of any length stay, wherever they are stored; the size counts them."""
     log = _log([HumanMessage("?", id="h"), message, AIMessage("done", id="z")], counter=_exact)
     view = log.view(HistoryPolicy(max_tokens=None))
@@ -177,7 +177,7 @@ _MEDIA = [
 
 
 @pytest.mark.parametrize(("block", "about"), _MEDIA, ids=[about for _, about in _MEDIA])
-def test_media_of_a_finished_turn_are_placeholders(block, about):
+def test_media_of_a_finished_turn_are_placeholders(block: Any, about: Any) -> None:
     """Small or large, by address or by value: type, name, size and the id; texts beside it stay."""
     message = HumanMessage([{"type": "text", "text": LARGE}, block, "and this"], id="m")
     log = _log([message], counter=_exact)
@@ -200,13 +200,13 @@ def test_media_of_a_finished_turn_are_placeholders(block, about):
     ],
     ids=["document", "file"],
 )
-def test_a_file_of_plain_text_is_text(block):
+def test_a_file_of_plain_text_is_text(block: dict[str, Any]) -> None:
     """It is what somebody said, so it stays whole."""
     message = HumanMessage([block], id="m")
     assert same(_log([message, AIMessage("done", id="z")]).view(DEFAULT).messages[0], message)
 
 
-def test_what_a_provider_ran_stays_with_its_request():
+def test_what_a_provider_ran_stays_with_its_request() -> None:
     """The large result of a server tool is part of an answer, so it stays whole beside its request."""
     message = AIMessage(
         [
@@ -219,7 +219,7 @@ def test_what_a_provider_ran_stays_with_its_request():
     assert same(_log([HumanMessage("?", id="h"), message]).view(DEFAULT).messages[1], message)
 
 
-def test_a_small_result_keeps_its_content_without_its_large_artifact():
+def test_a_small_result_keeps_its_content_without_its_large_artifact() -> None:
     """A result that is no stub is shown with its content; a large artifact stays away, and no payload is read."""
     call = AIMessage("", id="a", tool_calls=[{"name": "plot", "args": {}, "id": "c"}])
     plot = ToolMessage("plot saved", id="t", tool_call_id="c", name="plot", artifact={"png": b"x" * 50_000, "n": 1})
@@ -234,7 +234,7 @@ def test_a_small_result_keeps_its_content_without_its_large_artifact():
 
 
 @pytest.mark.parametrize("content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}'])
-def test_a_lower_limit_makes_stubs_when_loading(content):
+def test_a_lower_limit_makes_stubs_when_loading(content: Any) -> None:
     """A policy with a lower `stub_min_tokens` gets the stub that append would have made, and its true size."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "call-id"}])
     result = ToolMessage(content, id="t", tool_call_id="call-id", name="book", additional_kwargs={"k": 1})
@@ -249,7 +249,7 @@ def test_a_lower_limit_makes_stubs_when_loading(content):
     assert view.stubbed == ("t",)
 
 
-def test_a_short_result_is_never_replaced_by_a_longer_stub():
+def test_a_short_result_is_never_replaced_by_a_longer_stub() -> None:
     """However low the limit, a stub is shorter than its result."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
     log = _log(
@@ -262,7 +262,7 @@ def test_a_short_result_is_never_replaced_by_a_longer_stub():
 # What is not in the log
 
 
-def test_the_note_is_this_text():
+def test_the_note_is_this_text() -> None:
     """The note says how many turns are left out and names their newest results with their source ids."""
     note = make_note(2, [("m9", "11-20"), ("m4", "")], first=12)
     assert note.content == (
@@ -277,7 +277,7 @@ def test_the_note_is_this_text():
     assert (note.id, note.additional_kwargs) == ("note-12", {"convstore": {"kind": "note"}})
 
 
-def test_the_note_follows_the_system_messages_and_names_twenty_results():
+def test_the_note_follows_the_system_messages_and_names_twenty_results() -> None:
     """A view that leaves turns out has one note, before all turns, with the newest 20 results of those left out."""
     system = SystemMessage("rules", id="s")
     log = log_of([([Round((900,), sources=True)], 50, 50)] * 40, begin=[system])
@@ -297,7 +297,7 @@ def test_the_note_follows_the_system_messages_and_names_twenty_results():
 @pytest.mark.parametrize(
     ("id_", "name"), [("call_1:m-123", "call_1:m-123"), ("e3a23b90-425e-4d5f-8fc6-9192ed44b2ff", "m{}")]
 )
-def test_a_note_names_long_ids_by_their_ordinals(id_, name):
+def test_a_note_names_long_ids_by_their_ordinals(id_: str, name: str) -> None:
     """Twenty UUIDs would take 400 tokens; a stub keeps the whole id."""
     log = PureLog()
     for number in range(1, 24):
@@ -312,7 +312,7 @@ def test_a_note_names_long_ids_by_their_ordinals(id_, name):
     assert approximate_tokens([note]) < 210
 
 
-def test_a_made_result_says_so():
+def test_a_made_result_says_so() -> None:
     """A call that nobody answered gets a result of its own kind, and the view names it, a late one, and an orphan."""
     calls = [{"name": "search", "args": {}, "id": id_} for id_ in ("c1", "c2")]
     late = ToolMessage("late", id="t2", tool_call_id="c2", name="search")
@@ -339,7 +339,7 @@ def _with_everyone() -> list[BaseMessage]:
     ]
 
 
-def test_a_result_whose_call_is_left_out_is_shown_as_text():
+def test_a_result_whose_call_is_left_out_is_shown_as_text() -> None:
     """Nothing that comes late is lost after a note; what comes later moves it nowhere; its id is its own."""
     call = AIMessage("", id="a", tool_calls=[{"name": "pay", "args": {"invoice": 7}, "id": "c"}])
     log = _log([HumanMessage("Pay.", id="h"), call], *(turn(number, said=2_000) for number in range(9)))
@@ -360,7 +360,7 @@ def test_a_result_whose_call_is_left_out_is_shown_as_text():
     assert log.view(replace(cut, view="conversation")).late_results == ()
 
 
-def test_a_conversation_view_is_the_talk_alone():
+def test_a_conversation_view_is_the_talk_alone() -> None:
     """No tool messages and no AI messages with calls; everybody else who speaks is in it, and the sizes know."""
     log = _log(_with_everyone(), counter=_exact)
     view = log.view(HistoryPolicy(view="conversation", max_tokens=None))
@@ -369,7 +369,7 @@ def test_a_conversation_view_is_the_talk_alone():
     assert view.missing_results == ()
 
 
-def test_the_talk_of_a_list_is_the_same_objects():
+def test_the_talk_of_a_list_is_the_same_objects() -> None:
     """`get_conversational_history` picks, in order, and changes nothing; calls that only content holds count too."""
     in_content = AIMessage([{"type": "tool_use", "id": "c", "name": "t", "input": {}}], id="b")
     made = [*_with_everyone(), in_content]
@@ -378,7 +378,7 @@ def test_the_talk_of_a_list_is_the_same_objects():
     assert all(any(message is one for one in made) for message in picked)
 
 
-def test_a_long_system_prompt_is_shown_whole():
+def test_a_long_system_prompt_is_shown_whole() -> None:
     """System messages are for every call of the model: they begin the view whole, and no payload is read for them."""
     prompts = [SystemMessage("p" * 30_000, id="s"), SystemMessage([{"type": "text", "text": LARGE}], id="b")]
     later = SystemMessage("q" * 30_000, id="q")
@@ -387,7 +387,7 @@ def test_a_long_system_prompt_is_shown_whole():
     assert view.placeholders == ()
 
 
-def test_a_view_is_the_callers_own():
+def test_a_view_is_the_callers_own() -> None:
     """Changes that a caller makes to the messages of a view never show in the next one."""
     log = _log(turn(1, [Round((3_000, 50), sources=True)])[:-1])
     for policy in (DEFAULT, HistoryPolicy(stub_tools="never")):
@@ -402,7 +402,7 @@ def test_a_view_is_the_callers_own():
 @pytest.mark.parametrize(
     "body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}']
 )
-def test_a_damaged_message_is_named(body):
+def test_a_damaged_message_is_named(body: str) -> None:
     """A body that cannot be read is an error with the message's id, whichever form it would have had."""
     log = _log(turn(1, [Round((3_000,), sources=True)]))
     rows = rows_of(log.entries)

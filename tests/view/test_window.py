@@ -52,7 +52,9 @@ def _alone(log: PureLog, policy: HistoryPolicy) -> int:
 
 @given(scripts, beginnings, st.integers(700, 4_000), st.none() | st.integers(1, 9))
 @some
-def test_each_turn_begins_with_the_view_of_the_turn_before(script, begin, budget, max_turns):
+def test_each_turn_begins_with_the_view_of_the_turn_before(
+    script: Any, begin: Any, budget: Any, max_turns: Any
+) -> None:
     """The view at the start of a turn begins with the view at the start of the last one, unless the start moved."""
     policy = HistoryPolicy(max_tokens=budget, max_turns=max_turns)
     before: tuple[int | None, list[BaseMessage]] = (None, [])
@@ -66,7 +68,7 @@ def test_each_turn_begins_with_the_view_of_the_turn_before(script, begin, budget
 
 @given(scripts, beginnings, st.integers(300, 4_000))
 @some
-def test_within_a_turn_each_view_begins_with_the_one_before(script, begin, budget):
+def test_within_a_turn_each_view_begins_with_the_one_before(script: Any, begin: Any, budget: Any) -> None:
     """While an agent works on a turn its view only grows, unless the start moved."""
     policy = HistoryPolicy(max_tokens=budget)
     before: tuple[Any, list[BaseMessage]] = (None, [])
@@ -83,7 +85,7 @@ def test_within_a_turn_each_view_begins_with_the_one_before(script, begin, budge
 
 @given(scripts, beginnings, policies)
 @some
-def test_the_start_never_moves_back(script, begin, policy):
+def test_the_start_never_moves_back(script: Any, begin: Any, policy: Any) -> None:
     """While no turn is larger than the budget, no message that left the view ever comes into it again."""
     log = log_of(script, begin=begin)
     assume(policy.max_tokens is None or _alone(log, policy) <= policy.max_tokens)
@@ -93,7 +95,7 @@ def test_the_start_never_moves_back(script, begin, policy):
 
 @given(scripts, beginnings, policies)
 @some
-def test_what_earlier_turns_require_need_not_be_weighed_again(script, begin, policy):
+def test_what_earlier_turns_require_need_not_be_weighed_again(script: Any, begin: Any, policy: Any) -> None:
     """With the position that any earlier window required, a view begins at the same message as without it."""
     required = [NOTHING_REQUIRED]
     for log, _ in _moments(log_of(script, begin=begin)):
@@ -104,7 +106,7 @@ def test_what_earlier_turns_require_need_not_be_weighed_again(script, begin, pol
         required += [window.required] if window.required.through else []
 
 
-def test_the_start_moves_seldom_and_by_large_steps():
+def test_the_start_moves_seldom_and_by_large_steps() -> None:
     """With turns small beside the budget, a move frees a good part of it and leaves more than half of it filled."""
     budget = 8_000
     policy = HistoryPolicy(max_tokens=budget)
@@ -138,7 +140,9 @@ _talk: tuple[list[Round], int, int] = ([], 80, 8_000)
     ],
     ids=["whole results", "one tool", "shortened", "less", "conversation", "newest results", "3 fit", "2 fit", "large"],
 )
-def test_the_start_moves_by_several_turns_under_every_policy(fields, script, turns_at_once):
+def test_the_start_moves_by_several_turns_under_every_policy(
+    fields: dict[str, Any], script: Any, turns_at_once: int
+) -> None:
     """Steps are measured in what the policy shows: no policy moves the start with every turn."""
     policy, count = HistoryPolicy(**fields), 60
     log = log_of([script] * count, batch=4)
@@ -150,7 +154,7 @@ def test_the_start_moves_by_several_turns_under_every_policy(fields, script, tur
 
 
 @pytest.mark.parametrize("fields", [{"view": "conversation"}, {"stub_min_tokens": 20}], ids=["hidden", "small stubs"])
-def test_nothing_is_left_out_of_a_view_that_fits(fields):
+def test_nothing_is_left_out_of_a_view_that_fits(fields: dict[str, Any]) -> None:
     """Messages count as the policy shows them: hidden ones not at all, small results as their stubs."""
     log = log_of([([Round((900,) * 3, sources=False)], 80, 300)] * 40, batch=6)
     whole = log.view(HistoryPolicy(max_tokens=None, **fields)).tokens
@@ -158,7 +162,7 @@ def test_nothing_is_left_out_of_a_view_that_fits(fields):
     assert log.start(HistoryPolicy(max_tokens=whole * 5 // 4 + 1_000)) != 1
 
 
-def test_one_large_turn_does_not_cost_the_rest_of_the_conversation():
+def test_one_large_turn_does_not_cost_the_rest_of_the_conversation() -> None:
     """After a turn that nearly fills the budget the start stays where that turn put it, and history grows again."""
     policy = HistoryPolicy(max_tokens=4_000)
     small, large = ([], 200, 200), ([Round((13_000,), sources=True)], 100, 100)
@@ -175,7 +179,7 @@ def test_one_large_turn_does_not_cost_the_rest_of_the_conversation():
 
 @given(scripts, beginnings, policies)
 @some
-def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script, begin, policy):
+def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script: Any, begin: Any, policy: Any) -> None:
     """A view of more than one turn never holds more than `max_tokens`."""
     for log, _ in _moments(log_of(script, begin=begin)):
         view, start = log.view(policy), log.start(policy)
@@ -186,7 +190,7 @@ def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script, begin, 
 
 @given(scripts, beginnings, policies)
 @some
-def test_a_view_never_begins_inside_a_turn(script, begin, policy):
+def test_a_view_never_begins_inside_a_turn(script: Any, begin: Any, policy: Any) -> None:
     """A human message, or the log's first, follows the leading system messages; turns before it are counted."""
     log = log_of(script, begin=begin)
     rows = rows_of(log.entries)
@@ -201,7 +205,7 @@ def test_a_view_never_begins_inside_a_turn(script, begin, policy):
         assert window.left_out_turns == (max(1, left_out) if first < start <= len(earlier.entries) else 0)
 
 
-def test_the_turn_in_progress_is_never_cut():
+def test_the_turn_in_progress_is_never_cut() -> None:
     """A turn larger than the whole budget is shown whole and alone while it is in progress, and no longer."""
     policy = HistoryPolicy(max_tokens=1_000)
     log = log_of([([], 100, 100)] * 3)
@@ -214,7 +218,7 @@ def test_the_turn_in_progress_is_never_cut():
 
 
 @pytest.mark.parametrize("budget", [1_000, 4_000])
-def test_results_made_up_for_unanswered_calls_are_within_the_budget(budget):
+def test_results_made_up_for_unanswered_calls_are_within_the_budget(budget: int) -> None:
     """A turn whose calls never got results counts with the results that its view makes up."""
     log = PureLog()
     for number in range(60):
@@ -226,7 +230,7 @@ def test_results_made_up_for_unanswered_calls_are_within_the_budget(budget):
     assert view.tokens <= budget
 
 
-def test_late_results_are_within_the_budget():
+def test_late_results_are_within_the_budget() -> None:
     """A result whose call is left out counts with the text that names the call."""
     log, call = PureLog(), {"name": "search", "args": {"q": "x" * 150}}
     for number in range(60):
@@ -241,7 +245,7 @@ def test_late_results_are_within_the_budget():
         assert log.view(HistoryPolicy(max_tokens=budget)).tokens <= budget
 
 
-def test_what_is_well_within_the_budget_is_shown_whole():
+def test_what_is_well_within_the_budget_is_shown_whole() -> None:
     """Nothing is left out, and there is no note, as long as a note would fit too."""
     log = log_of([([], 300, 300)] * 8)
     total = log.totals.tokens
@@ -284,7 +288,9 @@ batches = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 @given(scripts, beginnings, policies, batches, st.data())
 @some
-def test_reading_from_any_place_gives_the_same_start(script, begin, policy, lengths, data):
+def test_reading_from_any_place_gives_the_same_start(
+    script: Any, begin: Any, policy: Any, lengths: Any, data: Any
+) -> None:
     """A read from the end of a log, or from an earlier anchor, gives the whole log's start or asks for more."""
     log = log_of(script, begin=begin, batch=lengths)
     _read_from_everywhere(log, policy, lambda last: data.draw(st.integers(1, last)))
@@ -292,14 +298,16 @@ def test_reading_from_any_place_gives_the_same_start(script, begin, policy, leng
 
 @given(_long, st.integers(700, 2_500), st.sampled_from([5, 20, 60]), batches, st.data())
 @some
-def test_under_shortening_every_read_gives_the_same_start(script, budget, longest, lengths, data):
+def test_under_shortening_every_read_gives_the_same_start(
+    script: Any, budget: Any, longest: Any, lengths: Any, data: Any
+) -> None:
     """The log's totals do not include the sizes of shortened texts; the start is the same from every anchor even so."""
     policy = HistoryPolicy(max_tokens=budget, shorten_over=longest)
     _read_from_everywhere(log_of(script, batch=lengths), policy, lambda last: data.draw(st.integers(1, last)))
 
 
 @pytest.mark.parametrize("back", range(0, 6, 3))
-def test_a_start_between_two_steps_is_found_again(back):
+def test_a_start_between_two_steps_is_found_again(back: Any) -> None:
     """A turn that fills the budget moves the start to a turn that is no multiple of the step; later reads agree."""
     large = ([Round((1_500, 0, 3_000), sources=True)], 200, 0)
     script = [*[([], 150, 250)] * 8, large, *[([], 300, 300)] * 9]
@@ -308,7 +316,7 @@ def test_a_start_between_two_steps_is_found_again(back):
         _read_from_everywhere(log_of(script, batch=batch), policy, lambda last: max(1, last - back))
 
 
-def test_a_turn_that_was_read_in_part_may_be_too_large():
+def test_a_turn_that_was_read_in_part_may_be_too_large() -> None:
     """A start among the turns after it is not certain as long as its beginning may or may not fit."""
     search = Round((900, 1_500, 3_000), sources=True)
     script = [([search], 600, 0), ([search], 600, 0), ([Round((5_000, 1_500), sources=False)], 0, 900), ([], 40, 300)]
@@ -321,7 +329,7 @@ def test_a_turn_that_was_read_in_part_may_be_too_large():
 
 
 @pytest.mark.parametrize(("size", "step"), [(300, 8), (900, 2), (1_000, 4)])
-def test_under_shortening_turns_leave_in_steps_and_half_of_the_budget_stays_filled(size, step):
+def test_under_shortening_turns_leave_in_steps_and_half_of_the_budget_stays_filled(size: int, step: int) -> None:
     """The step is at most half of the turns that fit, also if turns are larger than `shorten_over` lets expect."""
     policy = HistoryPolicy(max_tokens=6_050, shorten_over=20)
     log = log_of([([Round((size,) * 3, sources=False)], 40, 80)] * 40, batch=6)
@@ -335,13 +343,13 @@ def test_under_shortening_turns_leave_in_steps_and_half_of_the_budget_stays_fill
 
 @given(scripts, beginnings, policies, batches)
 @some
-def test_the_start_does_not_depend_on_batches(script, begin, policy, lengths):
+def test_the_start_does_not_depend_on_batches(script: Any, begin: Any, policy: Any, lengths: Any) -> None:
     """The same messages in other batches give the same start."""
     assert log_of(script, begin=begin, batch=lengths).start(policy) == log_of(script, begin=begin).start(policy)
 
 
 @pytest.mark.parametrize("policy", [HistoryPolicy(max_tokens=2_000), HistoryPolicy(max_turns=4)])
-def test_the_start_in_a_long_log_is_known_from_its_end(policy):
+def test_the_start_in_a_long_log_is_known_from_its_end(policy: Any) -> None:
     """Little more than the view has to be read to know where it begins."""
     log = log_of([([Round((600,), sources=True)], 100, 100)] * 60, batch=4)
     start = log.start(policy)
@@ -350,7 +358,7 @@ def test_the_start_in_a_long_log_is_known_from_its_end(policy):
 
 
 @pytest.mark.parametrize("budget", [1, 1_000])
-def test_the_start_is_known_if_no_turn_fits_while_it_is_in_progress(budget):
+def test_the_start_is_known_if_no_turn_fits_while_it_is_in_progress(budget: int) -> None:
     """Turns above the budget move the start by the size that they have later, so a load does not read the whole log."""
     log = log_of([([Round((9_000,), sources=True)], 100, 100)] * 60, batch=4)
     policy = HistoryPolicy(max_tokens=budget)
@@ -360,7 +368,7 @@ def test_the_start_is_known_if_no_turn_fits_while_it_is_in_progress(budget):
     assert log.start(policy, since=40) == log.start(policy)
 
 
-def test_with_max_turns_no_more_than_those_turns_is_read():
+def test_with_max_turns_no_more_than_those_turns_is_read() -> None:
     """The entries that hold the allowed turns are enough, one less is not."""
     policy = HistoryPolicy(max_turns=4)
     log = log_of([([], 50, 50)] * 20, batch=2)
@@ -368,14 +376,14 @@ def test_with_max_turns_no_more_than_those_turns_is_read():
     assert log.start(policy, since=18) is None
 
 
-def test_without_limits_the_whole_log_is_needed():
+def test_without_limits_the_whole_log_is_needed() -> None:
     """A policy without budget and turns decides nothing from the end of a log."""
     log = log_of([([], 50, 50)] * 5, batch=2)
     assert log.start(HistoryPolicy(max_tokens=None), since=2) is None
 
 
 @pytest.mark.parametrize("begin", [1, 2, 4])
-def test_system_messages_in_entries_of_their_own_are_not_left_out_turns(begin):
+def test_system_messages_in_entries_of_their_own_are_not_left_out_turns(begin: int) -> None:
     """A load that does not read them again shows the log from its first turn on, without a note."""
     log = log_of([([], 50, 50)] * 3, begin=_BEGINNINGS[begin])
     systems = sum(message.type == "system" for message in _BEGINNINGS[begin])
@@ -391,7 +399,7 @@ def test_system_messages_in_entries_of_their_own_are_not_left_out_turns(begin):
 
 @given(scripts, beginnings, st.integers(1, 12))
 @some
-def test_max_turns_bounds_the_turns_of_a_view(script, begin, maximum):
+def test_max_turns_bounds_the_turns_of_a_view(script: Any, begin: Any, maximum: Any) -> None:
     """Never more turns than allowed, never fewer than three quarters of them once there were enough."""
     for log, row in _moments(log_of(script, begin=begin)):
         start = log.start(HistoryPolicy(max_tokens=None, max_turns=maximum))
@@ -403,7 +411,7 @@ def test_max_turns_bounds_the_turns_of_a_view(script, begin, maximum):
 
 
 @pytest.mark.parametrize(("maximum", "step"), [(4, 1), (8, 2), (12, 3), (40, 10)])
-def test_from_eight_on_turns_leave_a_quarter_at_a_time(maximum, step):
+def test_from_eight_on_turns_leave_a_quarter_at_a_time(maximum: int, step: int) -> None:
     """Few turns leave one by one; more leave a quarter of `max_turns` at once, and none while they are not too many."""
     policy, numbers = HistoryPolicy(max_tokens=None, max_turns=maximum), list[int]()
     for log, row in _moments(log_of([([], 9, 9)] * (2 * maximum + 5), batch=2)):
@@ -424,7 +432,7 @@ def _kept(log: PureLog, policy: HistoryPolicy) -> list[bool]:
 
 @given(scripts, st.integers(1, 5))
 @some
-def test_the_newest_results_are_kept_whole(script, minimum):
+def test_the_newest_results_are_kept_whole(script: Any, minimum: Any) -> None:
     """At least so many of the newest results in finished turns are whole, and fewer than twice as many or two."""
     policy = HistoryPolicy(max_tokens=None, keep_last_results=minimum, stub_min_tokens=0)
     steps, last = 0, 0
@@ -466,7 +474,7 @@ def _log_of_two_tools() -> PureLog:
     ],
     ids=["default", "never one tool", "never two tools", "never any", "only long ones", "not the last two"],
 )
-def test_a_policy_says_which_results_stay_whole(fields, whole):
+def test_a_policy_says_which_results_stay_whole(fields: dict[str, Any], whole: Any) -> None:
     """By default no result of a finished turn needs its payload; what a policy exempts is shown in full."""
     log, policy = _log_of_two_tools(), HistoryPolicy(**fields)
     rows = rows_of(log.entries)
@@ -477,7 +485,7 @@ def test_a_policy_says_which_results_stay_whole(fields, whole):
     assert contents["clock"] == "noon"
 
 
-def test_in_progress_everything_is_whole():
+def test_in_progress_everything_is_whole() -> None:
     """Until the turn is finished nothing in it is a stub."""
     log = _log_of_two_tools()
     earlier = log.until(2)
@@ -496,7 +504,7 @@ class Looked(list[Row]):
         return super().__getitem__(index)
 
 
-def test_results_that_are_kept_cost_little_in_a_long_log():
+def test_results_that_are_kept_cost_little_in_a_long_log() -> None:
     """The rows that are looked at for `keep_last_results` grow with the turns, not with their square."""
     looked = []
     for turns_there in (100, 400):
@@ -509,7 +517,7 @@ def test_results_that_are_kept_cost_little_in_a_long_log():
     assert looked[1] < 6 * looked[0]
 
 
-def test_a_cached_end_is_continued_by_its_own_last_entry_alone():
+def test_a_cached_end_is_continued_by_its_own_last_entry_alone() -> None:
     """An entry with the same number but other messages, or no entry at all, is a log that was restored."""
     log = log_of([([], 50, 50)] * 4, batch=2)
     other = log_of([([], 50, 50), ([], 60, 60)], batch=2)
@@ -520,7 +528,7 @@ def test_a_cached_end_is_continued_by_its_own_last_entry_alone():
     assert not is_continued_by([], log.entries)
 
 
-def test_rows_tell_the_log_before_them():
+def test_rows_tell_the_log_before_them() -> None:
     """Turn, results and tokens before each row come from the entry's totals, wherever reading begins."""
     log = log_of([([Round((100, 2_000), sources=True)], 10, 10)] * 4, begin=_BEGINNINGS[4], batch=3)
     rows = rows_of(log.entries)
@@ -532,7 +540,7 @@ def test_rows_tell_the_log_before_them():
     assert rows_of(log.entries[3:]) == rows[9:]
 
 
-def test_an_empty_log_has_an_empty_window():
+def test_an_empty_log_has_an_empty_window() -> None:
     """No rows, or system messages alone, give a view without turns."""
     for log in (PureLog(), log_of([], begin=_BEGINNINGS[2])):
         window = choose_window(rows_of(log.entries), HistoryPolicy(), fixed_tokens=10, note_tokens=lambda _place: 1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from convstore import Conversation, ConversationStore
@@ -15,8 +16,6 @@ from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 
 RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=2)
-
-Browse = Callable[..., httpx.AsyncClient]
 
 
 @pytest.fixture

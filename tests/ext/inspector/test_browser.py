@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -46,7 +47,7 @@ async def address() -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def browser():
+async def browser() -> AsyncIterator[Any]:
     """A Chromium without a window."""
     async with playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -55,7 +56,7 @@ async def browser():
 
 
 @pytest.fixture(scope="module")
-async def cookies(browser, address):
+async def cookies(browser: Any, address: str) -> Any:
     """The cookie that the first visit gets; the address is clean afterwards."""
     context = await browser.new_context()
     page = await context.new_page()
@@ -75,7 +76,7 @@ async def cookies(browser, address):
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("wide-dark", "phone-light")),
     ],
 )
-async def window(request, browser, address, cookies):
+async def window(request: pytest.FixtureRequest, browser: Any, address: str, cookies: Any) -> AsyncIterator[Any]:
     """A window without JavaScript, and what is wrong with its pages: console messages, requests to other servers."""
     size, scheme = request.param.split("-")
     context = await browser.new_context(color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False)
@@ -90,7 +91,7 @@ async def window(request, browser, address, cookies):
 
 
 @pytest.fixture
-async def page(window, address):
+async def page(window: Any, address: str) -> AsyncIterator[Any]:
     """The list of conversations; nothing may be logged to the console or loaded from elsewhere."""
     page, problems = window
     await page.goto(address.partition("?")[0])
@@ -98,25 +99,25 @@ async def page(window, address):
     assert problems == []
 
 
-async def follow(page, link):
+async def follow(page: Any, link: Any) -> None:
     """Click a link or a button, and wait until its page is loaded with its style sheet."""
     async with page.expect_event("load"):
         await link.click()
 
 
-async def open_lesson(page):
+async def open_lesson(page: Any) -> None:
     """Open the conversation with everything in it."""
     await follow(page, page.get_by_role("link", name=re.compile("^Machine learning")).first)
 
 
-async def fits(page):
+async def fits(page: Any) -> Any:
     """Return True if nothing is wider than the window."""
     box = await page.locator("body").bounding_box()
     main = await page.locator("main").bounding_box()
     return main["width"] <= box["width"] <= page.viewport_size["width"]
 
 
-async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
+async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
     """The log beside the view, the summary in its place, a stub that opens, a rewound answer, an added result."""
     assert await page.get_by_role("listitem").filter(has=page.locator("h2")).count() == 3
     await open_lesson(page)
@@ -135,7 +136,7 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
 
 
 @pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
-async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
+async def test_turns_lead_to_a_past_view_and_to_what_changed(page: Any) -> None:
     """The chart has a table, and each turn a link."""
     await open_lesson(page)
     await follow(page, page.get_by_role("link", name="Turns and past views"))
@@ -149,7 +150,7 @@ async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
 
 
 @pytest.mark.parametrize("window", ["wide-dark", "phone-light"], indirect=True)
-async def test_a_search_and_a_summary_lead_back_to_the_log(page):
+async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
     """Forms work without JavaScript too."""
     await open_lesson(page)
     here = page.url
@@ -164,7 +165,7 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page):
 
 
 @pytest.mark.parametrize("window", ["wide-light"], indirect=True)
-async def test_conversations_are_found_by_scope_and_by_words(page):
+async def test_conversations_are_found_by_scope_and_by_words(page: Any) -> None:
     """A click on a scope value lists the conversations with it; a search of all leads into the log."""
     await follow(page, page.get_by_title("Conversations with the same user_id").first)
     assert await page.get_by_text("Only those with the same").is_visible()
@@ -177,7 +178,7 @@ async def test_conversations_are_found_by_scope_and_by_words(page):
 
 
 @pytest.mark.parametrize("window", ["wide-light"], indirect=True)
-async def test_usage_opens_and_a_view_is_downloaded(page):
+async def test_usage_opens_and_a_view_is_downloaded(page: Any) -> None:
     """Tokens by model are in a table; the exported call is a list of messages in both forms."""
     await open_lesson(page)
     await page.get_by_text("Usage by model and metadata").click()
@@ -191,7 +192,7 @@ async def test_usage_opens_and_a_view_is_downloaded(page):
 
 
 @pytest.mark.parametrize("window", ["phone-light"], indirect=True)
-async def test_a_source_and_a_long_result_are_read_page_by_page(page):
+async def test_a_source_and_a_long_result_are_read_page_by_page(page: Any) -> None:
     """A source leads to the answers that cite it; a result has pages."""
     await open_lesson(page)
     await follow(page, page.get_by_role("link", name="6", exact=True).first)
@@ -205,7 +206,7 @@ async def test_a_source_and_a_long_result_are_read_page_by_page(page):
 
 
 @pytest.mark.parametrize("window", ["wide-dark"], indirect=True)
-async def test_everything_is_reached_by_keyboard(page):
+async def test_everything_is_reached_by_keyboard(page: Any) -> None:
     """The first stop skips to the content; every stop is visible."""
     await open_lesson(page)
     await page.keyboard.press("Tab")
@@ -219,7 +220,7 @@ async def test_everything_is_reached_by_keyboard(page):
     assert {"Turns and past views", "Search", "LangChain JSON", "OpenAI JSON"} <= names
 
 
-async def test_the_token_of_the_address_works_once(browser, address, cookies):
+async def test_the_token_of_the_address_works_once(browser: Any, address: str, cookies: Any) -> None:
     """Another browser that finds the address in a history is refused."""
     assert cookies
     context = await browser.new_context()

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import httpx
 import pytest
 from conftest import text_in
+from counting import Commands
+from fixture_types import Browse, Client
 from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages, messages_from_dict
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from convstore import ConversationStore, HistoryPolicy
+from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
 
 
-async def page(client, path, **query: str):
+async def page(client: Any, path: Any, **query: str) -> Any:
     """The body of a page that must be there."""
     answer = await client.get(path, params=query or None)
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-async def test_the_list_shows_each_conversation_newest_first(browse, chat, store, here):
+async def test_the_list_shows_each_conversation_newest_first(
+    browse: Browse, chat: Conversation, store: ConversationStore, here: str
+) -> None:
     """Title, scope, turns, messages, tokens, stored size and the beginning of the last message."""
     await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Hello there"))
     text = text_in(await page(browse(), "/"))
@@ -40,7 +45,7 @@ async def test_the_list_shows_each_conversation_newest_first(browse, chat, store
         assert " ".join(reversed(fact.split())) in text or fact in text
 
 
-async def test_the_list_is_paged(browse, store):
+async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> None:
     """Each conversation is on one page, and the last page has no link to another."""
     for number in range(120):
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(f"Question {number}."))
@@ -53,7 +58,9 @@ async def test_the_list_is_paged(browse, store):
     assert sorted(map(int, seen)) == list(range(120))
 
 
-async def test_conversations_of_one_user_are_found_without_naming_the_user(browse, chat, store, here):
+async def test_conversations_of_one_user_are_found_without_naming_the_user(
+    browse: Browse, chat: Conversation, store: ConversationStore, here: str
+) -> None:
     """The address names another conversation of the user instead."""
     await store.conversation(user_id="ada", thread_id="other").append(HumanMessage("Also Ada's"))
     await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Grace's"))
@@ -64,7 +71,7 @@ async def test_conversations_of_one_user_are_found_without_naming_the_user(brows
         assert (await browse().get("/", params=query)).status_code == 404
 
 
-async def test_each_message_is_next_to_what_the_model_gets(browse, chat, here):
+async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat: Conversation, here: str) -> None:
     """Whole, as a stub, in the summary or rewound; the numbers are those of the view."""
     body = await page(browse(), here)
     history = await chat.load_history()
@@ -91,7 +98,7 @@ async def test_each_message_is_next_to_what_the_model_gets(browse, chat, here):
     assert all(f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed)
 
 
-async def test_a_note_is_next_to_the_turns_that_it_replaces(store, browse):
+async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationStore, browse: Browse) -> None:
     """The reason is the budget."""
     store.policy = HistoryPolicy(max_tokens=400)
     chat = store.conversation(user_id="ada", thread_id="long")
@@ -103,7 +110,7 @@ async def test_a_note_is_next_to_the_turns_that_it_replaces(store, browse):
     assert "budget" in left_out
 
 
-async def test_the_bar_adds_up_to_the_view(browse, chat, here):
+async def test_the_bar_adds_up_to_the_view(browse: Browse, chat: Conversation, here: str) -> None:
     """For screen readers it is a table."""
     body = await page(browse(), here)
     table = re.search(r'<table class="keys">.*?</table>', body, re.DOTALL)
@@ -113,7 +120,7 @@ async def test_the_bar_adds_up_to_the_view(browse, chat, here):
     assert names == ["System messages", "Summary", "Stubs", "Finished turns", "Turn in progress", "Budget used"]
 
 
-async def test_usage_and_metadata_are_shown(browse, chat, here):
+async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, here: str) -> None:
     """By model, as `info` has them."""
     message = rag_turn("One more?")[-1]
     message.usage_metadata = {"input_tokens": 1_234, "output_tokens": 7, "total_tokens": 1_241}
@@ -126,13 +133,13 @@ async def test_usage_and_metadata_are_shown(browse, chat, here):
     assert "&#34;model_name&#34;: &#34;model-7&#34;" in shown
 
 
-async def test_the_log_is_walked_both_ways(browse, store):
+async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationStore) -> None:
     """Every message is on exactly one page, from the newest back and forth again."""
     chat = store.conversation(user_id="ada", thread_id="walk")
     await chat.append([HumanMessage(f"Number {number}") for number in range(1, 101)])
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
 
-    async def walk(path, rel):
+    async def walk(path: Any, rel: Any) -> Any:
         seen = []
         while path:
             body = await page(client, path)
@@ -147,7 +154,7 @@ async def test_the_log_is_walked_both_ways(browse, store):
     assert [one for ordinals in forward for one in ordinals] == list(range(1, 101))
 
 
-async def test_a_stub_opens_to_its_whole_result_page_by_page(browse, store):
+async def test_a_stub_opens_to_its_whole_result_page_by_page(browse: Browse, store: ConversationStore) -> None:
     """The slices, joined, are the content."""
     chat = store.conversation(user_id="ada", thread_id="large")
     turn = rag_turn("What about krill?")
@@ -167,7 +174,7 @@ async def test_a_stub_opens_to_its_whole_result_page_by_page(browse, store):
         assert (await client.get(f"{here}/messages/3", params=query)).status_code == 404
 
 
-async def test_a_source_is_found_by_its_number(browse, chat, here):
+async def test_a_source_is_found_by_its_number(browse: Browse, chat: Conversation, here: str) -> None:
     """With the result that brought it, the answers that cite it and the results that repeat it."""
     client = browse()
     text = text_in(await page(client, f"{here}/sources/2"))
@@ -180,7 +187,7 @@ async def test_a_source_is_found_by_its_number(browse, chat, here):
         assert (await client.get(f"{here}/sources/{missing}")).status_code == 404
 
 
-async def test_a_summary_opens_to_the_messages_that_it_covers(browse, chat, here):
+async def test_a_summary_opens_to_the_messages_that_it_covers(browse: Browse, chat: Conversation, here: str) -> None:
     """Its text, its size, and each message as it is in the log."""
     text = text_in(await page(browse(), f"{here}/summaries/1"))
     [summary] = await chat.summaries()
@@ -190,7 +197,7 @@ async def test_a_summary_opens_to_the_messages_that_it_covers(browse, chat, here
     assert (await browse().get(f"{here}/summaries/2")).status_code == 404
 
 
-async def test_a_view_is_exported_to_run_elsewhere(browse, chat, here):
+async def test_a_view_is_exported_to_run_elsewhere(browse: Browse, chat: Conversation, here: str) -> None:
     """In LangChain's form it comes back equal, in OpenAI's it has the same texts and calls."""
     history = await chat.load_history()
     given = json.loads(await page(browse(), f"{here}/view.json", form="langchain"))
@@ -202,14 +209,16 @@ async def test_a_view_is_exported_to_run_elsewhere(browse, chat, here):
     assert (await browse().get(f"{here}/view.json", params={"form": "xml"})).status_code == 404
 
 
-async def test_an_empty_conversation_has_a_page(browse, store):
+async def test_an_empty_conversation_has_a_page(browse: Browse, store: ConversationStore) -> None:
     """One that has a title alone."""
     chat = store.conversation(user_id="ada", thread_id="empty")
     await chat.update(title="Nothing yet")
     assert "Nothing had to be left out" in await page(browse(), f"/c/{(await chat.info()).conversation_id}")
 
 
-async def test_a_view_that_would_summarise_first_does_not(store, chat, browse, here):
+async def test_a_view_that_would_summarise_first_does_not(
+    store: ConversationStore, chat: Conversation, browse: Browse, here: str
+) -> None:
     """A page changes nothing, whatever the policy."""
     store.policy = HistoryPolicy(compact="before_load")
     await page(browse(), here)
@@ -217,12 +226,12 @@ async def test_a_view_that_would_summarise_first_does_not(store, chat, browse, h
 
 
 @pytest.mark.parametrize("path", ["/messages/999", "/messages/0", "/messages/x", "/nothing", "?before=x", "?after=-1"])
-async def test_what_is_not_there_is_not_found(browse, here, path):
+async def test_what_is_not_there_is_not_found(browse: Browse, here: str, path: str) -> None:
     """Numbers out of range and addresses that do not exist."""
     assert (await browse().get(here + path)).status_code == 404
 
 
-async def test_it_works_below_any_path(store, chat, here):
+async def test_it_works_below_any_path(store: ConversationStore, chat: Conversation, here: str) -> None:
     """Mounted in another application, its links begin with the path of the mount."""
     app = Starlette(routes=[Mount("/admin/chats", inspector(store, authorize=lambda _: EVERYTHING))])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
@@ -234,7 +243,7 @@ async def test_it_works_below_any_path(store, chat, here):
         assert (await client.get("/admin/chats/static/inspector.css")).status_code == 200
 
 
-async def test_an_answer_leads_to_what_the_model_saw(browse, store):
+async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: ConversationStore) -> None:
     """With a stamp exactly, whatever came later; the export of that moment is the same call."""
     chat = store.conversation(user_id="ada", thread_id="time")
     await chat.append(rag_turn("What about orcas?"))
@@ -254,11 +263,11 @@ async def test_an_answer_leads_to_what_the_model_saw(browse, store):
     assert (await client.get(here, params={"at": "99"})).status_code == 404
 
 
-async def test_a_past_view_says_what_changed_since_the_call_before(browse, store):
+async def test_a_past_view_says_what_changed_since_the_call_before(browse: Browse, store: ConversationStore) -> None:
     """New messages, results that became stubs, messages in a summary; and why a prompt cache holds or breaks."""
     chat = store.conversation(user_id="ada", thread_id="changes")
 
-    async def ask(topic):
+    async def ask(topic: Any) -> None:
         for message in rag_turn(f"What about {topic}?"):
             seen = (await chat.load_history()).stamp if message.type == "ai" else None
             await chat.append(message, seen=seen)
@@ -269,7 +278,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse, store
     await ask("krill")
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
 
-    async def changes(ordinal):
+    async def changes(ordinal: Any) -> Any:
         body = await page(client, here, at=str(ordinal))
         return text_in(re.search(r'<h2 id="changes">.*?</section>', body, re.DOTALL)[0])
 
@@ -285,7 +294,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse, store
     assert f"folded into summary 1 1 to 11 added, in the summary {summary.last} added 13" in folded
 
 
-async def test_turns_are_listed_with_a_chart(browse, store):
+async def test_turns_are_listed_with_a_chart(browse: Browse, store: ConversationStore) -> None:
     """At most 100 at a time, from outlines; the table has the numbers of the chart."""
     chat = store.conversation(user_id="ada", thread_id="turns")
     for number in range(119):
@@ -302,7 +311,7 @@ async def test_turns_are_listed_with_a_chart(browse, store):
     assert len(re.findall(r'<tr><th scope="row">', await page(client, older))) == 20
 
 
-async def test_a_search_leads_to_the_message(browse, chat, here):
+async def test_a_search_leads_to_the_message(browse: Browse, chat: Conversation, here: str) -> None:
     """Its words are text, whatever they are."""
     text = text_in(await page(browse(), f"{here}/search", q="squid"))
     assert "Message 1" in text
@@ -311,7 +320,9 @@ async def test_a_search_leads_to_the_message(browse, chat, here):
     await page(browse(), f"{here}/search")
 
 
-async def test_a_search_goes_across_conversations(browse, chat, store, here):
+async def test_a_search_goes_across_conversations(
+    browse: Browse, chat: Conversation, store: ConversationStore, here: str
+) -> None:
     """Those that the request may see, or those of one user; each hit leads to its position in its log."""
     other = store.conversation(user_id="grace", thread_id="other")
     await other.append(HumanMessage("Are squid clever?"))
@@ -330,7 +341,7 @@ async def test_a_search_goes_across_conversations(browse, chat, store, here):
 
 
 @pytest.mark.parametrize("turns", [350, pytest.param(10_000, marks=pytest.mark.slow)])
-async def test_a_page_reads_what_it_shows(client, commands, database_name, turns):
+async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, database_name: str, turns: int) -> None:
     """However long the conversation is: commands and documents are those of a short one, and no page has 100 KB."""
     store = ConversationStore(
         client[database_name], collection_prefix="pages_", policy=HistoryPolicy(max_tokens=1_000), search_index=False

@@ -8,13 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
+from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-from convstore import InvalidInputError
+from convstore import Conversation, ConversationStore, InvalidInputError
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
 from convstore.ext.inspector.security import scope_for
@@ -37,13 +38,13 @@ HOSTILE = {
 }
 
 
-async def get(app, path, **options: Any):
+async def get(app: Any, path: Any, **options: Any) -> Any:
     """The answer to one request of a new client."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:4000") as client:
         return await client.get(path, **options)
 
 
-def test_without_a_rule_who_may_see_what_it_is_not_mounted(store):
+def test_without_a_rule_who_may_see_what_it_is_not_mounted(store: ConversationStore) -> None:
     """Forgetting `authorize` must not open all conversations."""
     for authorize in (None, {}, "ada"):
         with pytest.raises(InvalidInputError, match="authorize"):
@@ -52,7 +53,7 @@ def test_without_a_rule_who_may_see_what_it_is_not_mounted(store):
         inspector("mongodb://…", authorize=lambda _: EVERYTHING)
 
 
-async def test_the_permission_limits_every_page(store, chat, here):
+async def test_the_permission_limits_every_page(store: ConversationStore, chat: Conversation, here: str) -> None:
     """Another user's conversation answers exactly like one that does not exist."""
     app = inspector(store, authorize=lambda request: {"user_id": request.headers["x-user"]})
     for path in PAGES:
@@ -67,12 +68,14 @@ async def test_the_permission_limits_every_page(store, chat, here):
     assert (await get(app, "/", params=like, headers={"x-user": "grace"})).status_code == 404
 
 
-async def test_permission_is_asked_for_at_every_request(store, chat, here):
+async def test_permission_is_asked_for_at_every_request(
+    store: ConversationStore, chat: Conversation, here: str
+) -> None:
     """Async functions and objects work too; None is 403, for the style sheet as well."""
     seen = []
 
     class Rule:
-        async def __call__(self, request) -> None:
+        async def __call__(self, request: Any) -> None:
             seen.append(request.url.path)
 
     for authorize in (lambda _: None, Rule()):
@@ -82,7 +85,7 @@ async def test_permission_is_asked_for_at_every_request(store, chat, here):
     assert len(seen) == len(PAGES) + 3
 
 
-async def test_an_empty_permission_is_refused(store, here):
+async def test_an_empty_permission_is_refused(store: ConversationStore, here: str) -> None:
     """A filter that found no value must not mean all users."""
     answer = await get(inspector(store, authorize=lambda _: {}), here)
     assert answer.status_code == 403
@@ -90,7 +93,9 @@ async def test_an_empty_permission_is_refused(store, here):
 
 
 @pytest.mark.parametrize("permission", [{"team": "x"}, {"user_id": ""}, {"user_id": {"$ne": ""}}, True, ["ada"]])
-async def test_a_wrong_permission_shows_nothing(store, chat, here, permission):
+async def test_a_wrong_permission_shows_nothing(
+    store: ConversationStore, chat: Conversation, here: str, permission: Any
+) -> None:
     """It is an error of the backend, never a wider filter."""
     app = inspector(store, authorize=lambda _: permission)
     for path in ("/", "/search?q=whales", here):
@@ -99,7 +104,7 @@ async def test_a_wrong_permission_shows_nothing(store, chat, here, permission):
         assert "On whales" not in answer.text
 
 
-async def test_addresses_hold_no_scope_values(store, browse, here):
+async def test_addresses_hold_no_scope_values(store: ConversationStore, browse: Browse, here: str) -> None:
     """Every link of every page, for a user whose name would be seen."""
     chat = store.conversation(user_id="secret-user", thread_id="secret-thread")
     await chat.append(rag_turn("What about orcas?"))
@@ -110,7 +115,7 @@ async def test_addresses_hold_no_scope_values(store, browse, here):
         assert [link for link in links if "secret" in link] == []
 
 
-async def test_every_answer_has_the_headers(store, browse, here):
+async def test_every_answer_has_the_headers(store: ConversationStore, browse: Browse, here: str) -> None:
     """Pages, exports, the style sheet, errors and refusals."""
     client = browse()
     answers = [await client.get(path) for path in ("/", here, f"{here}/view.json", "/static/inspector.css", "/nothing")]
@@ -129,12 +134,14 @@ async def test_every_answer_has_the_headers(store, browse, here):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "X"])
-async def test_only_get_is_answered(browse, here, method):
+async def test_only_get_is_answered(browse: Browse, here: str, method: str) -> None:
     """Nothing can be changed, not even by mistake."""
     assert (await browse().request(method, here)).status_code == 405
 
 
-async def test_pages_load_nothing_from_elsewhere_and_run_no_script(store, browse, chat, here):
+async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
+    store: ConversationStore, browse: Browse, chat: Conversation, here: str
+) -> None:
     """No script, no inline style, no event handler, no foreign address."""
     for path in ("/", "/search?q=orcas", *(here + path for path in PAGES[:-1])):
         body = (await browse().get(path)).text
@@ -146,7 +153,7 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script(store, browse
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_hostile_text_is_shown_as_text(store, browse, name):
+async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: Browse, name: Any) -> None:
     """Wherever it is stored: content, calls, artifacts, annotations, title, metadata, scope, ids."""
     text = HOSTILE[name]
     id_ = "x" if "\ud800" in text else text[:100]
@@ -183,7 +190,7 @@ async def test_hostile_text_is_shown_as_text(store, browse, name):
     exported.content.decode("ascii")
 
 
-async def test_links_of_a_message_open_without_naming_this_page(store, browse):
+async def test_links_of_a_message_open_without_naming_this_page(store: ConversationStore, browse: Browse) -> None:
     """Http and https alone, in a window that does not learn where it was opened."""
     chat = store.conversation(user_id="ada", thread_id=new_id())
     await chat.append(
@@ -195,12 +202,12 @@ async def test_links_of_a_message_open_without_naming_this_page(store, browse):
     assert all("noreferrer" in rest for _, rest in links)
 
 
-async def hello(scope, receive, send):
+async def hello(scope: dict[str, str], receive: Any, send: Any) -> None:
     """An application that says that the gate let the request pass."""
     await PlainTextResponse("inside")(scope, receive, send)
 
 
-async def test_the_token_works_once_and_becomes_a_cookie():
+async def test_the_token_works_once_and_becomes_a_cookie() -> None:
     """Then the address is clean; a second browser with the same address is refused."""
     gate = LocalGate(hello, port=4000, token="token")
     first = await get(gate, "/?token=token")
@@ -216,7 +223,7 @@ async def test_the_token_works_once_and_becomes_a_cookie():
     assert (await get(gate, "/", headers={"cookie": "convstore_inspector_4000=x"})).status_code == 403
 
 
-async def test_the_gates_own_answers_have_the_headers():
+async def test_the_gates_own_answers_have_the_headers() -> None:
     """The redirect that sets the cookie, and each refusal."""
     gate = LocalGate(hello, port=4000, token="token")
     answers = [await get(gate, "/"), await get(gate, "/?token=token"), await get(gate, "/", headers={"host": "evil"})]
@@ -230,7 +237,7 @@ async def test_the_gates_own_answers_have_the_headers():
 @pytest.mark.parametrize(
     "path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"]
 )
-async def test_without_the_token_nothing_is_shown(path):
+async def test_without_the_token_nothing_is_shown(path: str) -> None:
     """And a wrong one does not use it up."""
     gate = LocalGate(hello, port=4000, token="token")
     assert (await get(gate, path)).status_code == 403
@@ -240,7 +247,7 @@ async def test_without_the_token_nothing_is_shown(path):
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1", "127.0.0.1:4001", "localhost.evil.example:4000", "[::1]:4000", ""]
 )
-async def test_only_this_machines_names_are_hosts(host):
+async def test_only_this_machines_names_are_hosts(host: str) -> None:
     """A name that an attacker's server resolves to 127.0.0.1 is refused, with the right token too."""
     gate = LocalGate(hello, port=4000, token="token")
     assert (await get(gate, "/?token=token", headers={"host": host})).status_code == 403
@@ -248,7 +255,7 @@ async def test_only_this_machines_names_are_hosts(host):
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS", "PUT"])
-async def test_only_get_uses_the_token_up(method):
+async def test_only_get_uses_the_token_up(method: str) -> None:
     """A preview of the link by another program, or a form, leaves it to the browser."""
     gate = LocalGate(hello, port=4000, token="token")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:4000") as client:
@@ -257,7 +264,9 @@ async def test_only_get_uses_the_token_up(method):
 
 
 @pytest.mark.parametrize("path", ["/messages/{}", "/sources/{}", "/summaries/{}", "?at={}", "?before={}"])
-async def test_a_number_of_any_length_is_no_error(store, chat, here, path):
+async def test_a_number_of_any_length_is_no_error(
+    store: ConversationStore, chat: Conversation, here: str, path: str
+) -> None:
     """Python refuses to read more than 4,300 digits; it is a missing page, and only for those who may ask."""
     for digits in ("9" * 5_000, "9" * 17, "0" * 5_000 + "1"):
         assert (
@@ -275,20 +284,22 @@ async def test_a_number_of_any_length_is_no_error(store, chat, here, path):
         ("/%5Cevil.example%3Fx:1/", "../%5Cevil.example%3Fx%3A1"),
     ],
 )
-async def test_a_slash_at_the_end_never_leads_elsewhere(browse, path, location):
+async def test_a_slash_at_the_end_never_leads_elsewhere(browse: Browse, path: str, location: str) -> None:
     """The address is relative, whatever host the request names."""
     answer = await browse().get(f"http://inspector{path}", headers={"host": "evil.example"})
     assert (answer.status_code, answer.headers["location"]) == (307, location)
 
 
-async def test_a_mounted_page_with_a_slash_at_the_end_opens(store, chat, here):
+async def test_a_mounted_page_with_a_slash_at_the_end_opens(
+    store: ConversationStore, chat: Conversation, here: str
+) -> None:
     """Below the path of the mount."""
     app = Starlette(routes=[Mount("/admin", inspector(store, authorize=lambda _: EVERYTHING))])
     answer = await get(app, f"/admin{here}/turns/", follow_redirects=True)
     assert (answer.status_code, answer.url.path) == (200, f"/admin{here}/turns")
 
 
-async def test_thousands_of_cited_ranges_cost_little(store, browse):
+async def test_thousands_of_cited_ranges_cost_little(store: ConversationStore, browse: Browse) -> None:
     """No range is expanded: 20 answers of 96 KB took eight seconds, in which no other request was answered."""
     chat = store.conversation(user_id="ada", thread_id=new_id())
     await chat.append(rag_turn("What about orcas?"))
@@ -298,7 +309,7 @@ async def test_thousands_of_cited_ranges_cost_little(store, browse):
     assert time.process_time() - before < 4
 
 
-async def test_the_error_of_a_permission_is_typed():
+async def test_the_error_of_a_permission_is_typed() -> None:
     """A backend's own test sees what it did wrong."""
     with pytest.raises(InvalidScopeError, match="bool"):
         await scope_for(lambda _: True, Request({"type": "http"}))

@@ -7,6 +7,7 @@ import re
 import httpx
 import pytest
 from conftest import text_in
+from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
@@ -39,7 +40,9 @@ async def body(client: httpx.AsyncClient, path: str) -> str:
     return answer.text
 
 
-async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(store, browse):
+async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(
+    store: ConversationStore, browse: Browse
+) -> None:
     """That is what the application loads; the page names it, and so does the page of a message."""
     chat = await talk(store, SMALL)
     loaded, here = await chat.load_history(SMALL), await address(chat)
@@ -55,7 +58,7 @@ async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(store
     assert len(exported) == len(loaded.messages)
 
 
-async def test_without_a_stamp_the_policy_is_that_of_the_store(store, browse):
+async def test_without_a_stamp_the_policy_is_that_of_the_store(store: ConversationStore, browse: Browse) -> None:
     """And the page says that it is a guess."""
     store.policy = HistoryPolicy(max_tokens=777)
     chat = store.conversation(user_id="ada", thread_id="plain")
@@ -65,7 +68,9 @@ async def test_without_a_stamp_the_policy_is_that_of_the_store(store, browse):
     )
 
 
-async def test_a_policy_that_this_version_does_not_know_is_passed_over(store, browse):
+async def test_a_policy_that_this_version_does_not_know_is_passed_over(
+    store: ConversationStore, browse: Browse
+) -> None:
     """The newest stamp that can be read counts."""
     chat = await talk(store, SMALL, turns=2)
     id_ = (await chat.info()).conversation_id
@@ -73,7 +78,7 @@ async def test_a_policy_that_this_version_does_not_know_is_passed_over(store, br
     assert "max_tokens=400,stub_tools=never" in text_in(await body(browse(), f"/c/{id_}"))
 
 
-async def test_a_given_policy_is_taken_where_no_call_has_its_own(store):
+async def test_a_given_policy_is_taken_where_no_call_has_its_own(store: ConversationStore) -> None:
     """For the next call and for moments without a stamp; a stamped call keeps its policy."""
     chat, given = await talk(store, SMALL), HistoryPolicy(max_tokens=200)
     await chat.append(HumanMessage("Last?"))
@@ -87,7 +92,7 @@ async def test_a_given_policy_is_taken_where_no_call_has_its_own(store):
         inspector(store, authorize=lambda _: EVERYTHING, policy=400)
 
 
-async def test_links_of_a_past_view_stay_in_it(browse, chat, here):
+async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversation, here: str) -> None:
     """Whatever is opened from it shows that moment, until "Back to now"; the title says which one it is."""
     client = browse()
     now = await body(client, here)
@@ -110,7 +115,9 @@ async def test_links_of_a_past_view_stay_in_it(browse, chat, here):
         assert then != re.search(rf"<{tag}>(.*?)</{tag}>", now, re.DOTALL)[1]
 
 
-async def test_a_message_opened_from_a_past_view_shows_what_the_model_got_then(browse, store):
+async def test_a_message_opened_from_a_past_view_shows_what_the_model_got_then(
+    browse: Browse, store: ConversationStore
+) -> None:
     """A result is whole in the view of its turn, and a stub later."""
     chat = store.conversation(user_id="ada", thread_id="then")
     for topic in ("orcas", "seals"):
@@ -124,7 +131,7 @@ async def test_a_message_opened_from_a_past_view_shows_what_the_model_got_then(b
     assert (await client.get(f"{here}/messages/3?at=99")).status_code == 404
 
 
-async def test_a_search_from_a_past_view_finds_what_was_there(browse, store):
+async def test_a_search_from_a_past_view_finds_what_was_there(browse: Browse, store: ConversationStore) -> None:
     """No message that came later."""
     chat = store.conversation(user_id="ada", thread_id="search")
     await chat.append([HumanMessage("Orcas?"), AIMessage("Whales.")])
@@ -135,7 +142,9 @@ async def test_a_search_from_a_past_view_finds_what_was_there(browse, store):
     assert "Message 3" not in await body(client, f"{here}/search?q=orcas&at=2")
 
 
-async def test_the_chart_compares_the_log_before_the_call_with_its_view(store, browse):
+async def test_the_chart_compares_the_log_before_the_call_with_its_view(
+    store: ConversationStore, browse: Browse
+) -> None:
     """While nothing is left out they are equal, because both end before the answer."""
     chat = await talk(store, None, turns=3)
     long = AIMessage("A long answer. " * 200)
@@ -150,7 +159,7 @@ async def test_the_chart_compares_the_log_before_the_call_with_its_view(store, b
     assert (await chat.info()).tokens > last.tokens_before == last.seen.tokens
 
 
-async def test_what_a_page_of_the_log_leaves_out_is_said(store, browse):
+async def test_what_a_page_of_the_log_leaves_out_is_said(store: ConversationStore, browse: Browse) -> None:
     """An image is named there; the page of the message has all of it."""
     chat = store.conversation(user_id="ada", thread_id="image")
     picture = "QUJD" * 300
@@ -164,7 +173,7 @@ async def test_what_a_page_of_the_log_leaves_out_is_said(store, browse):
 
 
 @pytest.mark.parametrize("failure", ["status", "content", "stub"])
-async def test_a_failed_call_is_marked(store, browse, failure):
+async def test_a_failed_call_is_marked(store: ConversationStore, browse: Browse, failure: str) -> None:
     """By its status or by its content, also once a stub stands for it; a good one is not."""
     chat = store.conversation(user_id="ada", thread_id=failure)
     calls = [{"name": "look_up", "args": {}, "id": id_} for id_ in ("bad", "good")]

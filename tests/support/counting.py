@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 import bson
-from pymongo import AsyncMongoClient, monitoring
+from fixture_types import Client
+from pymongo import monitoring
 
 from convstore import Conversation, ConversationStore
 from convstore.runtime.clock import Clock
@@ -65,7 +66,7 @@ class Commands(monitoring.CommandListener):
         _COUNTING.reset(token)
 
 
-def cold(client: AsyncMongoClient[dict[str, Any]], name: str, chat: Conversation) -> Conversation:
+def cold(client: Client, name: str, chat: Conversation) -> Conversation:
     """The conversation as another process has it, whose store is set up."""
     store = ConversationStore(client[name], clock=STANDING)
     store._is_ready = True

@@ -1,10 +1,10 @@
 """Break the package on purpose and list the changes that no test notices.
 
-``python tests/mutations.py --count 20 --seed 1`` picks places in ``convstore`` at random, by a seed, and changes one at
-a time in a copy of the checkout: a comparison, a number, a condition or a statement. The tests of its room, those named
-after its module and the contract in memory run first, then the quick tests, then the slow ones, up to the stage
-``--until`` and until a test fails. That test must pass without the change; a test that fails anyway is left out. A
-change that all tests pass is printed as a survivor: something is not tested, or the change has no effect.
+``python tests/support/mutations.py --count 20 --seed 1`` picks places in ``convstore`` at random, by a seed, and
+changes one at a time in a copy of the checkout: a comparison, a number, a condition or a statement. The tests of its
+room, those named after its module and the contract in memory run first, then the quick tests, then the slow ones, up
+to the stage ``--until`` and until a test fails. That test must pass without the change; a test that fails anyway is
+left out. A change that all tests pass is printed as a survivor: something is not tested, or the change has no effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 COPIED = (".ci", "convstore", "migrations", "examples", "benchmarks", "docs", "tests", "pyproject.toml", "README.md")
 ALSO = ("CHANGELOG.md", "SECURITY.md", "LICENSE")
 LEFT_OUT = ("testing", "devserver.py", "__main__.py")

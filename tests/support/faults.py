@@ -1,7 +1,7 @@
 """Faults on a real replica set, with client processes that write and read all the while.
 
-``python tests/faults.py --minutes 10`` does faults by chance until the time is over, one in each round, and prints a
-table; ``--only NAME`` does one kind. `test_faults` does each kind once, `CONVSTORE_FAULT_ROUNDS` times if that is set.
+``python tests/support/faults.py --minutes 10`` does faults by chance until the time is over, one in each round, and
+prints a table; ``--only NAME`` does one kind. `test_faults` does each kind once, or `CONVSTORE_FAULT_ROUNDS` times.
 
 A round has conversations of its own. Its clients begin, the fault comes and goes, the clients settle: whatever they
 were refused they repeat until it is acknowledged. Then `fault_checker` compares the log with what each of

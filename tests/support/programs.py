@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from canary import checked
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run_program(path: Path, *arguments: str, **variables: str) -> str:

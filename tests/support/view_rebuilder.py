@@ -1,6 +1,6 @@
 """Rebuilds past views in a process of its own: reads cases as JSON lines, and writes what became of each.
 
-python tests/view_rebuilder.py URI DATABASE PREFIX COUNTER... < cases
+python tests/support/view_rebuilder.py URI DATABASE PREFIX COUNTER... < cases
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A database as the first version wrote it, kept in ``first_format.json``; ``test_first_format`` reads it.
 
 The file is never made anew once a version is released: it represents the databases of users. Until then
-``python tests/first_format.py`` makes it, on a private server.
+``python tests/support/first_format.py`` makes it, on a private server.
 """
 
 from __future__ import annotations

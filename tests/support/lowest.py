@@ -25,7 +25,7 @@ class Model(GenericFakeChatModel):
         return self
 
 
-async def main():
+async def main() -> None:
     """Append a result, read it back, ask an agent, and load by a node."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
