@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count as counting
@@ -134,8 +134,11 @@ def prepare(
     omit: bool = False,
     renumber: bool = False,
     seen: ViewStamp | None = None,
+    indexes: Sequence[int] | None = None,
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
+
+    Paths of values name messages by `indexes`, by default those of the batch.
 
     Raises:
         InvalidInputError: An extractor failed.
@@ -144,7 +147,7 @@ def prepare(
     prepared, omitted = list[Prepared](), list[str]()
     for minimum in _PART_MINIMUMS:
         work = _Preparation(codec, counter, token, extractors, minimum)
-        prepared, omitted = work.prepare_all(messages, omit=omit)
+        prepared, omitted = work.prepare_all(zip(indexes or counting(), messages, strict=False), omit=omit)
         if sum(map(_entry_bytes, prepared)) <= _ENTRY_BYTES:
             break
     return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, seen)
@@ -173,10 +176,12 @@ class _Preparation:
     numbers: Iterator[int] = field(default_factory=counting)
     edges_left: int = _MAXIMUM_EDGES
 
-    def prepare_all(self, messages: Sequence[BaseMessage], *, omit: bool) -> tuple[list[Prepared], list[str]]:
-        """Prepare all messages; also return the paths of values that were left out."""
+    def prepare_all(
+        self, messages: Iterable[tuple[int, BaseMessage]], *, omit: bool
+    ) -> tuple[list[Prepared], list[str]]:
+        """Prepare all messages, each given with its index; also return the paths of values that were left out."""
         prepared, omitted = list[Prepared](), list[str]()
-        for index, message in enumerate(messages):
+        for index, message in messages:
             paths: list[str] | None = [] if omit else None
             try:
                 prepared.append(self.prepare(message, paths))

@@ -137,8 +137,9 @@ class Resender:
                 decision = await self.decide(scope, sent, trust)
                 if decision.is_known and not skip:
                     raise ResentHistoryError(known=decision.match.known)
-                new = list(decision.taken.values())
-                written = await self._writer.append(scope, new, after=decision.tail, **options) if new else None
+                new, options["after"] = list(decision.taken.values()), decision.tail
+                options["indexes"] = [sent[index].position for index in decision.taken]
+                written = await self._writer.append(scope, new, **options) if new else None
                 receipt = decision.receipt(written)
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)

@@ -58,11 +58,12 @@ def check_trust(accept: str | None, client_tools: Collection[str], strict: bool)
 
 
 class Sent(NamedTuple):
-    """A message that a client sent: its name for errors, the message, and the caller's object that it comes from."""
+    """A message that a client sent: its name for errors, the message, and the caller's object with its position."""
 
     name: str
     message: BaseMessage
     origin: BaseMessage
+    position: int
 
 
 def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
@@ -74,11 +75,11 @@ def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
         foreign = [part for part in enumerate(blocks) if not is_said(part[1])] if is_mixed else []
         for place, block in foreign:
             name = f"message {index}, content[{place}] ({str(block.get('type'))[:40]!r})"
-            sent.append(Sent(name, _foreign(block, place, index, f"{origin.id}:{place}"), origin))
+            sent.append(Sent(name, _foreign(block, place, index, f"{origin.id}:{place}"), origin, index))
         words = [block for block in blocks if is_said(block)] if foreign else origin.content
         if words or not foreign:
             message = origin if trust.is_all else _cleaned(origin, content=words)
-            sent.append(Sent(f"message {index} ({origin.type})", message, origin))
+            sent.append(Sent(f"message {index} ({origin.type})", message, origin, index))
     return sent
 
 
@@ -110,7 +111,7 @@ def taken_from(sent: Sequence[Sent], match: Match, calls: Sequence[OpenCall], tr
     taken, tools = dict[int, BaseMessage](), dict[str, list[str]]()
     for call in calls:
         tools.setdefault(call.id, []).append(call.tool)
-    for index, (_, message, _) in enumerate(sent):
+    for index, (_, message, *_) in enumerate(sent):
         if index < match.start or index in match.matched:
             continue
         if message.type == "human" or message.id in trust.own:

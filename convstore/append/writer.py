@@ -122,8 +122,11 @@ class Writer:
         omit: bool = False,
         renumber: bool = False,
         seen: ViewStamp | None = None,
+        indexes: Sequence[int] | None = None,
     ) -> Receipt:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
+
+        `indexes` are those of the messages in the caller's list, if it is longer, for the paths of values.
 
         Raises:
             TailMoved: The log does not end with the tail `after`.
@@ -138,6 +141,7 @@ class Writer:
             omit=omit,
             renumber=renumber,
             seen=seen,
+            indexes=indexes,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         return _receipt(batch, *await self._write(scope, _Request(batch, turn=turn, after=after)))

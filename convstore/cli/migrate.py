@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, Uri, open_store
+from convstore.cli.options import Json, Pairs, Prefix, ScopeKeys, Uri, open_store
 from convstore.cli.output import new_table, plain, run, screen, write_json
 from convstore.values.addresses import safe_address
 
@@ -22,6 +22,9 @@ def migrate_command(
     uri: Uri,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
     scope_key: ScopeKeys = None,
+    listing: Annotated[
+        Pairs, typer.Option("--listing", metavar="KEY,KEY", help="More scope keys to list by; once for each index.")
+    ] = None,
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
@@ -34,20 +37,22 @@ def migrate_command(
 
     \b
     Listings need an index for each scope key. Name those of your store if the
-    database is empty and they are others than user_id and thread_id.
+    database is empty and they are others than user_id and thread_id. A listing
+    by several keys is slow without an index of its own, as --listing makes it.
 
     \b
     Examples:
       convstore migrate --uri mongodb://localhost:27017/app --dry-run
       convstore migrate --uri mongodb://localhost:27017/app
       convstore migrate --uri mongodb://… --scope-key team_id --scope-key room_id
+      convstore migrate --uri mongodb://… --listing team_id,course_id
     """
 
     async def work() -> tuple[Sequence[str], list[Migration], list[Migration]]:
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
-                await store.setup()
+                await store.setup(listings=[text.split(",") for text in listing or ()])
             return store.scope_keys, before, await store.migrations()
 
     keys, before, after = run(work(), as_document=as_document)

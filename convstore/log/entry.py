@@ -215,7 +215,10 @@ class Lost(NamedTuple):
 
 
 class Recount(NamedTuple):
-    """The amounts by which the totals of the entries from `entry` to `until` exceed the log's actual contents."""
+    """The amounts by which the totals of the entries from `entry` to `until` exceed the log's actual contents.
+
+    These are the active messages before an entry, and all messages of the entry itself.
+    """
 
     entry: int
     until: int

@@ -203,6 +203,16 @@ class LosslessContract:
         assert message.artifact["kept"] == 1
         assert "_Unknown" in message.artifact["row"].type_name
 
+    async def test_a_path_in_a_resent_history_is_that_of_the_callers_list(self, chat: Conversation) -> None:
+        """However much of the history the log has already, for what is left out and for what is refused."""
+        history: list[BaseMessage] = [HumanMessage("q0"), AIMessage("a0"), HumanMessage("q1")]
+        await chat.append(history)
+        history.append(ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown()}))
+        with pytest.raises(UnencodableError, match=r"message 3\.artifact\.row"):
+            await chat.append(history, resent="skip", accept="all")
+        receipt = await chat.append(history, resent="skip", accept="all", unencodable="omit")
+        assert (receipt.written, receipt.omitted) == (1, ("message 3.artifact.row",))
+
     async def test_a_registered_type_comes_back_equal(self, store: ConversationStore, chat: Conversation) -> None:
         """`register_artifact_type` teaches the store a type."""
         store.register_artifact_type(range, name="range", dump=lambda r: [r.start, r.stop, r.step], load=_load_range)

@@ -102,7 +102,6 @@ class ConversationCheck:
         changes: dict[str, Any] = {
             "totals": totals_document(recount_entry.totals),
             "start": start_document(ViewStart(recount_entry.number)),
-            "updated_at": recount_entry.at,
         }
         inspection = self.subject.inspection
         if await inspection.set_head(log_fields(self.head), changes):

@@ -218,7 +218,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
 def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
     """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all."""
     if entry.repair and entry.repair.until == entry.number:
-        return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
+        return replace(entry.totals, entries=before.entries + 1, updated_at=before.updated_at)
     active = before.messages - sum(one.last - one.first + 1 for one in entry.rewound)
     ends = [0, *(one.last for one in entry.rewound)]
     is_ordered = all(end < one.first <= one.last for end, one in zip(ends, entry.rewound, strict=False))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 
 from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
@@ -80,24 +79,25 @@ class Repairer:
             if entry.number < number:
                 await run_in_thread_if_long(partial(count.add, entry), characters=characters_of(entry.messages, {}))
         repair = Repair(first, number, tuple(survey.joins), tuple(count.recounts))
-        at = self.clock.now()
-        totals = self._recounted(survey, number, count, at)
-        entry = Entry(totals.messages + 1, at, (), totals, after=tail.totals.link, rewound=rewound, repair=repair)
+        totals = self._recounted(survey, tail, count)
+        entry = Entry(
+            totals.messages + 1, self.clock.now(), (), totals, after=tail.totals.link, rewound=rewound, repair=repair
+        )
         return entry if await self._insert(entry) else None
 
-    def _recounted(self, survey: Survey, number: int, count: _Count, at: datetime) -> Totals:
+    def _recounted(self, survey: Survey, tail: Entry, count: _Count) -> Totals:
         return replace(
             count.active,
-            entries=number,
+            entries=tail.number + 1,
             messages=max(span.last for span in survey.spans),
             counter=count.counters.pop() if len(count.counters) == 1 else "",
-            rewind_entry=number,
+            rewind_entry=tail.number + 1,
             sources_through=survey.sources_through,
             given_through=survey.sources_through,
             usage=count.all.usage,
             stored_bytes=count.all.stored_bytes,
             shown_at=count.shown_at,
-            updated_at=at,
+            updated_at=tail.totals.updated_at,  # a repair does not use the conversation
             link=self.clock.link(),
         )
 
@@ -123,20 +123,22 @@ class _Count:
         """Count the next entry."""
         active = [one for one in entry.messages if is_active(self._rewound, one.ordinal)]
         self.all = self._add(self.all, entry, entry.messages)
-        self.active = self._add(self.active, entry, active)
+        # An entry's own totals count all of its messages, as it was appended before any of them was rewound.
+        appended = self._add(self.active, entry, entry.messages)
+        self.active = self._add(self.active, entry, active) if len(active) < len(entry.messages) else appended
         if active:
             self.counters.add(entry.totals.counter)
         if entry.sources:
             self.shown_at = entry.number
         if entry.number >= self._first:
-            self._recount(entry)
+            self._recount(entry, appended)
 
     def _add(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
         decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
         return totals_after(before, decoded, at=entry.at) if messages else before
 
-    def _recount(self, entry: Entry) -> None:
-        more = tuple(getattr(entry.totals, name) - getattr(self.active, name) for name in _COUNTS)
+    def _recount(self, entry: Entry, counted: Totals) -> None:
+        more = tuple(getattr(entry.totals, name) - getattr(counted, name) for name in _COUNTS)
         last = self.recounts[-1] if self.recounts else None
         if last and last.until == entry.number - 1 and last[2:] == more:
             self.recounts[-1] = last._replace(until=entry.number)

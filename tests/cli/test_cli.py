@@ -428,6 +428,17 @@ def test_scope_keys_of_a_store_are_taken(memory: Any) -> None:
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
 
 
+def test_listings_by_several_scope_keys_get_an_index(memory: Any) -> None:
+    """Also in a database that is up to date; keys that the store has not are refused."""
+    keys = ("migrate", "--uri", "memory://", "--scope-key", "team", "--scope-key", "course", "--scope-key", "room")
+    assert convstore(*keys).exit_code == 0
+    assert convstore(*keys, "--listing", "course,room").exit_code == 0
+    indexes = asyncio.run(memory["heads"].index_information())
+    assert any("scope.course" in str(index) and "scope.room" in str(index) for index in indexes.values())
+    refused = convstore(*keys, "--listing", "course,user")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+
+
 def test_a_newer_database_is_left_alone(memory: Any) -> None:
     """One line says to upgrade."""
     asyncio.run(memory["convstore_migrations"].insert_one({"_id": "9999_future"}))

@@ -238,6 +238,24 @@ async def test_a_total_that_is_damaged_is_not_copied(
     assert await database["heads"].find({}).to_list(None) == [before]
 
 
+async def test_a_repair_keeps_every_count_of_a_log_with_rewinds(
+    database: Any, store: ConversationStore, full: str
+) -> None:
+    """Entries whose predecessors' links were exchanged follow each other again, and no outline or total differs."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    before = await chat.outline(), await chat.info()
+    keys = [f"{full}:{number:012d}" for number in (7, 12)]
+    links = [(await database["log"].find_one({"_id": key}))["after"] for key in keys]
+    for key, link in zip(keys, reversed(links), strict=True):
+        await database["log"].update_one({"_id": key}, {"$set": {"after": link}})
+    report = await store.verify(repair=True, user_id="ada")
+    assert [(one.kind, one.document_id, one.repaired) for one in report.findings] == [
+        ("fork", key, True) for key in keys
+    ]
+    chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
+    assert (await chat.outline(), await chat.info()) == before
+
+
 async def test_a_log_whose_head_is_lost_is_reported_and_kept(
     database: Any, store: ConversationStore, full: str
 ) -> None:
