@@ -7,8 +7,8 @@ rest directly after the last entry read. If another append came first, the compa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -89,27 +89,20 @@ class Decision:
         return (new or _NOTHING).model_copy(update=update)
 
 
-@dataclass(slots=True)
-class _End:
+class _End(NamedTuple):
     """The part of a conversation's log, from its end, that was read.
 
     Attributes:
         active: The active messages, in order.
         tail: Totals of the log.
         rewinds: Decides which messages are active.
-        start: The number of the first entry read; 1 if all was read, 0 if nothing.
+        start: The number of the first entry read; 1 if all was read.
     """
 
-    active: list[Comparable] = field(default_factory=list)
+    active: Sequence[Comparable] = ()
     tail: Totals = _NO_LOG
     rewinds: Rewinds = NO_REWINDS
-    start: int = 0
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        """Add entries before those that were read so far."""
-        messages = (message for entry in entries for message in entry.messages)
-        self.active[:0] = [stored(message) for message in messages if self.rewinds.is_active(message.ordinal)]
-        self.start = self.rewinds.active_before(entries[0].number) if entries else 1
+    start: int = 1
 
 
 class Resender:
@@ -181,30 +174,24 @@ class Resender:
 
     async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
         """Read the end of the log, as far as the batch could match; usually one command."""
-        end = _End()
         limit = _likely_entries(cached.tail, batch)
-        end.add(await self._newest(cached, end, limit))
-        while end.start > 1 and not is_enough(batch, end.active):
-            limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
-            entries = await self._queries.without_content(cached.conversation, before=end.start, limit=limit)
-            await self._reader.check(cached, entries, last=end.start - 1)
-            end.add(entries)
-        return end
-
-    async def _newest(self, cached: CachedConversation, end: _End, limit: int) -> list[Entry]:
-        """Return the last entries, and set the totals and rewound ranges of `end`."""
         entries = await self._reader.read_your_writes(
             cached,
             lambda: self._queries.without_content(cached.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
         )
         await self._reader.check(cached, entries)
-        if entries:
-            end.tail = entries[-1].totals
-            if rewind_entry := next((one for one in entries if one.number == end.tail.rewind_entry), None):
-                cached.follow(rewind_entry)
-            end.rewinds = await self._reader.rewinds(cached, end.tail)
-        return entries
+        tail, active = entries[-1].totals if entries else _NO_LOG, list[Comparable]()
+        rewinds = await self._reader.rewinds(cached, tail, entries)
+        while entries:
+            active[:0] = _active(entries, rewinds)
+            start = rewinds.active_before(entries[0].number)
+            if start <= 1 or is_enough(batch, active):
+                return _End(active, tail, rewinds, start)
+            limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
+            entries = await self._queries.without_content(cached.conversation, before=start, limit=limit)
+            await self._reader.check(cached, entries, last=start - 1)
+        return _End(active, tail, rewinds)
 
     async def _explained(
         self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust
@@ -214,12 +201,10 @@ class Resender:
             return repeated
         found = parting(batch, end.active, exactly=trust.is_all)
         if end.start > 1:
-            beginning = _End(rewinds=end.rewinds)
             entries = await self._queries.without_content(
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
-            beginning.add(entries)
-            first = parting(batch, beginning.active, exactly=trust.is_all)
+            first = parting(batch, _active(entries, end.rewinds), exactly=trust.is_all)
             found = first if first[0] else found if found[0] else (None, None)
         after, before = (one.id if one else None for one in found)
         raise HistoryDivergedError(after=after, before=before)
@@ -239,6 +224,12 @@ class Resender:
         if not is_same or not all(end.rewinds.is_active(one.ordinal) for one in found.values()):
             return None
         return Match(found, start=len(batch), skipped=start)
+
+
+def _active(entries: Sequence[Entry], rewinds: Rewinds) -> list[Comparable]:
+    """Return the comparable forms of the active messages of entries."""
+    messages = (message for entry in entries for message in entry.messages)
+    return [stored(message) for message in messages if rewinds.is_active(message.ordinal)]
 
 
 def _likely_entries(tail: Totals | None, batch: Sequence[Comparable]) -> int:

@@ -32,11 +32,11 @@ from convstore.messages.tool_calls import MISSING_TEXT
 from convstore.messages.values import Codec
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
+from convstore.runtime.active_log import read_page
 from convstore.runtime.background import Background, settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEnd, LogEndReader
-from convstore.runtime.log_pages import read_page
 from convstore.runtime.log_reader import LogReader
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
@@ -280,7 +280,7 @@ class Compactor:
             if found:
                 return found
             page = await read_page(self._reader, plan.cached, before=before, limit=_BATCH)
-            messages = [message for message, _ in page]
+            messages = [message for _, message in page]
             before = messages[0].ordinal if messages else 0
         return None
 

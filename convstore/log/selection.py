@@ -1,15 +1,11 @@
-"""Select messages of entries: active ones with their dates, and tool results; estimate how many a page needs."""
+"""Select the tool results and long messages of entries; estimate how many entries a page needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from convstore.log.entry import Entry, EntryMessage
 from convstore.log.rewind import Rewinds
-
-PlacedMessage = tuple[EntryMessage, datetime]
-"""A message of the log and when it was appended."""
 
 
 def about(limit: int, items: int, entries: int) -> int:
@@ -30,9 +26,3 @@ def named_in(entries: Sequence[Entry], rewinds: Rewinds) -> list[EntryMessage]:
     """Return the active tool results and long messages of entries; both are ordered newest first."""
     messages = (message for entry in entries for message in reversed(entry.messages))
     return [message for message in messages if message.is_named and rewinds.is_active(message.ordinal)]
-
-
-def placed(entries: Sequence[Entry], rewinds: Rewinds) -> list[PlacedMessage]:
-    """Return the active messages of entries in order, each with its date."""
-    messages = ((message, entry.at) for entry in entries for message in entry.messages)
-    return [(message, at) for message, at in messages if rewinds.is_active(message.ordinal)]

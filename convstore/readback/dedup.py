@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from convstore.messages.values import Codec
@@ -18,56 +17,33 @@ SHOWN_ABOVE = "[shown above]"
 _BLANK = frozenset(string.whitespace + string.punctuation)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A tool result with all its texts in memory.
+def deduplicated(
+    sources: Mapping[int, str], content: Sequence[str], artifact: Sequence[str], value: Any, codec: Codec
+) -> tuple[list[str | None], list[str | None]]:
+    """Return the texts of a result without repeated ones; None for a text that only repeats others.
 
-    Attributes:
+    Texts of sources are removed from the content, and texts of sources or content from the artifact.
+
+    Args:
         sources: The texts of its sources, by number.
         content: The texts that its content consists of.
         artifact: The texts that its artifact consists of.
         value: The artifact itself; None if there is none.
-    """
-
-    sources: Mapping[int, str]
-    content: Sequence[str]
-    artifact: Sequence[str]
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A tool result without repeated texts.
-
-    Attributes:
-        content: Its texts; None for a text that only repeats the sources.
-        artifact: Its texts; None for a text that only repeats sources and content.
-    """
-
-    content: list[str | None]
-    artifact: list[str | None]
-
-
-def deduplicated(result: Result, codec: Codec) -> Shown:
-    """Remove texts of sources from the content, and texts of sources or content from the artifact.
+        codec: Compares the artifact with the content.
 
     >>> song = "Whales sing all night long."
-    >>> shown = deduplicated(Result({3: song}, [f"1 hit: {song}"], [f'{{"n":1,"text":"{song}"}}'], None), Codec())
-    >>> shown.content, shown.artifact
+    >>> deduplicated({3: song}, [f"1 hit: {song}"], [f'{{"n":1,"text":"{song}"}}'], None, Codec())
     (['1 hit: [text of source 3]'], ['{"n":1,"text":"[shown above]"}'])
     """
-    names = [f"[text of source {number}]" for number in result.sources]
-    texts = list(result.sources.values())
-    parsed = parse_json(result.content[0]) if len(result.content) == 1 else None
-    content = [_without(text, repeats(text, texts), names, blank=string.whitespace) for text in result.content]
-    if parsed is not None and _is_same(codec, parsed, result.value):
-        return Shown(content, [None] * len(result.artifact))
-    shown_texts = [*texts, *(result.content if parsed is None else leaves(parsed))]
-    artifact = [
-        _without(text, repeats(text, shown_texts), [SHOWN_ABOVE] * len(shown_texts), blank=_BLANK)
-        for text in result.artifact
-    ]
-    return Shown(content, artifact)
+    names = [f"[text of source {number}]" for number in sources]
+    texts = list(sources.values())
+    parsed = parse_json(content[0]) if len(content) == 1 else None
+    shown = [_without(text, repeats(text, texts), names, blank=string.whitespace) for text in content]
+    if parsed is not None and _is_same(codec, parsed, value):
+        return shown, [None] * len(artifact)
+    above = [*texts, *(content if parsed is None else leaves(parsed))]
+    rest = [_without(text, repeats(text, above), [SHOWN_ABOVE] * len(above), blank=_BLANK) for text in artifact]
+    return shown, rest
 
 
 def _without(
@@ -83,7 +59,7 @@ def _without(
         pieces += [remaining[-1], name if remaining[-1] or name not in pieces[-1:] else ""]
         position = end
     remaining.append(text[position:])
-    if named and all(sign in blank for piece in remaining for sign in piece):
+    if named and all(sign in blank or sign.isspace() for piece in remaining for sign in piece):
         return None
     return "".join([*pieces, remaining[-1]])
 

@@ -19,7 +19,7 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, IMAGE_TOKENS, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.dedup import SHOWN_ABOVE, Result, deduplicated
+from convstore.readback.dedup import SHOWN_ABOVE, deduplicated
 from convstore.sources.places import read_item, read_text
 from convstore.sources.source import source_in
 
@@ -134,12 +134,13 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
     texts = [passage_of_source(source, row, codec) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, _blocks_in(message.content, payload, codec), ref, payload)
-    parts = _Parts(content, _artifact(row, message, payload, codec))
+    artifact = _artifact(row, message, payload, codec)
     if ref is None or (payload is not None and len(payload) <= _MAX_COMPARED):
-        parts = _without_repeats(codec, row, getattr(message, "artifact", None), payload or "", parts)
+        value = getattr(message, "artifact", None)
+        content, artifact = _without_repeats(codec, row, value, payload or "", content=content, artifact=artifact)
     elif not is_compared(row, message) and _is_long(content, texts):
-        parts = parts._replace(content=[replace(passage, remark=_REPEATED) for passage in content])
-    listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload)]
+        content = [replace(passage, remark=_REPEATED) for passage in content]
+    listed = [*content, *artifact, *_large_parts(message, ref, payload)]
     names = [f"{key}.{position}" if position else key for position in range(len(listed))]
     own = [replace(one, key=name, suffix=f", {key}") for one, name in zip(listed, names, strict=True)]
     if ref is None or not is_compared(row, message):
@@ -150,42 +151,39 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
     ]
 
 
-class _Parts(NamedTuple):
-    """The passages of a message other than its sources."""
-
-    content: list[Passage]
-    artifact: list[Passage]
-
-
 def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
     """Return True if a content is long enough to hold the texts of its sources."""
     length = sum(passage.length for passage in content)
     return bool(texts) and length >= max(_MIN_COMPARED, sum(text.length for text in texts) * 4 // 5)
 
 
-def _without_repeats(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str, parts: _Parts) -> _Parts:
-    """Remove texts that earlier passages already hold."""
-
-    def value(text: str) -> Any:
+def _without_repeats(
+    codec: Codec,
+    row: StoredMessageRow,
+    value: Any,
+    payload: str,
+    *,
+    content: Sequence[Passage],
+    artifact: Sequence[Passage],
+) -> tuple[list[Passage], list[Passage]]:
+    """Return content and artifact without texts that earlier passages hold; `value` is the artifact itself."""
+    if isinstance(value, PayloadRange):
+        text = payload[value.start : value.end]
         try:
-            return codec.decode(text, fetch=lambda start, end: payload[start:end])
+            value = text if value.raw else codec.decode(text, fetch=lambda start, end: payload[start:end])
         except ValueError:
-            return None  # a type unknown to this process: the passage shows the stored form
-
-    if isinstance(artifact, PayloadRange):
-        text = payload[artifact.start : artifact.end]
-        artifact = text if artifact.raw else value(text)
-    result = Result(
-        sources={source.id: read_text(codec, source.place, source.piece) for source in row.sources},
-        content=[one.text for one in parts.content],
-        artifact=[one.text for one in parts.artifact],
-        value=artifact,
+            value = None  # a type unknown to this process: the passage shows the stored form
+    texts, others = deduplicated(
+        {source.id: read_text(codec, source.place, source.piece) for source in row.sources},
+        [one.text for one in content],
+        [one.text for one in artifact],
+        value,
+        codec,
     )
-    shown = deduplicated(result, codec)
-    others = zip(parts.artifact, shown.artifact, strict=True)
-    return _Parts(
-        [_with_text(passage, text) for passage, text in zip(parts.content, shown.content, strict=True)],
-        [_with_text(passage, text) for passage, text in others if text is not None],
+    shown = zip(artifact, others, strict=True)
+    return (
+        [_with_text(passage, text) for passage, text in zip(content, texts, strict=True)],
+        [_with_text(passage, text) for passage, text in shown if text is not None],
     )
 
 

@@ -11,15 +11,14 @@ from langchain_core.messages import ToolMessage
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
 from convstore.log.rewind import NO_REWINDS
-from convstore.log.selection import PlacedMessage
 from convstore.log.stored_message import stamp_of
 from convstore.messages.copying import new_model
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
+from convstore.runtime.active_log import LogMessage, read_page
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_pages import read_page
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.sources.places import read_item
@@ -73,26 +72,26 @@ class Records:
         async with self._reader.reading(cached):
             rows = await self._rows(cached, span, limit, rewound=rewound)
             rewinds = (await self._reader.snapshot(cached)).rewinds if rewound else NO_REWINDS
-            stored = [message for message, _ in rows]
+            stored = [message for _, message in rows]
             if full:
                 messages = await self._reader.decode_whole(cached, stored)
             else:
                 messages = await self._reader.shorten_all(cached, stored)
-            annotations = await self._annotator.of(cached, [row.ordinal for row, _ in rows])
+            annotations = await self._annotator.of(cached, [row.ordinal for row in stored])
         return [
             StoredMessage(
                 ordinal=row.ordinal,
-                created_at=at,
+                created_at=entry.at,
                 message=message,
                 annotations=annotations.get(row.ordinal, {}),
                 seen=stamp_of(cached.conversation, row),
                 tokens=row.tokens,
                 is_rewound=not rewinds.is_active(row.ordinal),
             )
-            for (row, at), message in zip(rows, messages, strict=True)
+            for (entry, row), message in zip(rows, messages, strict=True)
         ]
 
-    async def _rows(self, cached: CachedConversation, span: Span, limit: int, *, rewound: bool) -> list[PlacedMessage]:
+    async def _rows(self, cached: CachedConversation, span: Span, limit: int, *, rewound: bool) -> list[LogMessage]:
         page = partial(read_page, self._reader, cached, rewound=rewound)
         if span.around is None:
             return await page(before=span.before, after=span.after, limit=limit)

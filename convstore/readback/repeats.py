@@ -34,17 +34,12 @@ _Form = Callable[[str], str]
 def repeats(text: str, parts: Sequence[str]) -> list[list[Range]]:
     r"""Return for each part the ranges of a text that repeat it or its lines, in order; no two ranges overlap.
 
-    If the rest of a text that is not JSON is white space, the ranges include it.
-
     >>> song, bark = "Whales sing all night long.", "Seals bark when they are hungry."
     >>> repeats(f"[1] Whales\n{song}\n\n[2] Seals\n{bark}", [song, bark])
     [[(11, 38)], [(50, 82)]]
-    >>> repeats(f"{song}\n", [song, bark])
-    [[(0, 28)], []]
     """
     search = _Search(text, budget=max(_SCANS * (len(text) + sum(map(len, parts))), _MIN_SCANNED))
-    found = [search.ranges_of(part) if len(text) >= _MIN_LENGTH else [] for part in parts]
-    return found if search.is_json else _with_blanks(text, found)
+    return [search.ranges_of(part) if len(text) >= _MIN_LENGTH else [] for part in parts]
 
 
 def leaves(value: Any) -> list[str]:
@@ -73,15 +68,14 @@ class _Search:
 
     text: str
     budget: int
-    is_json: bool = field(init=False)
     forms: tuple[_Form, ...] = field(init=False)
     position: int = 0
     matched: list[Range] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         first, last = self.text[:100].lstrip()[:1], self.text[-100:].rstrip()[-1:]
-        self.is_json = first + last in ("{}", "[]", '""')
-        self.forms = (_quoted, _in_ascii, _quoted_twice, _quoted_in_ascii, str) if self.is_json else (str,)
+        is_json = first + last in ("{}", "[]", '""')
+        self.forms = (_quoted, _in_ascii, _quoted_twice, _quoted_in_ascii, str) if is_json else (str,)
 
     def ranges_of(self, part: str) -> list[Range]:
         if len(part.strip()) < _MIN_LENGTH:
@@ -163,16 +157,3 @@ def _joined(text: str, ranges: Sequence[Range]) -> list[Range]:
         touches = bool(joined) and not text[joined[-1][1] : start].replace("\\n", "").strip()
         joined.append((joined.pop()[0] if touches else start, end))
     return joined
-
-
-def _with_blanks(text: str, found: list[list[Range]]) -> list[list[Range]]:
-    """Extend the ranges to the whole text if the rest of it is white space."""
-    order = sorted((range_, index) for index, ranges in enumerate(found) for range_ in ranges)
-    starts = [0, *(start for (start, _), _ in order[1:]), len(text)]
-    between = [text[end:start] for ((_, end), _), start in zip(order, starts[1:], strict=True)] if order else [text]
-    if not order or text[: order[0][0][0]].strip() or any(blank.strip() for blank in between):
-        return found
-    whole: list[list[Range]] = [[] for _ in found]
-    for position, (_, index) in enumerate(order):
-        whole[index].append((starts[position], starts[position + 1]))
-    return whole

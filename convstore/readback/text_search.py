@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from convstore.index.texts import windows_of
 from convstore.index.words import is_common, language_of, query_groups, terms
@@ -15,18 +15,6 @@ _SEARCHED_FOR_WORDS = 200_000
 """Maximum characters that are searched for words; their forms take a second for three million."""
 
 
-_GROWING = re.compile(
-    "["
-    + "".join(
-        sign
-        for sign in map(chr, (*range(0xDF, 0x2000), *range(0xFB00, 0xFB18)))
-        if len(sign.casefold()) > 1 and sign != "İ"
-    )
-    + "]"
-)
-"""Matches characters that become several under case folding, such as the German sharp s."""
-
-
 def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a text that match another under Unicode's full case folding, in linear time.
 
@@ -34,11 +22,15 @@ def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
     [(0, 4), (6, 11), (13, 18)]
     """
     folded, wanted = fold(text), fold(find)
-    grown, extra = _growth(text, folded)
+    # Some characters become several, such as the German sharp s: where each one ends in the folded text.
+    ends: Sequence[int] = range(1, len(text) + 1)
+    if len(folded) > len(text):
+        ends = list(accumulate(len(fold(sign)) for sign in text))
     position = folded.find(wanted) if wanted else -1
     while position >= 0:
-        yield _unfolded(position, grown, extra), _unfolded(position + len(wanted) - 1, grown, extra) + 1
-        position = folded.find(wanted, position + len(wanted))
+        after = position + len(wanted)
+        yield bisect_right(ends, position), bisect_left(ends, after) + 1
+        position = folded.find(wanted, after)
 
 
 def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
@@ -81,25 +73,3 @@ def windows_with_words(texts: Sequence[str], find: str, *, limit: int) -> list[t
         room = max(0, room - len(text))
     best = min(found, default=(0,))[0]
     return [window[1:] for window in sorted(found)[:limit] if 2 * window[0] <= best]
-
-
-def _growth(text: str, folded: str) -> tuple[list[int], list[int]]:
-    """Return the start of each expanded character in the folded text, and the total growth up to it."""
-    grown: list[int] = []
-    extra: list[int] = []
-    if len(folded) > len(text):
-        sum_ = 0
-        for found in _GROWING.finditer(text):
-            grown.append(found.start() + sum_)
-            sum_ += len(found[0].casefold()) - 1
-            extra.append(sum_)
-    return grown, extra
-
-
-def _unfolded(position: int, grown: list[int], extra: list[int]) -> int:
-    """Map a position in the folded text to the character of the original text it comes from."""
-    last = bisect_right(grown, position) - 1
-    if last < 0:
-        return position
-    before = extra[last - 1] if last else 0
-    return max(grown[last] - before, position - extra[last])

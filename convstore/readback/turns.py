@@ -6,14 +6,14 @@ cost depends only on the turns returned.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage
 from convstore.log.rows import begins_turn
 from convstore.log.selection import about
 from convstore.log.stored_message import stamp_of
+from convstore.runtime.active_log import LogMessage, in_order, newest_first
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import Turn
@@ -24,14 +24,11 @@ _MAX_NUMBER = 2**53
 _MAX_ENTRIES, _MAX_OUTLINE = 100, 1_000
 _TEXT_CHARACTERS = 120
 
-_Stored = tuple[Entry, EntryMessage]
-"""A message as its entry holds it."""
-
 
 class _StoredTurn(NamedTuple):
     """The messages of a turn with their entries; `is_last` if no other turn follows."""
 
-    messages: list[_Stored]
+    messages: list[LogMessage]
     is_last: bool
 
     @property
@@ -102,20 +99,8 @@ class Turns:
         async with self._reader.reading(cached):
             return await self._reader.snapshot(cached)
 
-    async def _active_messages(self, snapshot: Snapshot, start: int, limit: int) -> AsyncGenerator[_Stored, None]:
-        """Yield the active messages from an entry on, in order."""
-        walk = self._reader.walk(snapshot.cached.scope, start=start, at_once=_entries_at_once(snapshot, limit))
-        async with aclosing(walk) as entries:
-            async for _, found in entries:
-                if found.number > snapshot.tail.entries:
-                    return
-                [entry] = snapshot.rewinds.corrected([found])
-                for stored in entry.messages:
-                    if snapshot.rewinds.is_active(stored.ordinal):
-                        yield entry, stored
-
     async def _forward(
-        self, snapshot: Snapshot, after: int, before: int, *, limit: int, start: int | None = None
+        self, snapshot: Snapshot, after: int, before: int, *, limit: int, start: int = 0
     ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
 
@@ -124,24 +109,20 @@ class Turns:
             after: Turns begin after this ordinal.
             before: Turns begin before this ordinal.
             limit: Number of turns that the caller may take, which sets how much is read at once.
-            start: Number of the entry to begin with; None to look it up.
+            start: Number of the entry to begin with; 0 to look it up.
         """
-        if start is None:
-            start = await self._entry_of(snapshot.cached, after + 1) if after else 1
-        turn_messages: list[_Stored] = []
-        async with aclosing(self._active_messages(snapshot, start or snapshot.tail.entries + 1, limit)) as messages:
+        turn_messages: list[LogMessage] = []
+        reading = in_order(self._reader, snapshot, after=after, at_once=_entries_at_once(snapshot, limit), start=start)
+        async with aclosing(reading) as messages:
             async for one in messages:
-                if one[1].ordinal <= after:
-                    continue
                 if begins_turn(*one):
                     if turn_messages:
                         yield _StoredTurn(turn_messages, is_last=False)
                     if one[1].ordinal >= before:
                         return
-                    turn_messages = []
-                elif not turn_messages:
-                    continue  # the rest of a turn that began before
-                turn_messages.append(one)
+                    turn_messages = [one]
+                elif turn_messages:  # else the rest of a turn that began before
+                    turn_messages.append(one)
         if turn_messages:
             yield _StoredTurn(turn_messages, is_last=True)
 
@@ -149,54 +130,28 @@ class Turns:
         self, snapshot: Snapshot, after: int, before: int, *, limit: int
     ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the same turns, newest first."""
-        end = await self._end(snapshot, before, limit)
-        is_last = end is None
-        number, before = (snapshot.tail.entries + 1, _MAX_NUMBER) if end is None else end
-        at_once = _entries_at_once(snapshot, limit)
-        turn_messages: list[_Stored] = []
-        while number > 1:
-            number = snapshot.rewinds.active_before(number)
-            entries = await self._entries_before(snapshot, number, at_once)
-            at_once = min(2 * at_once, _MAX_ENTRIES)
-            for one in _newest_first(entries):
-                stored = one[1]
-                if stored.ordinal >= before or not snapshot.rewinds.is_active(stored.ordinal):
-                    continue
+        end = await self._next_turn(snapshot, before, limit)
+        turn_messages: list[LogMessage] = []
+        reading = newest_first(self._reader, snapshot, before=end, at_once=_entries_at_once(snapshot, limit))
+        async with aclosing(reading) as messages:
+            async for one in messages:
                 turn_messages.append(one)
-                if not begins_turn(*one):
-                    continue
-                if stored.ordinal <= after:
-                    return
-                yield _StoredTurn(turn_messages[::-1], is_last=is_last)
-                turn_messages, is_last = [], False
-            number = entries[0].number if entries else 1
+                if begins_turn(*one):
+                    if one[1].ordinal <= after:
+                        return
+                    yield _StoredTurn(turn_messages[::-1], is_last=end == _MAX_NUMBER)
+                    turn_messages, end = [], 0
 
-    async def _end(self, snapshot: Snapshot, before: int, limit: int) -> tuple[int, int] | None:
-        """Return the start of the first turn at or after an ordinal: the number after its entry, and its ordinal.
-
-        None if there is no such turn.
-        """
-        number = await self._entry_of(snapshot.cached, max(before, 1)) if before < _MAX_NUMBER else None
-        if number is None:
-            return None
-        async with aclosing(self._active_messages(snapshot, number, limit)) as messages:
-            async for entry, stored in messages:
-                if stored.ordinal >= before and begins_turn(entry, stored):
-                    return entry.number + 1, stored.ordinal
-        return None
-
-    async def _entry_of(self, cached: CachedConversation, ordinal: int) -> int | None:
-        """Return the number of the entry that holds a message; None if there is no such message."""
-        row = await self._reader.log.message_at(cached.conversation, ordinal)
-        return row.entry.number if row else None
-
-    async def _entries_before(self, snapshot: Snapshot, number: int, at_once: int) -> Sequence[Entry]:
-        if number <= 1:
-            return []
-        start = max(1, number - at_once)
-        async with self._reader.reading(snapshot.cached):
-            entries = await self._reader.entries(snapshot.cached, start=start, before=number, is_whole=True)
-            return snapshot.rewinds.corrected(entries)
+    async def _next_turn(self, snapshot: Snapshot, before: int, limit: int) -> int:
+        """Return the ordinal of the first turn that begins at or after an ordinal; `_MAX_NUMBER` for none."""
+        after = max(before - 1, 0)
+        if after < snapshot.tail.messages:
+            reading = in_order(self._reader, snapshot, after=after, at_once=_entries_at_once(snapshot, limit))
+            async with aclosing(reading) as messages:
+                async for one in messages:
+                    if begins_turn(*one):
+                        return one[1].ordinal
+        return _MAX_NUMBER
 
     async def _whole(self, cached: CachedConversation, turn: _StoredTurn) -> Turn:
         async with self._reader.reading(cached):
@@ -236,7 +191,3 @@ class Turns:
 
 def _entries_at_once(snapshot: Snapshot, limit: int) -> int:
     return min(about(limit, snapshot.tail.turns, snapshot.tail.entries), _MAX_ENTRIES)
-
-
-def _newest_first(entries: Sequence[Entry]) -> list[_Stored]:
-    return [(entry, stored) for entry in reversed(entries) for stored in reversed(entry.messages)]

@@ -322,34 +322,26 @@ class LogReader:
             key, collection = summary.place
             raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error
 
-    async def walk(
-        self, scope: Scope, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
-    ) -> AsyncGenerator[tuple[CachedConversation, Entry], None]:
+    async def walk(self, scope: Scope) -> AsyncGenerator[tuple[CachedConversation, Entry], None]:
         """Iterate over every entry of the log in order, in batches.
-
-        Args:
-            scope: Scope of the conversation.
-            start: The number of the first entry.
-            at_once: Size of the first batch; later ones are larger.
 
         Raises:
             ConversationDeletedError: The conversation was deleted during the iteration.
         """
-        cached, last = await self.find(scope), list[Entry]()
+        cached, last, start = await self.find(scope), list[Entry](), 1
         while cached is not None:
             async with self.reading(cached):
-                entries = await self._next_entries(cached, start, at_once)
+                entries = await self._next_entries(cached, start, _ENTRIES_AT_ONCE)
                 await self.check(cached, [*last, *entries], first=start - len(last))
             last = entries[-1:]
             for entry in entries:
                 yield cached, entry
-            if len(entries) < at_once:
+            if len(entries) < _ENTRIES_AT_ONCE:
                 now = self.seen(scope, await self._heads.find(dict(scope)))
                 if now is None or now.conversation != cached.conversation:
                     raise ConversationDeletedError(_DELETED)
                 return
-            start += at_once
-            at_once = max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
+            start += _ENTRIES_AT_ONCE
 
     async def _next_entries(self, cached: CachedConversation, start: int, limit: int) -> list[Entry]:
         """Return up to `limit` entries from a number on; fewer at the end of the log."""

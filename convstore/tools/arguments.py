@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from langchain_core.tools import ToolException
@@ -27,6 +28,12 @@ ARGUMENTS = {
     "cursor": "page next_cursor next",
 }
 """The arguments, and other names under which models pass them."""
+_EXPECTED = {
+    "tool_message_ids": 'a list of ids as shortened results show them, such as ["call_7"]',
+    "source_ids": 'numbers of sources, such as [3, 11], or a text such as "3, 11-20"',
+    "find": "a text to look for",
+    "cursor": "the text from the last line of the page before",
+}
 _KNOWN = {name for one, others in ARGUMENTS.items() for name in (one, *others.split())}
 _FIND_CHARACTERS = 400
 _NUMBERS_CHARACTERS = 4_000
@@ -44,28 +51,25 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
     Raises:
         ToolException: An argument has a value of a wrong kind; the message says what is expected.
     """
-    values = {name: _values(given, (name, *others.split())) for name, others in ARGUMENTS.items()}
-    ids = [_listed(one) if isinstance(one, str) else one for one in values["tool_message_ids"]]
-    texts, numbers, problems = dict[str, None](), dict[int, None](), list[str]()
-    for name, given_values, expected in (
-        ("tool_message_ids", ids, 'a list of ids as shortened results show them, such as ["call_7"]'),
-        ("source_ids", values["source_ids"], 'numbers of sources, such as [3, 11], or a text such as "3, 11-20"'),
-    ):
-        for one in _items(given_values):
-            if (number := _whole_number(one)) is None and not isinstance(one, str):
-                problems.append(f"{name}: expected {expected}, not {_kind(one)}.")
-            if problems or len(numbers) > MAX_SOURCES:
-                break
-            for part in [number] if number is not None else _numbers(one) if name == "source_ids" else [one]:
-                if isinstance(part, str):
-                    texts |= {part[: MAX_ID_BYTES + 1]: None} if part else {}  # a longer one is no id
-                else:
-                    numbers[part] = None
-    found = " ".join(_texts("find", values["find"], "a text to look for", problems))
-    cursor = "".join(_texts("cursor", values["cursor"], "the text from the last line of the page before", problems)[:1])
+    said = {name: list(_items(given, name)) for name in ARGUMENTS}
+    problems = [
+        f"{name}: expected {_EXPECTED[name]}, not {_kind(unclear[0])}."
+        for name, items in said.items()
+        if (unclear := [one for one in items if not _is_clear(name, one)])
+    ]
     if problems:
         raise ToolException(" ".join(problems)[:_ERROR_CHARACTERS])
-    request = Request(list(texts), list(numbers), found, _cursor(cursor), page_tokens)
+    ids, numbers = dict[str, None](), dict[int, None]()
+    parts = chain(said["tool_message_ids"], chain.from_iterable(map(_numbers, said["source_ids"])))
+    for part in parts:
+        if not isinstance(part, str):
+            numbers[int(part)] = None
+        elif part:
+            ids[part[: MAX_ID_BYTES + 1]] = None  # a longer one is no id
+        if len(numbers) > MAX_SOURCES:
+            break
+    find, cursor = ([text for one in said[name] if (text := str(one).strip())] for name in ("find", "cursor"))
+    request = Request(list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens)
     return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
 
 
@@ -89,29 +93,33 @@ def _limited(request: Request, unknown: Sequence[str]) -> Request:
     return Request(texts[:MAX_IDS], numbers[:MAX_SOURCES], find, page_tokens=request.page_tokens, remarks=said)
 
 
-def _values(given: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    """Return what a model passed under some names, without nulls."""
-    return [given[name] for name in names if given.get(name) is not None]
+def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
+    """Yield what a model passed as an argument under any of its names: the items of lists, and single values."""
+    for alias in (name, *ARGUMENTS[name].split()):
+        value = given.get(alias)
+        if name == "tool_message_ids" and isinstance(value, str):
+            value = _listed(value)
+        items = value[:_MAX_ITEMS] if isinstance(value, list | tuple) else [value]
+        yield from (one for one in items if one is not None)
 
 
-def _items(values: Sequence[Any]) -> Iterator[Any]:
-    """Yield the items of all lists without nulls; any other value counts as a list of one."""
-    for value in values:
-        for one in value[:_MAX_ITEMS] if isinstance(value, list | tuple) else [value]:
-            if one is not None:
-                yield one
+def _is_clear(name: str, value: Any) -> bool:
+    """Return True for a text, and for a number that the argument may be."""
+    if isinstance(value, str) or type(value) not in (int, float):
+        return isinstance(value, str)
+    if name in ("find", "cursor"):
+        return type(value) is float or bool(abs(value) < _LARGEST)
+    return bool(0 <= value < _LARGEST and value == int(value))
 
 
-def _numbers(text: str) -> Iterator[str | int]:
-    """Yield the numbers in a text, and any other part of it as an id."""
-    is_cut = len(text) > _NUMBERS_CHARACTERS
-    parts = text[:_NUMBERS_CHARACTERS].strip("[]() ").replace(";", ",").split(",")
-    for part in parts[:-1] if is_cut and len(parts) > 1 else parts:
-        meaning = meaning_of(part)
-        if meaning.numbers:
-            yield from meaning.numbers
-        else:
-            yield part.strip()
+def _numbers(given: Any) -> Iterator[Any]:
+    """Yield a number, or the numbers in a text, and any other part of the text as an id."""
+    if not isinstance(given, str):
+        yield given
+        return
+    parts = given[:_NUMBERS_CHARACTERS].strip("[]() ").replace(";", ",").split(",")
+    for part in parts[:-1] if len(given) > _NUMBERS_CHARACTERS and len(parts) > 1 else parts:
+        yield from meaning_of(part).numbers or (part.strip(),)
 
 
 def _listed(text: str) -> Sequence[Any]:
@@ -124,31 +132,10 @@ def _listed(text: str) -> Sequence[Any]:
     return [one.strip() for one in text.split(",", MAX_IDS + 1)]
 
 
-def _texts(name: str, values: Sequence[Any], expected: str, problems: list[str]) -> list[str]:
-    """Return the texts of an argument; a number becomes its digits. Another value is added to the problems."""
-    found = list[str]()
-    for one in _items(values):
-        if isinstance(one, str):
-            found += [one.strip()] if one.strip() else []
-        elif type(one) is float or (type(one) is int and abs(one) < _LARGEST):
-            found.append(str(one))
-        else:
-            problems.append(f"{name}: expected {expected}, not {_kind(one)}.")
-            break
-    return found
-
-
 def _cursor(said: str) -> str:
     """Return a cursor, also from the whole last line of a page."""
     _, is_line, rest = said[: 2 * MAX_CHARACTERS].partition('cursor="')
     return rest.partition('"')[0] if is_line else said.strip("\"' ") if len(said) <= MAX_CHARACTERS else said[:100]
-
-
-def _whole_number(value: Any) -> int | None:
-    """Return the source number that a value is; None if it is none."""
-    if type(value) is float and value.is_integer():
-        value = int(value)
-    return value if type(value) is int and 0 <= value < _LARGEST else None
 
 
 def _kind(value: Any) -> str:

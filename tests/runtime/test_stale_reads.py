@@ -118,7 +118,7 @@ async def test_a_store_reads_what_was_acknowledged_to_it(
     """A read that misses an acknowledged entry is repeated."""
     behind = Behind(monkeypatch, 1)
     if name == "list_messages":
-        behind.left["entries_around"] = 0  # by then the primary shows what the read before waited for
+        behind.left["entries"] = 0  # by then the primary shows what the read before waited for
     found = await READS[name](chat)
     assert found == ["q0", "a0", "q1", "a1", "q2", "a2"]
     assert list(behind.left.values()) != [1] * 5
