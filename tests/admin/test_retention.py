@@ -134,8 +134,7 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_ur
         receipts, *_ = await asyncio.gather(
             asyncio.gather(*pruning), *(come_back(client, f"t{number}") for number in range(16))
         )
-    ended = sum(receipt.conversations for receipt in receipts)
-    assert 5 <= ended <= 21
+    assert 5 <= sum([receipt.conversations for receipt in list[Any](receipts)]) <= 21
     await sweep(database)
     store = ConversationStore(database)
     assert len(acknowledged) == 16

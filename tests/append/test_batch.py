@@ -254,7 +254,7 @@ def test_a_large_payload_lies_in_chunks() -> None:
         HumanMessage([{"type": "text", "text": "x" * 100} for _ in range(500)]),
         SystemMessage("x" * 500_000),
         ToolMessage("short", tool_call_id="c"),
-        FunctionMessage("x" * 900, name="f"),
+        FunctionMessage(content="x" * 900, name="f"),
     ],
     ids=["below 16 KB", "many small parts", "system", "small result", "function"],
 )

@@ -140,8 +140,8 @@ MESSAGES: list[BaseMessage] = [
         additional_kwargs={"x": 1},
     ),
     ToolMessage("r", id="t", tool_call_id="c1", name="look", artifact={"a": [1]}, status="error"),
-    FunctionMessage("f", id="f", name="old"),
-    ChatMessage("c", id="c", role="critic"),
+    FunctionMessage(content="f", id="f", name="old"),
+    ChatMessage(content="c", id="c", role="critic"),
 ]
 
 
@@ -178,7 +178,7 @@ def test_a_dict_of_langchain_is_copied() -> None:
     """A caller who changes it later changes no message."""
     raw = {"type": "human", "data": {"content": [{"type": "text", "text": "Hi"}]}}
     [message] = normalize_messages(raw)
-    raw["data"]["content"][0]["text"] = "Ho"  # type: ignore[index]
+    raw["data"]["content"][0]["text"] = "Ho"
     assert message.text == "Hi"
 
 

@@ -119,7 +119,9 @@ def test_any_iterable_is_a_batch(wrap: Any) -> None:
     assert [message.content for message in normalize_messages(wrap(batch))] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("alone", [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk("Hello")])
+@pytest.mark.parametrize(
+    "alone", [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk(content="Hello")]
+)
 def test_one_message_is_a_batch_of_one(alone: Any) -> None:
     """A message, a chunk or a dict that is not in a list is a batch of one."""
     message = one(alone)
@@ -173,8 +175,8 @@ def test_an_error_of_the_callers_generator_is_the_callers() -> None:
         AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": None}]),
         SystemMessage(["Hello", {"type": "text", "text": "there"}]),
         ToolMessage("42", tool_call_id="c1", artifact=Document("x"), status="error"),
-        FunctionMessage("42", name="f"),
-        ChatMessage("Hello", role="narrator"),
+        FunctionMessage(content="42", name="f"),
+        ChatMessage(content="Hello", role="narrator"),
     ],
 )
 def test_plain_messages_are_returned_as_they_are(message: Any) -> None:
@@ -196,7 +198,7 @@ def test_remove_message_is_refused() -> None:
 @pytest.mark.parametrize(
     ("message", "plain"),
     [
-        (PoliteHumanMessage("Hello"), "HumanMessage"),
+        (PoliteHumanMessage(content="Hello"), "HumanMessage"),
         (MarkedChunk(content="Hello"), "AIMessage"),
         (BaseMessage(content="Hello", type="human"), "HumanMessage"),
     ],
@@ -220,7 +222,7 @@ def test_a_tool_message_without_its_call_is_refused(call_id: int | str | None) -
 
 def test_a_function_message_without_a_name_is_refused() -> None:
     """A function message with an empty name belongs to no call and is refused."""
-    assert refusal(FunctionMessage("42", name="")).field == "name"
+    assert refusal(FunctionMessage(content="42", name="")).field == "name"
 
 
 @pytest.mark.parametrize(
@@ -280,11 +282,11 @@ def test_a_chunk_becomes_the_message_langchain_makes_of_it(chunk: Any, whole_cla
 def test_a_chunk_loses_no_field() -> None:
     """Content, calls, broken calls, usage, metadata, name and id of a summed AI chunk are in the whole message."""
     parts = [
-        AIMessageChunk("Hel", id="run-1", response_metadata={"model_name": "m"}),
-        AIMessageChunk("lo", tool_call_chunks=[{"name": "f", "args": '{"a"', "id": "c1", "index": 0}]),
-        AIMessageChunk("", tool_call_chunks=[{"name": None, "args": ": 1}", "id": None, "index": 0}]),
-        AIMessageChunk("", tool_call_chunks=[{"name": "g", "args": "oops", "id": "c2", "index": 1}]),
-        AIMessageChunk("", usage_metadata=USAGE, additional_kwargs={"refusal": "no"}, chunk_position="last"),
+        AIMessageChunk(content="Hel", id="run-1", response_metadata={"model_name": "m"}),
+        AIMessageChunk(content="lo", tool_call_chunks=[{"name": "f", "args": '{"a"', "id": "c1", "index": 0}]),
+        AIMessageChunk(content="", tool_call_chunks=[{"name": None, "args": ": 1}", "id": None, "index": 0}]),
+        AIMessageChunk(content="", tool_call_chunks=[{"name": "g", "args": "oops", "id": "c2", "index": 1}]),
+        AIMessageChunk(content="", usage_metadata=USAGE, additional_kwargs={"refusal": "no"}, chunk_position="last"),
     ]
     message = one(parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
     assert message == AIMessage(
@@ -300,7 +302,7 @@ def test_a_chunk_loses_no_field() -> None:
 
 def test_a_chunk_keeps_what_langchains_conversion_drops() -> None:
     """Extra fields of a chunk and the extras of its tool calls (a signature, say) are kept."""
-    chunk = AIMessageChunk("", tool_call_chunks=CALL_CHUNKS[:1], provider_note="kept")
+    chunk = AIMessageChunk(content="", tool_call_chunks=CALL_CHUNKS[:1], provider_note="kept")  # type: ignore[call-arg]
     chunk.tool_calls[0]["extras"] = {"signature": "s"}
     message = one(chunk)
     assert message.provider_note == "kept"
@@ -309,7 +311,7 @@ def test_a_chunk_keeps_what_langchains_conversion_drops() -> None:
 
 def test_a_chunk_and_its_message_get_the_same_id() -> None:
     """The id that a chunk lacks is set on the caller's chunk too, so a retry makes the same message."""
-    chunk = AIMessageChunk("Hello")
+    chunk = AIMessageChunk(content="Hello")
     first = one(chunk)
     assert chunk.id == first.id
     assert one(chunk) == first
@@ -338,7 +340,7 @@ def test_ids_are_set_on_the_callers_messages() -> None:
 )
 def test_a_refused_batch_changes_nothing(bad: Any) -> None:
     """If a message of the batch is refused, no id is set on any object of the caller."""
-    first, chunk, named = HumanMessage("a"), AIMessageChunk("b"), HumanMessage("c", id="a")
+    first, chunk, named = HumanMessage("a"), AIMessageChunk(content="b"), HumanMessage("c", id="a")
     refusal([first, chunk, named, bad])
     assert (first.id, chunk.id) == (None, None)
 
@@ -385,7 +387,7 @@ def test_repeated_ids_name_both_places() -> None:
     assert "message 0" in str(error)
 
 
-@pytest.mark.parametrize("again", [HumanMessage("a"), AIMessageChunk("a")])
+@pytest.mark.parametrize("again", [HumanMessage("a"), AIMessageChunk(content="a")])
 @pytest.mark.parametrize("key", [None, "k"])
 def test_the_same_object_twice_is_refused(again: Any, key: str | None) -> None:
     """One object can have one id only, so it cannot stand for two messages of a batch."""
@@ -441,7 +443,7 @@ def test_derived_ids_do_not_clash(places: Any) -> None:
             {"role": "tool", "content": None, "tool_call_id": "c1", "name": "f", "status": "error", "artifact": [1]},
             ToolMessage("", tool_call_id="c1", name="f", status="error", artifact=[1]),
         ),
-        ({"role": "function", "content": "x", "name": "f"}, FunctionMessage("x", name="f")),
+        ({"role": "function", "content": "x", "name": "f"}, FunctionMessage(content="x", name="f")),
     ],
 )
 def test_each_role_has_its_class(raw: dict[str, Any], message: Any) -> None:

@@ -233,8 +233,8 @@ def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseM
             ToolMessage([{"type": "json", "json": {"a": 1}}], tool_call_id="1"),
             ToolMessage([{"type": "json", "json": {"a": 2}}], tool_call_id="1"),
         ),
-        (ChatMessage("x", role="critic"), ChatMessage("x", role="judge")),
-        (FunctionMessage("x", name="f"), FunctionMessage("x", name="g")),
+        (ChatMessage(content="x", role="critic"), ChatMessage(content="x", role="judge")),
+        (FunctionMessage(content="x", name="f"), FunctionMessage(content="x", name="g")),
         (
             HumanMessage([{"type": "image", "base64": PICTURE}]),
             HumanMessage([{"type": "image", "base64": PICTURE[1:]}]),

@@ -130,8 +130,8 @@ def test_what_can_be_repaired_is_refused_without_repair(kinds: list[str], index:
 
 OTHER_KINDS = [
     SystemMessage("Be brief.", id="k"),
-    FunctionMessage("2", name="f", id="k"),
-    ChatMessage("Hm.", role="critic", id="k"),
+    FunctionMessage(content="2", name="f", id="k"),
+    ChatMessage(content="Hm.", role="critic", id="k"),
     RemoveMessage(id="k"),
 ]
 
@@ -179,7 +179,7 @@ def test_a_result_is_put_before_what_stands_between_it_and_its_call() -> None:
 def test_operations_keep_what_they_do_not_know() -> None:
     """A result for a call, new ids, cleared reasoning and joined questions leave other messages where they are."""
     thinking = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
-    messages = [*chain_of("s", "s", "h", "a x"), ChatMessage(thinking, role="critic", id="c")]
+    messages = [*chain_of("s", "s", "h", "a x"), ChatMessage(content=thinking, role="critic", id="c")]
     chain = parse_chain(messages, repair=True).add_tool_response(ToolMessage("found", tool_call_id="x", id="r"))
     chain = chain.normalize_tool_call_ids("call_{r:24:x}").clear_reasoning().sanitize_tool_call_arguments()
     assert ids(chain.messages()) == ["m0", "m1", "m2", "m3", "r", "c"]

@@ -47,7 +47,7 @@ def _pairs(draw: st.DrawFn, *, broken: bool) -> list[BaseMessage]:
 _kept = st.one_of(
     *[st.just([])] * 4,
     st.builds(lambda text: [SystemMessage(text)], _texts),
-    st.builds(lambda text: [ChatMessage(text, role="critic"), SystemMessage("Be brief.")], _texts),
+    st.builds(lambda text: [ChatMessage(content=text, role="critic"), SystemMessage("Be brief.")], _texts),
 )
 
 
@@ -107,7 +107,8 @@ def assert_sizes(chain: Chain) -> None:
     assert chain.size == sum(section.size for section in chain.sections) == sum(map(_bytes, chain.messages()))
     for section in chain.sections:
         assert section.size == section.header.size + sum(pair.size for pair in section.body)
-        for part in (section.header, *section.body):
+        parts: list[Any] = [section.header, *section.body]
+        for part in parts:
             assert part.size == sum(map(_bytes, part.messages()))
 
 

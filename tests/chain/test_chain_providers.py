@@ -106,7 +106,7 @@ def test_every_place_of_an_id_is_renamed() -> None:
     """Lists of calls, content blocks, what OpenAI sent, chunks, and Gemini's map of signatures; the block's own not."""
     chunk = {"name": "f", "args": "{}", "id": "x", "index": 0, "type": "tool_call_chunk"}
     ai = AIMessageChunk(
-        [
+        content=[
             {"type": "tool_use", "id": "x", "name": "f", "input": {}},
             {"type": "function_call", "id": "fc_1", "call_id": "x", "name": "f", "arguments": "{}"},
             {"type": "non_standard", "value": {"type": "computer_call", "id": "cu_1", "call_id": "c"}},
@@ -119,7 +119,8 @@ def test_every_place_of_an_id_is_renamed() -> None:
     new, computer = (result.tool_call_id for result in pair.results)
     assert pair.ai.tool_calls[0]["id"] == new != "x"
     assert pair.ai.tool_call_chunks[0]["id"] == new
-    use, function, wrapped, server = pair.ai.content
+    content: Any = pair.ai.content
+    use, function, wrapped, server = content
     assert (use["id"], function["call_id"], function["id"]) == (new, new, "fc_1")
     assert (wrapped["value"]["call_id"], wrapped["value"]["id"]) == (computer, "cu_1")
     assert server["id"] == "srvtoolu_1"

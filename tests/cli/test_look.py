@@ -230,8 +230,8 @@ def test_a_pager_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, uri: Any
     monkeypatch.delenv("LESS", raising=False)
     printed("list", "--uri", uri)
     assert shown == []
-    monkeypatch.setattr("convstore.cli.list_.screen", lambda: terminal)
     terminal = screen()
+    monkeypatch.setattr("convstore.cli.list_.screen", lambda: terminal)
     terminal._force_terminal = True
     convstore("list", "--uri", uri)
     assert "12 messages" in "".join(shown)

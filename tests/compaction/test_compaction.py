@@ -87,7 +87,7 @@ def made(kind: str) -> list[BaseMessage]:
     n = next(_NUMBERS)
     asked = HumanMessage(f"question {n} " + "why " * (n % 40), id=f"h{n}")
     done = AIMessage(f"answer {n}", id=f"a{n}")
-    turns = {
+    turns: dict[str, list[BaseMessage]] = {
         "system": [SystemMessage(f"rule {n}", id=f"s{n}")],
         "ask": [asked],
         "turn": [asked, done],
@@ -655,7 +655,7 @@ async def test_an_empty_answer_is_an_error(answer: Any) -> None:
 
 def test_a_summarizer_has_the_name_of_its_model() -> None:
     """Or of its class; nonsense is refused when it is made."""
-    assert RunningSummarizer(SimpleNamespace(ainvoke=None, model_name="gpt-x")).name == "gpt-x"  # type: ignore[arg-type]
+    assert RunningSummarizer(SimpleNamespace(ainvoke=None, model_name="gpt-x")).name == "gpt-x"
     assert RunningSummarizer(FakeMessagesListChatModel(responses=[])).name == "FakeMessagesListChatModel"
     for wrong in ({"model": 7}, {"model": Scripted(), "max_tokens": 9}, {"model": Scripted(), "keep_last_turns": -1}):
         with pytest.raises(InvalidInputError):
@@ -925,7 +925,7 @@ def test_a_sync_load_does_not_hang_either() -> None:
         finally:
             ended.set()
 
-    hangs.rule = SMALL  # type: ignore[attr-defined]
+    hangs.rule = SMALL
 
     async def main() -> None:
         async with await ConversationStore.connect(
@@ -1529,7 +1529,7 @@ async def test_a_head_that_changed_is_not_leased() -> None:
         assert (await other.compact()).status == "done"
         return made
 
-    compactor._plan = plan_and_wait  # type: ignore[method-assign]
+    compactor._plan = plan_and_wait
     assert (await chat.compact()).status == "busy"
     assert writer.shown == []
 

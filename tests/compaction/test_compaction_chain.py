@@ -448,7 +448,7 @@ async def test_a_mark_of_a_user_is_no_mark(chat: Conversation) -> None:
 
 async def test_other_kinds_of_messages_are_shown(chat: Conversation, handler: Scripted) -> None:
     """A message that has no place in a chain is shown as text, and does not keep it from being summarised."""
-    await chat.append([HumanMessage("question 0", id="q"), FunctionMessage("odd", name="f", id="f")])
+    await chat.append([HumanMessage("question 0", id="q"), FunctionMessage(content="odd", name="f", id="f")])
     await chat.append(run_of(*range(1, 9)))
     assert (await chat.compact()).status == "done"
     assert "(function: odd)" in "".join(handler.prompts)

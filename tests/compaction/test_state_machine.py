@@ -219,7 +219,7 @@ class Machine(RuleBasedStateMachine):
         if talk.unused and n % 2:
             found[0] = (found[0][0], {"title": "T", "source_id": talk.unused.pop()})
         rag = ToolMessage(f"found {n}", id=f"t{n}", name="search", tool_call_id=f"call{n % 5}", artifact=found)
-        return {
+        made: dict[str, list[BaseMessage]] = {
             "system": [SystemMessage(f"rule {n}", id=f"s{n}")],
             "ask": [asked],
             "turn": [asked, done],
@@ -229,7 +229,8 @@ class Machine(RuleBasedStateMachine):
             "open": [asked, called],
             "late": [ToolMessage(f"late {n}", id=f"t{n}", tool_call_id=f"call{(n - 1) % 5}")],
             "again": [AIMessage("", id=f"c{n}", tool_calls=[call, call]), result],
-        }[kind]
+        }
+        return made[kind]
 
     def batch(self, scope: int, some: Sequence[str]) -> list[BaseMessage]:
         """A batch of some kinds."""

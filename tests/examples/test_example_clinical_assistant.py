@@ -284,7 +284,7 @@ async def test_a_request_that_ends_with_a_write_is_repeated(
     """Before or after each of the three: the question, the numbers of the sources, the answer."""
     insert, writes, ended = Log.insert, itertools.count(), asyncio.Event()
 
-    async def dying_insert(*arguments: Any, **named: Any) -> int:
+    async def dying_insert(*arguments: Any, **named: Any) -> Any:
         is_last = next(writes) == number
         if not is_last or after:
             size = await insert(*arguments, **named)

@@ -352,9 +352,9 @@ async def test_hostile_session_ids_are_refused(store: ConversationStore, value: 
 async def test_a_fixed_value_can_not_be_overridden(store: ConversationStore) -> None:
     """A run cannot name another user than the one that the application fixed."""
     histories = SessionHistories(store, scope={"user_id": "ada"})
-    for call in (lambda: histories("t", user_id="bob"), lambda: histories("t", "u"), lambda: histories(other="t")):
+    for values, named in ((("t",), {"user_id": "bob"}), (("t", "u"), {}), ((), {"other": "t"})):
         with pytest.raises(InvalidScopeError):
-            call()
+            histories(*values, **named)
     with pytest.raises(InvalidScopeError):
         SessionHistories(store, scope={"nobody": "x"})
 

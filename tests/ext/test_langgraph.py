@@ -625,7 +625,8 @@ async def test_tools_find_the_scope_where_the_nodes_do(store: ConversationStore,
         return [{"title": "Bees", "content": "Bees dance."}]
 
     read = retrieve_previous_sources_tool(store)
-    graph = StateGraph(MessagesState, context_schema=dict)
+    schema: Any = dict
+    graph = StateGraph(MessagesState, context_schema=schema)
     graph.add_node("tools", ToolNode([read, number_sources(find, store)]))
     graph.add_edge(START, "tools")
     calls = [{"name": read.name, "args": {"source_ids": "1"}, "id": "a"}, {"name": "find", "args": {}, "id": "b"}]
@@ -786,9 +787,9 @@ async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store: 
         with pytest.raises(InvalidScopeError):
             load_node(store, scope=wrong)
     with pytest.raises(InvalidInputError, match="policy is a HistoryPolicy"):
-        load_node(store, policy={"max_turns": 3})  # type: ignore[arg-type]
+        load_node(store, policy={"max_turns": 3})
     with pytest.raises(InvalidInputError, match="store is a ConversationStore"):
-        append_node("mongodb://localhost")  # type: ignore[arg-type]
+        append_node("mongodb://localhost")
 
 
 async def test_options_reach_the_append(store: ConversationStore, config: RunnableConfig) -> None:

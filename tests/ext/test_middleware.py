@@ -342,7 +342,7 @@ async def test_a_summarizer_that_hangs_does_not_hang_the_agent(database: Any, sc
         asked.append(len(messages))
         return str(await asyncio.Event().wait())
 
-    hangs.rule = CompactionRule(max_tokens_before_summary=60, max_summary_tokens=20, keep_last_turns=0)  # type: ignore[attr-defined]
+    hangs.rule = CompactionRule(max_tokens_before_summary=60, max_summary_tokens=20, keep_last_turns=0)
     store = ConversationStore(database, summarizer=hangs, compaction_seconds=0.01)
     model = ScriptedModel(replies=[AIMessage("Bees. " * 100), AIMessage("Bees. " * 100)])
     agent = create_agent(model, middleware=[ConversationMiddleware(store)])

@@ -30,7 +30,7 @@ class Model(GenericFakeChatModel):
     seen: Any = None
 
     def __init__(self) -> None:
-        super().__init__(messages=iter(()), seen=[])
+        super().__init__(messages=iter(()), seen=[])  # type: ignore[call-arg]
 
     def bind_tools(self, tools: Any, **_: Any) -> Any:  # noqa: ARG002 - the base class has it
         """Take any tools."""

@@ -166,7 +166,7 @@ async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conver
 def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None:
     """A conversation has a tool of its own."""
     with pytest.raises(InvalidInputError, match="store is a ConversationStore, not Conversation"):
-        retrieve_previous_sources_tool(chat)  # type: ignore[arg-type]
+        retrieve_previous_sources_tool(chat)
 
 
 @pytest.mark.parametrize("who", ["itself", "another"])

@@ -209,6 +209,9 @@ class _Zone(tzinfo):
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None if moment is None else timedelta(hours=moment.fold)
 
+    def tzname(self, _moment: datetime | None) -> str | None:
+        return None
+
     def dst(self, _moment: datetime | None) -> timedelta | None:
         return None
 
@@ -533,7 +536,7 @@ def test_sources_lie_in_the_artifact(items: Any, wrap: Any) -> None:
         held = located.copies if place.part == "copy" else str(located.artifact)
         read = read_item(CODEC, place, held[place.middle : place.end])
         assert read is not None
-        assert same(read.label(), one.label())  # type: ignore[arg-type]
+        assert same(read.label(), one.label())
         assert not one.text or read_text(CODEC, place, held) == one.text
     assert same(_restored(message, split=True), message)
 
@@ -557,8 +560,8 @@ def test_equal_means_equal_dumps_for_real_messages() -> None:
         ),
         with_raw_calls,
         ToolMessage("x", tool_call_id="c1", status="error", artifact={"at": datetime.now(UTC), "d": [Document("x")]}),
-        FunctionMessage("x", name="f"),
-        ChatMessage("x", role="critic", extra_field=(1, 2)),
+        FunctionMessage(content="x", name="f"),
+        ChatMessage(content="x", role="critic", extra_field=(1, 2)),  # type: ignore[call-arg]
     ]
     for original in originals:
         restored = _restored(original)

@@ -115,7 +115,7 @@ def test_a_value_comes_back_equal(value: Any) -> None:
 def test_what_no_field_holds_is_refused() -> None:
     """Before anything is written: it could not come back."""
     value = Doubling(1)
-    value.note = "mine"  # type: ignore[attr-defined]
+    value.note = "mine"
     with pytest.raises(UnencodableError, match=r"it holds \['note'\], which are no fields"):
         codec_of(Doubling).encode(value)
     with pytest.raises(UnencodableError, match="Lazy"):

@@ -187,7 +187,7 @@ async def test_what_payloads_hold_is_estimated(stores: Stores, scope: dict[str, 
 def test_names_of_counters() -> None:
     """Functions by module and name, models by their own, anything by the name that it is given."""
     model = FakeListChatModel(responses=["x"])
-    assert counter_name(partial(characters, 1, b="x")) == "test_token_counters.characters(1, b='x')"
+    assert counter_name(partial(characters, *[1], b="x")) == "test_token_counters.characters(1, b='x')"  # type: ignore[call-arg]
     object.__setattr__(model, "model_name", "fake-2")
     assert counter_name(approximate_tokens) == "approximate"
     assert counter_name(characters) == "test_token_counters.characters"

@@ -64,7 +64,7 @@ def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Ahead(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> datetime:
+        def now(cls, tz: Any = None) -> Any:
             return datetime.now(tz) + AHEAD
 
     for module in ("runtime.clock", "mongo.driver", "mongo.migrator"):

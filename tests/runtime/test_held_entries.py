@@ -268,7 +268,7 @@ async def test_what_a_caller_does_to_a_view_does_not_reach_the_next_one(store: C
     await chat.append([ToolMessage("r", tool_call_id="c"), AIMessage("a", response_metadata={"model_name": "m"})])
     before = [message.model_dump_json() for message in (await chat.load_history()).messages]
     human, asked, _, answer = (await chat.load_history()).messages
-    human.content[0]["text"] = "changed"  # type: ignore[index]
-    asked.tool_calls[0]["args"]["deep"]["list"].append(2)  # type: ignore[attr-defined]
+    human.content[0]["text"] = "changed"
+    asked.tool_calls[0]["args"]["deep"]["list"].append(2)
     answer.response_metadata["model_name"] = "changed"
     assert [message.model_dump_json() for message in (await chat.load_history()).messages] == before

@@ -43,14 +43,14 @@ class Killer(monitoring.CommandListener):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(uri: str, database: str, user: str, die_at: int) -> None:
+async def main(uri: str, database: str, user: str, die_at: str) -> None:
     """Seal all that is not sealed, together with the segments before it."""
     sealer._MERGED_AT_ONCE = 3
-    async with AsyncMongoClient[dict[str, Any]](uri, event_listeners=[Killer(die_at)]) as client:
+    async with AsyncMongoClient[dict[str, Any]](uri, event_listeners=[Killer(int(die_at))]) as client:
         services = await ConversationStore(client[database]).services()
         assert services.sealer is not None
         await services.sealer.seal((("user_id", user), ("thread_id", "t")))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
+    asyncio.run(main(*sys.argv[1:]))

@@ -685,7 +685,7 @@ def test_anything_is_read_and_read_again(content: Any, artifact: Any) -> None:
     encoded = encode_message(codec, fields_of(message))
     restored = decode_message(codec, encoded.body, fetch=lambda start, end: encoded.payload[start:end])
     assert same(restored, message)
-    assert same(_said(_find(restored)), _said(found))  # type: ignore[arg-type]
+    assert same(_said(_find(restored)), _said(found))
     PureLog().append([message])
 
 

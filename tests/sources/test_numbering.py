@@ -327,7 +327,7 @@ def test_sync_callers_are_served_by_a_connected_store() -> None:
 def test_what_is_no_tool_or_no_conversation_is_refused(chat: Conversation, wrong: Any, chat_too: bool) -> None:
     """Typed, when the wrapper is made."""
     with pytest.raises(InvalidInputError):
-        number_sources(wrong, {"user_id": "ada"} if chat_too else chat)  # type: ignore[arg-type]
+        number_sources(wrong, {"user_id": "ada"} if chat_too else chat)
 
 
 class TestStandard(ToolsUnitTests):

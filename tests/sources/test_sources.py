@@ -74,8 +74,8 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
         "": 0,
         "metadata": {"a": 1},
     }
-    assert source_in(item).metadata == {"name": "N", "link": "l", "": 0, "metadata": {"a": 1}, "a": 1}  # type: ignore[union-attr]
-    assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}  # type: ignore[union-attr]
+    assert source_in(item).metadata == {"name": "N", "link": "l", "": 0, "metadata": {"a": 1}, "a": 1}
+    assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,10 @@ def test_other_labels_are_known(fields: dict[str, Any], title: str, url: str, re
 
 @pytest.mark.parametrize(
     ("given_", "kept"),
-    [(7, 7), (1, 1), (2**53 - 1, 2**53 - 1)]
-    + [(other, None) for other in (True, 0, -1, "7", 7.0, None, 2**53, 10**5_000, [7], {})],
+    [
+        *((number, number) for number in (7, 1, 2**53 - 1)),
+        *((other, None) for other in (True, 0, -1, "7", 7.0, None, 2**53, 10**5_000, [7], {})),
+    ],
     ids=range(13),
 )
 def test_only_a_positive_int_is_a_number(given_: Any, kept: Any) -> None:
@@ -118,7 +120,7 @@ def test_only_a_positive_int_is_a_number(given_: Any, kept: Any) -> None:
         found = source_in(item)
         assert found is not None
         assert found.kept_id == kept
-    assert source_in({"text": "x", "metadata": {"source_id": given_}}).kept_id == kept  # type: ignore[union-attr]
+    assert source_in({"text": "x", "metadata": {"source_id": given_}}).kept_id == kept
 
 
 def test_numbers_are_assigned_in_order_after_all_others() -> None:

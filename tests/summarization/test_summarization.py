@@ -998,7 +998,7 @@ def test_a_summarizer_takes_the_name_of_a_model(monkeypatch: pytest.MonkeyPatch)
 def shown_to(*messages: BaseMessage, **options: Any) -> list[str]:
     """The requests of a `RunningSummarizer`."""
     model = ScriptedModel()
-    asyncio.run(RunningSummarizer(model, **options).summarize(messages, summary=None))  # type: ignore[arg-type]
+    asyncio.run(RunningSummarizer(model, **options).summarize(messages, summary=None))
     return [prompt[-1].text for prompt in model.prompts]
 
 

@@ -151,7 +151,7 @@ def test_what_is_configured_holds_for_the_model(run: Any) -> None:
     """Callbacks, tags and metadata: with the tag "nostream" a graph does not stream the summary to the user."""
 
     class Noting(BaseCallbackHandler):
-        def on_chat_model_start(self, *_: Any, tags: Any, metadata: Any, **__: Any) -> None:
+        def on_chat_model_start(self, *_: Any, tags: Any = None, metadata: Any = None, **__: Any) -> None:
             noted.append((tags, metadata["user"]))
 
     noted: list[Any] = []

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
 
@@ -49,7 +50,8 @@ class ScriptedModel(BaseChatModel):
         reply = self.replies.pop(0)
         if isinstance(reply, BaseException):
             raise reply
-        return reply(messages) if callable(reply) else reply
+        answer: AIMessage = reply(messages) if callable(reply) else reply
+        return answer
 
 
 class StreamingModel(ScriptedModel):
@@ -63,12 +65,12 @@ class StreamingModel(ScriptedModel):
         **_: Any,
     ) -> Iterator[ChatGenerationChunk]:
         reply = self.reply(messages)
-        chunks = [AIMessageChunk(f"{word} ") for word in reply.text.split()]
+        chunks = [AIMessageChunk(content=f"{word} ") for word in reply.text.split()]
         calls = [
-            {"name": call["name"], "args": "{}", "id": call["id"], "index": at, "type": "tool_call_chunk"}
+            tool_call_chunk(name=call["name"], args="{}", id=call["id"], index=at)
             for at, call in enumerate(reply.tool_calls)
         ]
-        for chunk in [*chunks, *([AIMessageChunk("", tool_call_chunks=calls)] if calls else [])]:
+        for chunk in [*chunks, *([AIMessageChunk(content="", tool_call_chunks=calls)] if calls else [])]:
             piece = ChatGenerationChunk(message=chunk)
             if run_manager:
                 run_manager.on_llm_new_token(chunk.text, chunk=piece)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, TypeVar
 from urllib.parse import unquote_plus, urlsplit
 
@@ -94,9 +94,9 @@ class Canary:
         self._patch.undo()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self) -> Iterator[Any]:
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Fail a test that shows a password, or whose name has it because a parameter does."""
-        report: pytest.TestReport = yield
+        report = yield
         shown = report.longreprtext if report.longrepr else ""
         leaks = [name for name, text in report.sections if name.endswith(report.when) and self.is_in(text)]
         leaks += [name for name, text in (("traceback", shown), ("name", report.nodeid)) if self.is_in(text)]

@@ -15,7 +15,7 @@ from convstore.cli.commands import app
 LONG = "The tide comes in twice a day, and what it brings it takes again. "
 
 # The runner would build the parsers of all commands for each call, which takes longer than most commands.
-typer.testing._get_command = functools.cache(typer.main.get_command)
+typer.testing._get_command = functools.cache(typer.main.get_command)  # type: ignore[attr-defined]
 
 
 def convstore(*arguments: str | Path, width: int = 80, **environment: str) -> typer.testing.Result:
@@ -36,7 +36,7 @@ def recording(name: str, *, turns: int = 3) -> dict[str, Any]:
 def turn(number: int) -> list[dict[str, Any]]:
     """Return a question, a call, its result with two sources, and the answer."""
     call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": '{"q": "tide"}'}}
-    sources = [
+    sources: list[dict[str, Any]] = [
         {"title": f"T{number}.{index}", "text": f"{number}.{index} {LONG * 30}", "score": 0.5} for index in (1, 2)
     ]
     shown = "\n".join(source["text"] for source in sources)

@@ -109,8 +109,8 @@ def batches() -> list[list[BaseMessage]]:
         [HumanMessage("Not this one.", id="h-4"), AIMessage("No.", id="ai-5")],
         [
             HumanMessage("This one.", id="h-5"),
-            ChatMessage("noted", role="critic", id="c-1"),
-            FunctionMessage("done", name="old", id="f-1"),
+            ChatMessage(content="noted", role="critic", id="c-1"),
+            FunctionMessage(content="done", name="old", id="f-1"),
             call(4, "search", query="wax"),
             ToolMessage("see artifact", id="t-4", name="search", tool_call_id="call-4", artifact=found(4)),
         ],

@@ -197,7 +197,7 @@ def _message(class_: type[BaseMessage], **fields: st.SearchStrategy[Any]) -> st.
     return st.builds(build, _common, _with_extra_fields, **fields)
 
 
-_REQUIRED = {"content": "", "tool_call_id": "c", "role": "r", "name": "n"}
+_REQUIRED: dict[str, Any] = {"content": "", "tool_call_id": "c", "role": "r", "name": "n"}
 messages = st.one_of(
     _message(HumanMessage),
     _message(SystemMessage),

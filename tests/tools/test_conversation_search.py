@@ -90,7 +90,7 @@ async def test_a_run_without_the_key_is_refused(store: ConversationStore, user: 
     assert "narwhals now" in await tool.ainvoke({"find": "narwhals"}, run_of(user, thread=None))
     for scope in ((), "user_id", ("color",), None):
         with pytest.raises(InvalidInputError, match="scope"):
-            search_conversations_tool(store, scope)  # type: ignore[arg-type]
+            search_conversations_tool(store, scope)
 
 
 async def test_no_numbers_of_sources_are_shown(store: ConversationStore, user: str) -> None:

@@ -91,7 +91,7 @@ async def test_images_fill_no_more_than_a_page(chat: Conversation) -> None:
 async def test_a_file_that_is_larger_than_a_page_is_named(chat: Conversation) -> None:
     """A small one is returned, a large one is not cut into pages of base64."""
     small = {**PDF, "base64": "QUJE" * 500}
-    await chat.append([HumanMessage([PDF, small], id="it"), AIMessage("Two.")])  # type: ignore[list-item]
+    await chat.append([HumanMessage([PDF, small], id="it"), AIMessage("Two.")])
     pages = await pages_of(chat, tool_message_ids=["it"])
     assert blocks_of(pages) == [small]
     assert '[file "terms.pdf", application/pdf, 120,000 bytes]' in pages[0].text
@@ -99,7 +99,7 @@ async def test_a_file_that_is_larger_than_a_page_is_named(chat: Conversation) ->
 
 async def test_an_image_costs_no_command_more(chat: Conversation) -> None:
     """Its page is read again like any other, when it was appended in turn."""
-    await chat.append([HumanMessage([image(9_000)], id="it"), AIMessage("One.")])  # type: ignore[list-item]
+    await chat.append([HumanMessage([image(9_000)], id="it"), AIMessage("One.")])
     [page] = await pages_of(chat, tool_message_ids=["it"])
     call = {"name": "retrieve_previous_sources", "args": {"ids": ["it"]}, "id": "c"}
     page.id = "page"
@@ -113,13 +113,13 @@ async def test_an_image_costs_no_command_more(chat: Conversation) -> None:
 )
 async def test_a_view_has_an_image_where_the_provider_takes_it(chat: Conversation, provider: str, where: str) -> None:
     """In the result; after all results of the step, in a human message; or as a text that says what it is."""
-    await chat.append([HumanMessage([image(9_000)], id="it"), AIMessage("One.")])  # type: ignore[list-item]
+    await chat.append([HumanMessage([image(9_000)], id="it"), AIMessage("One.")])
     calls = [{"name": "retrieve_previous_sources", "args": {}, "id": f"call-{number}"} for number in (1, 2)]
     [page] = await pages_of(chat, tool_message_ids=["it"])
     page.tool_call_id = "call-1"
     other = ToolMessage("other", tool_call_id="call-2")
     await chat.append([HumanMessage("Again?"), AIMessage("", tool_calls=calls), page, other])
-    policy: Any = HistoryPolicy(provider=provider)  # type: ignore[arg-type]
+    policy: Any = HistoryPolicy(provider=provider)
     shown = (await chat.load_history(policy)).messages
     in_results = [one for one in shown if one.type == "tool" and "base64" in str(one.content)]
     assert len(in_results) == (where == "kept")

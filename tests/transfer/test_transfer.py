@@ -457,7 +457,7 @@ async def test_the_openai_format_keeps_when_a_conversation_was_used(
 
 
 @pytest.fixture
-def histories(server_uri: str, database_name: str) -> AsyncIterator[Any]:
+def histories(server_uri: str, database_name: str) -> Iterator[Any]:
     """Return a factory of langchain-mongodb histories in a collection of their own, and its name."""
     with MongoClient[dict[str, Any]](server_uri) as client, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -815,7 +815,7 @@ _CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
         ([HumanMessage(" "), AIMessage("y")], "the content of its message 1 is empty"),
         ([HumanMessage("x"), AIMessage("")], "the content of its message 2 is empty"),
         ([HumanMessage([{"type": "audio", "base64": "eA=="}]), AIMessage("y")], "a block of type 'audio'"),
-        ([HumanMessage("x"), ChatMessage("y", role="critic{0}"), AIMessage("z")], "the role 'critic{0}'"),
+        ([HumanMessage("x"), ChatMessage(content="y", role="critic{0}"), AIMessage("z")], "the role 'critic{0}'"),
         ([HumanMessage("x"), ToolMessage("y", tool_call_id="c"), AIMessage("z")], "a result without a call"),
         ([HumanMessage("x"), AIMessage("", tool_calls=[_CALL]), AIMessage("z")], "one of its calls has no result"),
         (
@@ -917,7 +917,7 @@ async def test_conversations_of_a_store_with_other_keys_are_named(
 async def test_a_path_is_no_function_that_writes(store: ConversationStore) -> None:
     """It says what one is."""
     with pytest.raises(InvalidInputError, match=r'such as open\(path, "wb"\)\.write, not str'):
-        await export_conversations(store, "backup.jsonl")  # type: ignore[arg-type]
+        await export_conversations(store, "backup.jsonl")
 
 
 async def test_what_writes_may_be_async(store: ConversationStore) -> None:

@@ -144,7 +144,7 @@ def test_files_that_can_not_be_opened_are_named(tmp_path: Path) -> None:
         ),
         ToolMessage("r", tool_call_id="c", artifact=[{"text": "x"}], status="error"),
         SystemMessage("Be brief."),
-        ChatMessage("said", role="moderator"),
+        ChatMessage(content="said", role="moderator"),
     ],
 )
 def test_both_forms_of_langchain_are_read(message: Any) -> None:
@@ -255,7 +255,7 @@ def test_the_date_of_an_item_is_a_datetime() -> None:
     item = RecordItem(message=HumanMessage("Hi"), at=datetime(2026, 3, 1, 12, 30, 15, 123_000))  # noqa: DTZ001
     assert item.at == AT
     with pytest.raises(InvalidInputError, match="at is a datetime, not str"):
-        RecordItem(message=HumanMessage("Hi"), at="2026-03-01")  # type: ignore[arg-type]
+        RecordItem(message=HumanMessage("Hi"), at="2026-03-01")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import bson
@@ -322,10 +323,10 @@ class Database:
             if not any(key.startswith(self.owners[scope]) for key in changed):
                 continue
             for policy_name, policy in POLICIES.items():
-                yield f"{name}: load {policy_name}", lambda scope=scope, policy=policy: self._load(scope, policy)
+                yield f"{name}: load {policy_name}", partial(self._load, scope, policy)
             chat = self.chat(*scope)
             for read_name, read in READS.items():
-                yield f"{name}: {read_name}", lambda scope=scope, read=read, chat=chat: read(chat, self.ids[scope])
+                yield f"{name}: {read_name}", partial(read, chat, self.ids[scope])
         yield "list", lambda: self.store().list_conversations()
         yield "list of ada", lambda: self.store().list_conversations(user_id="ada")
         yield "search of ada", lambda: self.store().search("seals whales more", user_id="ada")

@@ -56,7 +56,7 @@ def _message(line: str) -> BaseMessage:
     if kind == "tool":
         return ToolMessage(f"result {message_id}", id=message_id, tool_call_id=call_ids[0])
     if kind == "function":
-        return FunctionMessage("legacy", id=message_id, name="f")
+        return FunctionMessage(content="legacy", id=message_id, name="f")
     return {"human": HumanMessage, "system": SystemMessage}[kind](f"text {message_id}", id=message_id)
 
 
@@ -202,7 +202,7 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
             id="blocks of OpenAI Responses and of LangChain's standard content",
         ),
         pytest.param(
-            AIMessageChunk("", tool_call_chunks=[{"name": "a", "args": "{}", "id": "x", "index": 0}]),
+            AIMessageChunk(content="", tool_call_chunks=[{"name": "a", "args": "{}", "id": "x", "index": 0}]),
             [Call("x", "a", 0)],
             id="a chunk is an AI message",
         ),

@@ -52,7 +52,7 @@ def test_unknown_fields_are_refused(unknown: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         HistoryPolicy(**unknown)
     with pytest.raises(TypeError):
-        HistoryPolicy(1_000)  # type: ignore[misc]
+        HistoryPolicy(*[1_000])
 
 
 def test_the_defaults_are_these() -> None:
@@ -76,14 +76,14 @@ def test_edges_are_allowed() -> None:
     """No limits, the smallest numbers and any collection of names."""
     policy = HistoryPolicy(
         max_tokens=None, max_turns=None, stub_min_tokens=0, keep_last_results=0, never_stub=iter("ab")
-    )  # type: ignore[arg-type]
+    )
     assert policy.never_stub == frozenset("ab")
     assert (HistoryPolicy(max_tokens=1, max_turns=1).max_tokens, HistoryPolicy().max_tokens) == (1, 32_000)
 
 
 def test_equal_policies_are_one_key() -> None:
     """Policies are frozen, compared and hashed by value: what is remembered of a view is found again."""
-    one, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])  # type: ignore[arg-type]
+    one, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])
     assert {one: 1}[other] == 1
     assert one != HistoryPolicy()
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -245,4 +245,4 @@ def test_an_unknown_provider_is_refused(provider: Any) -> None:
 def test_every_provider_of_a_policy_is_known() -> None:
     """The policy and the table of forms name the same ones."""
     for name in PROVIDERS:
-        assert HistoryPolicy(provider=name).provider == name  # type: ignore[arg-type]
+        assert HistoryPolicy(provider=name).provider == name

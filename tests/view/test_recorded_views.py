@@ -211,7 +211,7 @@ async def test_recorded_views_hold(
     counts: Counter[str] = Counter()
     names = [store_of(database, PREFIX, counter).token_counter.name for counter in COUNTERS]
     found = await rebuilt(server_uri, database_name, cases)
-    counts.update(verdict(*case, one) for case, one in zip(product(cases, names), found, strict=True))
+    counts.update(verdict(case, name, one) for (case, name), one in zip(product(cases, names), found, strict=True))
     assert counts["exact"] > number
     assert counts["rebuilt"]
     assert {"adapted", "counter"} <= set(counts) or number < 1_000, counts

@@ -138,7 +138,7 @@ def _large(kind: str) -> list[BaseMessage]:
         return [HumanMessage([{"type": "text", "text": text}], id="h"), AIMessage(_text(3_000, "z"), id="z")]
     call = {"name": "write_file", "args": {"files": [{"path": "a.py", "text": text}]}, "id": "c"}
     made = turn(1, [Round((30,), sources=False)])
-    made[1].tool_calls[0] |= {"args": call["args"]}  # type: ignore[attr-defined]
+    made[1].tool_calls[0] |= {"args": call["args"]}
     return made
 
 

@@ -120,7 +120,7 @@ def test_the_turn_in_progress_is_equal_to_what_was_appended(script: Any, data: A
 def test_a_stub_replaces_a_result() -> None:
     """The stub of the entry is the content; id, call, name and status stay; the artifact and the payload do not."""
     made = turn(1, [Round((3_000,), sources=True)])
-    made[2].status = "error"  # type: ignore[attr-defined]
+    made[2].status = "error"
     log = _log(made)
     view = log.view(DEFAULT)
     stub = view.messages[2]
@@ -145,8 +145,8 @@ def test_a_stub_replaces_a_result() -> None:
         AIMessage([{"type": "reasoning", "encrypted_content": LARGE}, "so"], id="m"),
         AIMessage("", id="m", invalid_tool_calls=[{"name": "run", "args": LARGE, "id": "c", "error": None}]),
         AIMessage("", id="m", tool_calls=[{"name": "run", "args": {"code": LARGE}, "id": "c"}]),
-        ChatMessage(LARGE, role="critic", id="m"),
-        FunctionMessage(LARGE, name="f", id="m"),
+        ChatMessage(content=LARGE, role="critic", id="m"),
+        FunctionMessage(content=LARGE, name="f", id="m"),
     ],
     ids=["text", "blocks", "reasoning", "invalid call", "call", "chat", "function"],
 )
@@ -332,8 +332,8 @@ def _with_everyone() -> list[BaseMessage]:
     return [
         SystemMessage("s", id="s"),
         *turn(1, [Round((2_000,), sources=True)]),
-        ChatMessage("c", role="critic", id="c"),
-        FunctionMessage("f", name="f", id="f"),
+        ChatMessage(content="c", role="critic", id="c"),
+        FunctionMessage(content="f", name="f", id="f"),
         SystemMessage("later", id="s2"),
         AIMessage("z", id="z"),
     ]

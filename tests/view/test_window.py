@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -325,7 +326,7 @@ def test_a_turn_that_was_read_in_part_may_be_too_large() -> None:
         log = log_of(script, batch=(8, 9, 6))
         for since in range(1, len(log.entries) + 1):
             policy = HistoryPolicy(max_tokens=budget, keep_last_results=2)
-            _read_from_everywhere(log, policy, lambda last, since=since: min(last, since))
+            _read_from_everywhere(log, policy, partial(min, since))
 
 
 @pytest.mark.parametrize(("size", "step"), [(300, 8), (900, 2), (1_000, 4)])
