@@ -40,6 +40,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
+from convstore.integration import host_of
 from convstore.testing import rag_turn
 
 _FILL_AT_ONCE = 10
@@ -250,7 +251,7 @@ class Steady:
         if searches:
             searches.cancel()
         ticker.cancel()  # it would take more processor time than the rest of the wait
-        sealer = (await self.store.services()).sealer
+        sealer = (await host_of(self).services()).sealer
         while sealer and not sealer.is_idle:  # noqa: ASYNC110 - it has no event for an observer
             await asyncio.sleep(1)
         return turns, time.process_time() - busy

@@ -27,6 +27,7 @@ from reach_data import own, text_of
 
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
+from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 
 _CODE_QUERIES = ("where is the socket timeout set", "parse the header of a zip file", "def _check_closed", "weakref")
@@ -69,7 +70,7 @@ async def fill(chat: Conversation, turns: Iterable[list[BaseMessage]]) -> int:
 
 async def seal(chat: Conversation) -> None:
     """Seal a conversation, as the timer of its store does."""
-    sealer = (await chat.store.services()).sealer
+    sealer = (await host_of(chat).services()).sealer
     assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
 

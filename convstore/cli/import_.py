@@ -175,9 +175,10 @@ class Source:
 
     async def read_into(self, store: ConversationStore, total: ImportReport, *, quiet: bool, **options: Any) -> None:
         """Import all conversations, add their counts to a report, and show the progress unless `quiet`."""
-        from convstore.transfer import Problem, import_conversations  # noqa: PLC0415 - loads the store
+        from convstore.integration import host_of  # noqa: PLC0415 - loads the store
+        from convstore.transfer import Problem, import_conversations  # noqa: PLC0415 - as above
 
-        async with self._opened(store.codec) as (records, length, position):
+        async with self._opened(host_of(store).codec) as (records, length, position):
             with progress(self.shown, length, quiet=quiet) as show:
                 part = await import_conversations(
                     store,
@@ -193,7 +194,7 @@ class Source:
     @asynccontextmanager
     async def _opened(self, codec: Codec) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
         """Yield the records, the length of the progress bar, and a function that returns the position on it."""
-        from convstore.store.databases import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
+        from convstore.integration import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
         from convstore.transfer import read_file, read_history_collection  # noqa: PLC0415 - likewise
 
         if not self.is_address:

@@ -52,6 +52,7 @@ async def open_store(
     know pass through unchanged.
     """
     from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
+    from convstore.integration import host_of  # noqa: PLC0415 - as above
 
     chosen = dict(scope or {})
     names = check_scope_keys(keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])])
@@ -63,7 +64,7 @@ async def open_store(
             await store.setup()
         elif not keys and (stored := await _stored_keys(store, chosen)) not in ((), names):
             store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
-        store.codec.keep_unknown()
+        host_of(store).codec.keep_unknown()
         yield store
 
 

@@ -14,7 +14,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
 from convstore.exceptions import StoreError
-from convstore.values.models import SourcePage
+from convstore.types import SourcePage
 
 _HEADER = re.compile(r"(.*?), characters (\d+)-(\d+) of (\d+)\n", re.DOTALL)
 _END = re.compile(r'(?:Not found: .*\n)?(?:What follows is .*\n)?(?:End\.|More: cursor="(.*)";.*)')

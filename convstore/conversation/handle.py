@@ -173,7 +173,7 @@ class Conversation(ConversationReader):
             CorruptDocumentError: A stored document is damaged; the error names it.
             StoreUnavailableError: The server did not answer.
         """
-        chosen = check_policy(policy) or self._store.policy
+        chosen = check_policy(policy) or self.store.policy
         services = await self._services()
         history = await services.loader.load(self._scope, chosen)
         if chosen.compact == "before_load" and services.compactor.may_be_due(history):

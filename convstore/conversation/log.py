@@ -15,7 +15,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.conversation.services import ServiceHost, Services
+from convstore.conversation.host import Host
+from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.stored_message import stamp_of
@@ -71,8 +72,8 @@ class StoredId:
 class ConversationLog:
     """Reads and restores the log of one conversation."""
 
-    def __init__(self, store: ServiceHost, scope: Scope) -> None:
-        self._services, self._scope = store.services, scope
+    def __init__(self, host: Host, scope: Scope) -> None:
+        self._services, self._scope = host.services, scope
 
     async def snapshot(self) -> Totals | None:
         """Return the totals of the last entry; None if there is no conversation."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.conversation.log import ConversationLog
-from convstore.conversation.services import ServiceHost, read_back
+from convstore.conversation.host import Host, read_back
 from convstore.exceptions import InvalidInputError
 from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 class ConversationReader:
     """Reads one conversation; the base of `Conversation`."""
 
-    def __init__(self, store: ServiceHost, scope: Scope) -> None:
-        self._store, self._scope = store, scope
-        self._services = store.services
+    def __init__(self, host: Host, scope: Scope) -> None:
+        self._host, self._scope, self._services = host, scope, host.services
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._scope)})"
@@ -41,17 +39,12 @@ class ConversationReader:
     @property
     def store(self) -> Any:
         """The store of this conversation."""
-        return self._store
+        return self._host.store
 
     @property
     def scope(self) -> dict[str, str]:
         """The scope values that identify this conversation."""
         return dict(self._scope)
-
-    @property
-    def log(self) -> ConversationLog:
-        """The whole log with entries, dates and rewound messages, for exports and imports."""
-        return ConversationLog(self._store, self._scope)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """Return the id of the source that first showed each text; None for texts not among the newest 200.
@@ -85,7 +78,7 @@ class ConversationReader:
             UnknownMessageError: This conversation has no such message or view; it may have been deleted.
             InvalidInputError: `at` is none of these, or `policy` is not a policy.
         """
-        moment, own = check_moment(at), at.history_policy if isinstance(at, ViewStamp) else self._store.policy
+        moment, own = check_moment(at), at.history_policy if isinstance(at, ViewStamp) else self.store.policy
         if reasons_before is not None:
             check_number(reasons_before, name="reasons_before", minimum=1, maximum=2**53)
         chosen = check_policy(policy)
@@ -276,4 +269,4 @@ class ConversationReader:
         """
         from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-        return make_retrieval_tool(lambda _config: read_back(self._store, self._scope), page_tokens=page_tokens)
+        return make_retrieval_tool(lambda _config: read_back(self.store, self._scope), page_tokens=page_tokens)

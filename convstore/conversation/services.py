@@ -1,12 +1,12 @@
-"""Wire the services of one store, without I/O; a `ServiceHost` hands them to conversations and tools.
+"""Wire the services of one store, without I/O; its `Host` hands them to conversations and tools.
 
 Each service is the work of one room below; `store` makes all of them once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Part, Retention
@@ -37,7 +37,6 @@ from convstore.readback.annotations import Annotator
 from convstore.readback.listing import Listing
 from convstore.readback.pager import Pager
 from convstore.readback.records import Records
-from convstore.readback.request import ReadBack, Request
 from convstore.readback.turns import Turns
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
@@ -49,10 +48,6 @@ from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
-from convstore.tools.search_page import search_page
-from convstore.values.models import SourcePage
-from convstore.values.policy import HistoryPolicy
-from convstore.values.scope import Scope
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.verifier import Verifier
 from convstore.view.loader import Loader
@@ -61,9 +56,6 @@ from convstore.view.past_loader import PastLoader
 
 SearchIndex = Literal[True, False, "across"]
 """The value of the store's option `search_index`."""
-
-_Request = TypeVar("_Request")
-_Result = TypeVar("_Result")
 
 
 class _Commands:
@@ -153,50 +145,3 @@ class Services:
         sealer = self.index if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)
         self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer, clock=clock)
-
-
-class ServiceHost(Protocol):
-    """The side of a store that its conversations and tools use."""
-
-    @property
-    def policy(self) -> HistoryPolicy:
-        """Return the policy of loads that name none."""
-        ...
-
-    @property
-    def source_extractors(self) -> dict[str, SourceExtractor]:
-        """Return the application's functions that find sources, by tool name."""
-        ...
-
-    def conversation(self, **scope: str) -> Any:
-        """Return the handle of one conversation."""
-        ...
-
-    async def services(self) -> Services:
-        """Return the services once the database is known to be set up."""
-        ...
-
-    def run_sync(self, work: Callable[[ServiceHost], Coroutine[Any, Any, _Result]], *, instead: str = ...) -> _Result:
-        """Run some work for a sync caller, on a twin of the store."""
-        ...
-
-
-def both_ways(
-    host: ServiceHost, work: Callable[[ServiceHost, _Request], Coroutine[Any, Any, _Result]]
-) -> tuple[Callable[[_Request], Coroutine[Any, Any, _Result]], Callable[[_Request], _Result]]:
-    """Return a function for async callers, on the store, and one for sync callers, on its twin."""
-    return lambda request: work(host, request), lambda request: host.run_sync(lambda twin: work(twin, request))
-
-
-def read_back(host: ServiceHost, scope: Scope) -> ReadBack:
-    """Return the read function that a retrieval tool calls for one conversation."""
-
-    async def read(store: ServiceHost, request: Request) -> tuple[Any, SourcePage]:
-        services = await store.services()
-        if not (request.names or request.find or request.cursor):
-            return await services.listing.read(scope, request)
-        if request.is_search:
-            return (await search_page(services.searcher, scope, request)).written()
-        return (await services.pager.read(scope, request)).written()
-
-    return ReadBack(*both_ways(host, read))

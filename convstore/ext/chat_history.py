@@ -17,12 +17,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, RunnableGenerator
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from convstore.conversation import Conversation
+from convstore import Conversation, ConversationStore
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
+from convstore.integration import host_of, log_of
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
-from convstore.store import ConversationStore
-from convstore.values.models import History
+from convstore.types import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice, check_partial_scope
 from convstore.values.stamps import ViewStamp
@@ -139,7 +139,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         """Run work on the conversation in the store's twin, which has an event loop of its own."""
         scope = self.chat.scope
         instead = f"`await history.{async_name}(...)`, and `ainvoke` of what uses the history"
-        return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)  # type: ignore[no-any-return]
+        return host_of(self.chat.store).run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)
 
 
 class _RunHistory(ChatMessageHistory):
@@ -286,7 +286,7 @@ async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> Async
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
     """Return the messages that the log has, by id, as views show them once their turn is finished."""
-    left = [one.ordinal for one in (await chat.log.find([id_ for id_ in ids if id_])).values()]
+    left = [one.ordinal for one in (await log_of(chat).find([id_ for id_ in ids if id_])).values()]
     shown: dict[str, BaseMessage] = {}
     while left and (page := await chat.list_messages(after=min(left) - 1, limit=_PAGE)):
         shown |= {str(one.message.id): one.message for one in page}

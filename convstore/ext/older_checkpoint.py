@@ -17,12 +17,12 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage, RemoveMessage
 from langchain_core.runnables.config import var_child_runnable_config
 
-from convstore.conversation import Conversation
-from convstore.conversation.log import StoredId
+from convstore import Conversation
 from convstore.exceptions import OlderCheckpointError
 from convstore.ext.ids import ids_of
+from convstore.integration import StoredId, log_of
 from convstore.messages.provenance import kind_of
-from convstore.values.models import History
+from convstore.types import History
 
 OnFork = Literal["rewind", "raise"]
 _PAGE = 1_000
@@ -62,7 +62,7 @@ async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: 
     since, held = await _saved_since()
     if not since:
         return None
-    stored = await chat.log.find(sorted(ids_of(messages)))
+    stored = await log_of(chat).find(sorted(ids_of(messages)))
     first = min((one.ordinal for one in stored.values()), default=1)
     active, later = await _after(chat, first, messages)
     question = next((one for one in reversed(messages) if one.type == "human"), None)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from convstore import ConversationStore
 from convstore.exceptions import InvalidScopeError
-from convstore.store import ConversationStore
 from convstore.values.scope import check_partial_scope, scope_of_run
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]

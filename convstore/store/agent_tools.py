@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
-from convstore.conversation.services import ServiceHost, both_ways, read_back
+from convstore.conversation.host import both_ways, host_of, read_back
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.readback.request import PAGE_TOKENS, check_page_tokens
 from convstore.sources.prompt import RenderSources, render_sources
@@ -109,7 +109,7 @@ def _others(store: ConversationStore, shared: dict[str, str], own: dict[str, str
         return next((one for one in page if one.ordinal == ordinal), None)
 
     def run_sync(work: Callable[[OtherConversations], Coroutine[Any, Any, str]]) -> str:
-        return store.run_sync(lambda twin: work(_others(twin, shared, own)))
+        return host_of(store).run_sync(lambda twin: work(_others(twin, shared, own)))
 
     return OtherConversations(search, read, run_sync)
 
@@ -155,10 +155,10 @@ def _scope_of(keys: Sequence[str], config: RunnableConfig) -> Scope:
 
 def _numbering(chat: Conversation) -> Numbering:
 
-    async def give(store: ServiceHost, texts: Sequence[str]) -> tuple[range, list[int | None]]:
+    async def give(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)
         return await one.reserve_source_ids(len(texts)), await one.find_shown_sources(texts)
 
     from convstore.tools.numbering import Numbering  # noqa: PLC0415 - loaded by now
 
-    return Numbering(*both_ways(chat.store, give), chat.store.source_extractors)
+    return Numbering(*both_ways(chat.store, give), host_of(chat).source_extractors)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from convstore.chain import ChainSummarizer
 from convstore.compaction.strategies import as_strategy
 from convstore.conversation import Conversation
+from convstore.conversation.host import Host
 from convstore.conversation.services import SearchIndex, Services
-from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
+from convstore.exceptions import InvalidInputError
 from convstore.messages.custom_types import functions_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec, Kind
@@ -28,8 +29,6 @@ from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, Migration, VerifyReport
 from convstore.values.scope import check_choice, check_partial_scope, check_scope, check_scope_keys, check_seconds
 
-_Result = TypeVar("_Result")
-_SWEEP_SECONDS = 60.0
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
 
@@ -52,7 +51,7 @@ class ConversationStore(StoreReader):
 
     Every message is stored in full and never changed; `Conversation.load_history` builds the view for the next model
     call. Creating a store does no I/O. One store serves all tasks of one event loop, and any number of processes may
-    use the same database. `codec`, `services` and `run_sync` are for the integrations.
+    use the same database.
 
     Args:
         database: A database of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The caller closes its client.
@@ -75,7 +74,6 @@ class ConversationStore(StoreReader):
         scope_keys: The scope keys.
         policy: The default policy.
         token_counter: The token counter, which measures all sizes.
-        source_extractors: The functions passed to `register_source_extractor`, by tool name.
     """
 
     def __init__(
@@ -103,29 +101,26 @@ class ConversationStore(StoreReader):
         self.token_counter = named(token_counter, token_counter_name)
         if self.policy.compact == "before_load" and summarizer is None:
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
-        self._codec = Codec()
-        self.source_extractors: dict[str, SourceExtractor] = {}
+        codec, extractors = Codec(), dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
-        self._clock = clock or Clock()
-        self._known = ConversationCache(self._clock, self.policy)
+        clock = clock or Clock()
+        self._known = ConversationCache(clock, self.policy)
         self._all_known = [self._known]
         self._services = Services(
             driver,
             self._migrator,
             self._known,
-            codec=self._codec,
+            codec=codec,
             counter=self.token_counter,
-            clock=self._clock,
+            clock=clock,
             strategy=None if summarizer is None else as_strategy(summarizer),
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
-            extractors=self.source_extractors,
+            extractors=extractors,
             search_index=search_index,
             forget=self._forget,
         )
-        self._sweep_at = self._clock.monotonic() + _SWEEP_SECONDS
-        self._is_ready = self._is_closed = False
+        self._host = Host(self, self._services, self._migrator, codec=codec, source_extractors=extractors, clock=clock)
         self._client: Any = None
-        self._twin: Twin[ConversationStore] | None = None
 
     @classmethod
     async def connect(cls, uri: str, **options: Unpack[StoreOptions]) -> Self:
@@ -155,13 +150,13 @@ class ConversationStore(StoreReader):
                 other_client, other_database = open_client(uri)
                 other = cls(other_database, **options)
                 other._client = other_client
-            other._codec.copy_from(store._codec)
-            other.source_extractors.update(store.source_extractors)
+            other._host.codec.copy_from(store._host.codec)
+            other._host.source_extractors.update(store._host.source_extractors)
             store._all_known.append(other._known)
             other._all_known = store._all_known
             return other
 
-        store._twin = Twin(twin)
+        store._host.twin = Twin(twin)
         return store
 
     async def __aenter__(self) -> Self:
@@ -186,10 +181,10 @@ class ConversationStore(StoreReader):
             InvalidScopeError: A combination names other keys than the store's.
             SchemaVersionError: The database was set up by a newer convstore.
         """
-        self._check_open()
+        self._host.check_open()
         await self._migrator.run(listings)
         await self._migrator.check_keys()
-        self._is_ready = True
+        self._host.is_ready = True
 
     async def migrations(self) -> list[Migration]:
         """Return the migrations of this version in order, each with its state in the database. One command.
@@ -197,7 +192,7 @@ class ConversationStore(StoreReader):
         Raises:
             SchemaVersionError: The database was set up by a newer convstore.
         """
-        self._check_open()
+        self._host.check_open()
         pending = {step.name for step in await self._migrator.pending()}
         return [Migration(name=one.name, summary=one.summary, is_applied=one.name not in pending) for one in discover()]
 
@@ -207,19 +202,19 @@ class ConversationStore(StoreReader):
         The store cannot be used afterwards. Without `close`, as after ``kill -9``, listings are still exact, at the
         cost of reading the log.
         """
-        if self._is_closed:
+        if self._host.is_closed:
             return
-        self._is_closed = True
+        self._host.is_closed = True
         try:
             await self._services.compactor.close()
             await self._services.retention.background.close()
-            if self._is_ready:
+            if self._host.is_ready:
                 await self._services.open_heads.close()
             if self._services.sealer:
                 await self._services.sealer.close()
         finally:
-            if self._twin is not None:
-                await self._twin.close()
+            if self._host.twin is not None:
+                await self._host.twin.close()
             if self._client is not None:
                 await close_client(self._client)
 
@@ -229,7 +224,7 @@ class ConversationStore(StoreReader):
         Raises:
             InvalidScopeError: A key is missing or unknown, or a value is not a plain non-empty str.
         """
-        return Conversation(self, check_scope(self.scope_keys, scope))
+        return Conversation(self._host, check_scope(self.scope_keys, scope))
 
     async def erase(
         self,
@@ -263,7 +258,7 @@ class ConversationStore(StoreReader):
             raise InvalidInputError(f"everything must be True or False, not {everything!r}")
         if everything == bool(scope):
             raise InvalidInputError("name scope values to erase their conversations, or pass everything=True for all")
-        return await (await self.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
+        return await (await self._host.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
 
     async def prune(
         self,
@@ -290,7 +285,7 @@ class ConversationStore(StoreReader):
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        retention = (await self.services()).retention
+        retention = (await self._host.services()).retention
         return await retention.prune(scope, older_than=older_than, dry_run=dry_run, progress=progress)
 
     async def verify(
@@ -317,7 +312,7 @@ class ConversationStore(StoreReader):
             InvalidScopeError: A scope key is unknown, or a value is invalid.
             SchemaVersionError: The database was set up by a newer convstore.
         """
-        self._check_open()
+        self._host.check_open()
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await self._services.verifier.verify(scope, repair=repair, progress=progress)
 
@@ -347,7 +342,7 @@ class ConversationStore(StoreReader):
             raise InvalidInputError("pass both dump= and load=, or neither")
         if not dump or not load:
             dump, load = functions_of(type_)
-        self._codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
+        self._host.codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
 
     def register_source_extractor(self, tool: str, extractor: SourceExtractor) -> None:
         """Register a function that finds the sources in a tool's results, if the store does not detect them.
@@ -364,27 +359,7 @@ class ConversationStore(StoreReader):
         """
         if type(tool) is not str or not tool or not callable(extractor):
             raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
-        self.source_extractors[tool] = extractor
-
-    @property
-    def codec(self) -> Codec:
-        """The encoder and decoder of values, with the types registered by `register_artifact_type`."""
-        return self._codec
-
-    async def services(self) -> Services:
-        """Return the services after checking that the database is set up; one command the first time.
-
-        Once a minute it also begins to sweep remnants of deleted conversations in the background.
-        """
-        self._check_open()
-        if not self._is_ready:
-            await self._migrator.check()
-            self._is_ready = True
-        now = self._clock.monotonic()
-        if now >= self._sweep_at:
-            self._sweep_at = now + _SWEEP_SECONDS
-            self._services.retention.start_sweeping()
-        return self._services
+        self._host.source_extractors[tool] = extractor
 
     def _forget(self, values: dict[str, str]) -> None:
         """Evict a deleted conversation from the caches, including that of the twin for sync callers."""
@@ -394,30 +369,3 @@ class ConversationStore(StoreReader):
         for cache in self._all_known:
             if cached := cache.get(scope):
                 cache.forget(cached)
-
-    def run_sync(
-        self,
-        work: Callable[[ConversationStore], Coroutine[Any, Any, _Result]],
-        *,
-        instead: str = "`await tool.ainvoke(...)`",
-    ) -> _Result:
-        """Run work on a twin of this store with its own event loop and client, and wait for the result.
-
-        Args:
-            work: Coroutine function that takes the twin.
-            instead: The async call to suggest in the error.
-
-        Raises:
-            SyncUnsupportedError: The client belongs to the caller and its event loop.
-        """
-        self._check_open()
-        if self._twin is None:
-            raise SyncUnsupportedError(
-                "this store works on your async client, which belongs to your event loop, so it cannot serve a sync "
-                f"call: use {instead}, or make the store with `ConversationStore.connect(uri)`"
-            )
-        return self._twin.run(work)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreClosedError("this store was closed; make a new store")

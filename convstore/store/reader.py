@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from convstore.conversation import Conversation
+from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError
 from convstore.search.request import SearchRequest, search_request
 from convstore.values.models import ConversationPage, ToolRecord
@@ -13,22 +14,16 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.reports import ConversationHits, SearchHit, SearchResult, StoreStats
 from convstore.values.scope import Scope, check_id, check_partial_scope
 
-if TYPE_CHECKING:
-    from convstore.conversation.services import Services
-
 
 class StoreReader:
     """Reads the conversations of a store; the base of `ConversationStore`."""
 
     scope_keys: tuple[str, ...]
     policy: HistoryPolicy
+    _host: Host
 
     def conversation(self, **scope: str) -> Conversation:
         """Return the handle of one conversation; no I/O."""
-        raise NotImplementedError
-
-    async def services(self) -> Services:
-        """Return the services after checking that the database is set up."""
         raise NotImplementedError
 
     async def find_conversation(self, conversation_id: str, /, **partial_scope: str) -> Conversation | None:
@@ -37,7 +32,7 @@ class StoreReader:
         None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
         """
         wanted = check_partial_scope(self.scope_keys, partial_scope)
-        scope = await (await self.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
+        scope = await (await self._host.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
         return self.conversation(**scope) if scope and set(scope) == set(self.scope_keys) else None
 
     async def get_tool_messages(
@@ -80,7 +75,7 @@ class StoreReader:
             InvalidCursorError: The cursor does not come from this call.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).catalog.page(scope, limit=limit, cursor=cursor)
+        return await (await self._host.services()).catalog.page(scope, limit=limit, cursor=cursor)
 
     async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
         """Return counts, sizes and growth of the conversations with these scope values.
@@ -97,7 +92,7 @@ class StoreReader:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).stats.read(scope, sizes=sizes, budget=self.policy.max_tokens)
+        return await (await self._host.services()).stats.read(scope, sizes=sizes, budget=self.policy.max_tokens)
 
     async def search(
         self, text: str, /, *, limit: int = 20, conversations: int = 500, **partial_scope: str
@@ -129,7 +124,7 @@ class StoreReader:
         return await self._search((), search_request(text, limit=limit), conversations)
 
     async def _search(self, scope: Scope, request: SearchRequest, conversations: int) -> SearchResult:
-        services = await self.services()
+        services = await self._host.services()
         found = await services.catalog.newest(scope, limit=conversations)
         newest = [(head, info) for head, info in found if not head.problem]
         searched = []

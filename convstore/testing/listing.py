@@ -13,6 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, StoreUnavailableError
+from convstore.integration import host_of
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log
 from convstore.runtime import cache as known
@@ -66,7 +67,7 @@ class HandMovedTime:
         for _, callback in due:
             callback()
         for store in stores:
-            await (await store.services()).open_heads.settled()
+            await (await host_of(store).services()).open_heads.settled()
 
 
 def _shown(info: ConversationInfo) -> tuple[int, str]:

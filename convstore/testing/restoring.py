@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import BrokenLogError
+from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
@@ -243,7 +244,7 @@ class RestoreContract(RestoreFixtures):
         assert await chat.rewind(before="t-1") == 2
         assert (await chat.reserve_source_ids(2)).start == 1
         assert _log_findings(await later.verify(user_id=user)) == []
-        sealer = (await chat.store.services()).sealer
+        sealer = (await host_of(chat).services()).sealer
         assert sealer is not None
         for _ in range(2):
             await sealer.seal(tuple(chat.scope.items()))

@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn
@@ -27,7 +28,7 @@ _QUERIES = ("orcas", "what about seals", "passage 2 on fish", "whales1w7", "exam
 
 async def _seal(store: ConversationStore, chat: Conversation) -> None:
     """Seal now, as the timer does later."""
-    sealer = (await store.services()).sealer
+    sealer = (await host_of(store).services()).sealer
     assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
 
@@ -109,7 +110,7 @@ class SealContract:
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
         await short.append(HumanMessage("hi", id=new_id()))
-        services = await store.services()
+        services = await host_of(store).services()
         assert services.sealer is not None
         await services.open_heads.close()  # as the timer does
         for later, until in ((59, []), (2, [70])):
@@ -150,7 +151,7 @@ class SealContract:
         await chat.append([HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)])
         store = new_store()
         assert len(await store.conversation(**chat.scope).search("number 7")) == 10
-        sealer = (await store.services()).sealer
+        sealer = (await host_of(store).services()).sealer
         assert sealer is not None
         await sealer.wait()
         assert [one["until"] for one in await _segments(database, chat)] == [1]
@@ -164,7 +165,7 @@ class SealContract:
         store = new_store(search_index="across", clock=clock)
         chat = store.conversation(user_id="ada", thread_id=new_id())
         await chat.append(HumanMessage("number 1", id=new_id()))
-        services = await store.services()
+        services = await host_of(store).services()
         assert services.sealer is not None
         await services.open_heads.close()
         seconds[0] += 61
@@ -262,7 +263,7 @@ class SealContract:
         for hours, versions in ((13, 2), (13, 1)):
             seconds[0] += hours * 3_600
             await store.conversation(**chat.scope).search("orcas")
-            sealer = (await store.services()).sealer
+            sealer = (await host_of(store).services()).sealer
             assert sealer is not None
             await sealer.wait()
             assert len(await _segments(database, chat)) == versions

@@ -12,6 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.integration import host_of
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn
 
@@ -43,7 +44,7 @@ class SearchAcrossContract:
         await chat.append(HumanMessage("rewound narwhals", id="rewound"))
         await chat.rewind(before="rewound")
         if sealed:
-            services = await store.services()
+            services = await host_of(store).services()
             assert services.sealer is not None
             await services.open_heads.close()
             await services.sealer.finish()
@@ -86,7 +87,7 @@ class SearchAcrossContract:
         await chat.append(AIMessage("orca", id=new_id()))
         await chat.rewind(before=str(first.message.id))
         if sealed:
-            services = await store.services()
+            services = await host_of(store).services()
             assert services.sealer is not None
             await services.open_heads.close()
             await services.sealer.finish()
@@ -115,7 +116,7 @@ class SearchAcrossContract:
         """What it could not read is named, searched as far as it is sealed, and searched whole by a later call."""
         store, ada = new_store(), new_id()
         await store.setup()
-        sealer = (await store.services()).sealer
+        sealer = (await host_of(store).services()).sealer
         assert sealer is not None
         for number in range(4):
             await _said(store, ada, f"t{number}", "orcas")

@@ -14,6 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from convstore.conversation import Conversation
+from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, same_messages
@@ -117,7 +118,7 @@ class StateContract(VerifyFixtures):
         other = new_store(summarizer=_Writer(text="second")).conversation(**chat.scope)
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
-        states = (await chat.store.services()).summaries._states  # noqa: SLF001 - no call can wait there
+        states: Any = (await host_of(chat).services()).summaries._states  # noqa: SLF001 - no call can wait there
         commit = states.commit
 
         async def commit_late(*values: Any, **options: Any) -> bool:
@@ -139,7 +140,7 @@ class StateContract(VerifyFixtures):
         chat = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**scope)
         await _talk(chat, 1)
         conversation, now = await self.id_of(database, chat), datetime.now(UTC)
-        tombstones = (await chat.store.services()).retention._tombstones  # noqa: SLF001 - no call stops half-way
+        tombstones = (await host_of(chat).services()).retention._tombstones  # noqa: SLF001 - no call stops half-way
         head = await tombstones.find(scope)
         assert head is not None
         await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(minutes=1), pruned=False)

@@ -1,7 +1,4 @@
-"""`verify`: intact data has no findings, damage is named, and derived data is repaired.
-
-Floor 7, part of the contract.
-"""
+"""`verify`: intact data has no findings, damage is named, and derived data is repaired. Part of the contract."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
+from convstore.integration import host_of
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.documents import summary_document, summary_from
 from convstore.mongo.inspection import Inspection
@@ -341,7 +339,7 @@ class VerifyContract(VerifyFixtures):
         """A head that was refreshed during the check is read again before it is reported."""
         await full.append(HumanMessage("quick", id=new_id()))
         await full.append(HumanMessage("quick again", id=new_id()))
-        heads, read = (await full.store.services()).open_heads, Inspection.entries
+        heads, read = (await host_of(full).services()).open_heads, Inspection.entries
 
         async def read_and_flush(self: Inspection, conversation: str, **options: Any) -> Any:
             found = await read(self, conversation, **options)
@@ -434,7 +432,7 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """The head counts entries that a backup may restore, and these refer to chunks."""
         await full.append(rag_turn("And the end?", sources=9))
-        await (await full.store.services()).open_heads.flush()
+        await (await host_of(full).services()).open_heads.flush()
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{head['conversation']}:{head['totals']['entries']:012d}"})
         before = await database["log"].count_documents({"conversation": head["conversation"]})

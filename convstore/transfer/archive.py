@@ -26,11 +26,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from convstore.conversation.log import LogMessage
+from convstore.integration import LogMessage
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
-from convstore.values.models import Summary
+from convstore.types import Summary
 from convstore.values.stamps import read_stamp, write_stamp
 
 VERSION = 1

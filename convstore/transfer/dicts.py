@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from convstore.append.formats import from_langchain, is_langchain
+from convstore.integration import from_langchain, is_langchain
 from convstore.transfer.records import Message, RecordItem
 
 CREATED = ("created_at", "timestamp", "create_time")

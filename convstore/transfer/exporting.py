@@ -23,8 +23,8 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from convstore.conversation.log import LogMessage, RewoundOrdinals
 from convstore.exceptions import InvalidScopeError, StoreError
+from convstore.integration import LogMessage, RewoundOrdinals, host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
@@ -220,17 +220,17 @@ class _Export:
         return True
 
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
-        chat, codec = self._store.conversation(**info.scope), self._store.codec
-        end = await chat.log.snapshot()
+        chat, codec = self._store.conversation(**info.scope), host_of(self._store).codec
+        end = await log_of(chat).snapshot()
         if end is None:
             return None
         file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
         ordinals = _ArchiveOrdinals()
         entry = last = 0  # entries without messages do not count: an import writes its own
-        async for message in chat.log.read(end):
+        async for message in log_of(chat).read(end):
             entry, last = entry + (message.entry != last), message.entry
             file.write(message_line(codec, message, ordinal=ordinals.add(message), entry=entry))
-        ordinals.rewind(await chat.log.rewound(end))
+        ordinals.rewind(await log_of(chat).rewound(end))
         summaries = [ordinals.moved(summary) for summary in await chat.summaries()]
         file.write(
             end_line(

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
-from convstore.store.databases import documents_of
+from convstore.integration import documents_of
 from convstore.transfer.dicts import item_of
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 

@@ -23,6 +23,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
+from convstore.integration import host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule
@@ -153,7 +154,7 @@ class _Import:
 
     async def _import(self, record: ConversationRecord) -> None:
         chat = self.store.conversation(**dict(await self._scope(record)))
-        ready = await asyncio.to_thread(make_ready, record, codec=self.store.codec)
+        ready = await asyncio.to_thread(make_ready, record, codec=host_of(self.store).codec)
         bad = [problem for problem in ready.problems if problem.what == "message"]
         if bad and not self.skip_messages:
             more = f" and {len(bad) - 1} more of its messages cannot be stored" if bad[1:] else ""
@@ -195,7 +196,7 @@ class _ConversationImport:
     def __init__(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage], *, dry_run: bool
     ) -> None:
-        self._chat, self._log, self._record, self._messages = chat, chat.log, record, messages
+        self._chat, self._log, self._record, self._messages = chat, log_of(chat), record, messages
         self._dry_run = dry_run
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next((one.item.at for one in reversed(messages) if one.item.at), None)

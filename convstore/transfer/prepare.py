@@ -9,8 +9,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError
+from convstore.integration import normalize_messages
 from convstore.messages.encoding import digest_of, encode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.sources.source import read_ids

@@ -23,6 +23,7 @@ from pymongo import AsyncMongoClient
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.admin import retention
 from convstore.exceptions import CorruptDocumentError
+from convstore.integration import host_of
 from convstore.mongo import collection
 from convstore.mongo.log import Log
 from convstore.mongo.tombstones import Tombstones
@@ -185,7 +186,7 @@ async def test_a_huge_conversation_goes_in_pieces(
     monkeypatch.setattr(collection, "_DELETED_AT_ONCE", 10)
     await fill(database, "ada", conversations=1, turns=35)
     store = ConversationStore(client[database.name])
-    store._is_ready = True
+    store._host.is_ready = True
     with commands.counted():
         receipt = await store.conversation(user_id="ada", thread_id="t0").delete()
     assert (receipt.entries, receipt.payload_chunks, receipt.annotations) == (36, 35, 35)
@@ -197,7 +198,7 @@ async def test_the_cost_of_an_end(database: Any, client: Client, commands: Comma
     """Fourteen commands and three more for the sweep, whatever the conversation holds; none reads a document whole."""
     await fill(database, "ada", conversations=1, turns=20)
     store = ConversationStore(client[database.name])
-    store._is_ready = True
+    store._host.is_ready = True
     with commands.counted():
         await store.conversation(user_id="ada", thread_id="t0").delete()
     assert len(commands.sent) <= 16
@@ -301,7 +302,7 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any)
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append(rag_turn("What about orcas?"))
-    tombstones, now = (await store.services()).retention._tombstones, datetime.now(UTC)
+    tombstones, now = (await host_of(store).services()).retention._tombstones, datetime.now(UTC)
     head = await tombstones.find(chat.scope)
     assert head is not None
     stale = replace(head, updated_at=now - OLD)
@@ -323,7 +324,7 @@ async def test_a_tombstone_without_its_head_removes_what_came_late(database: Any
     await chat.append(HumanMessage("hi"))
     late, now = await database["log"].find({}).to_list(None), datetime.now(UTC)
     await chat.delete()
-    tombstones = (await ConversationStore(database).services()).retention._tombstones
+    tombstones = (await host_of(ConversationStore(database)).services()).retention._tombstones
     assert await tombstones.is_ended(late[0]["conversation"])
     for seconds, left in ((90, 1), (25 * 3600, 0)):
         await database["log"].insert_many(late)
@@ -362,7 +363,7 @@ async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands
         chat = store.conversation(user_id="eve", thread_id=f"t{due}")
         await chat.append(HumanMessage("hi"))
         await chat.load_history()
-        retention = (await store.services()).retention
+        retention = (await host_of(store).services()).retention
         seconds[0] += 61
         calls = {"append": partial(chat.append, HumanMessage("more")), "load": chat.load_history, "delete": chat.delete}
         with commands.counted():
@@ -380,11 +381,11 @@ async def test_a_sweep_is_seven_commands(database: Any, client: Client, commands
     store = ConversationStore(client[database.name])
     await store.setup()
     with commands.counted():
-        await (await store.services()).retention.sweep()
+        await (await host_of(store).services()).retention.sweep()
     deletes = [command for name, command in commands.sent if name == "delete"]
     assert sorted(one["delete"] for one in deletes) == sorted(["annotations", "log", "search", "summaries"] * 5)
     assert len(commands.sent) == 5 * 7 + 2
-    query = (await store.services()).retention._tombstones._driver.is_past("sweep_at")
+    query = (await host_of(store).services()).retention._tombstones._driver.is_past("sweep_at")
     plan = await database.command({"explain": {"find": "heads", "filter": query}, "verbosity": "executionStats"})
     assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
 
@@ -406,14 +407,14 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
     await due_conversations(database, 20)
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
     for store in stores:
-        store._is_ready = True
-        (await store.services()).retention.start_sweeping()
+        store._host.is_ready = True
+        (await host_of(store).services()).retention.start_sweeping()
     with commands.counted():
         for store in stores:
-            await (await store.services()).retention.background.wait()
+            await (await host_of(store).services()).retention.background.wait()
     log = [command for name, command in commands.sent if (name, command.get("delete")) == ("delete", "log")]
     assert len(log) == 20
-    taken = (await stores[0].services()).retention._tombstones
+    taken = (await host_of(stores[0]).services()).retention._tombstones
     await database["heads"].update_many({}, {"$set": {"sweep_at": datetime.now(UTC) - OLD, "swept": False}})
     [one, *_] = await taken.due({}, limit=5)
     assert await taken.take(one, time=timedelta(milliseconds=100)) is not None
@@ -429,7 +430,7 @@ async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
     monkeypatch.setattr(retention, "_PAUSE", 60)
     await due_conversations(database, 3)
     async with ConversationStore(database) as store:
-        (await store.services()).retention.start_sweeping()
+        (await host_of(store).services()).retention.start_sweeping()
         await asyncio.sleep(0.2)
     assert await database["heads"].count_documents({"swept": True}) == 1
     await ConversationStore(database).prune(older_than=POLICY)
@@ -451,7 +452,7 @@ async def test_a_sweep_that_fails_is_nobody_elses_error(
     monkeypatch.setattr(Tombstones, "due", refuse)
     seconds[0] += 61
     assert len((await chat.load_history()).messages) == 1
-    await (await store.services()).retention.background.wait()
+    await (await host_of(store).services()).retention.background.wait()
     assert caplog.records == []
 
 
@@ -488,7 +489,10 @@ async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(databas
     """Its writer has closed it again, so only its date shows that somebody used it."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)
-    tombstones, chat = (await store.services()).writer._tombstones, store.conversation(user_id="ada", thread_id="t0")
+    tombstones, chat = (
+        (await host_of(store).services()).writer._tombstones,
+        store.conversation(user_id="ada", thread_id="t0"),
+    )
     head = await tombstones.find(chat.scope)
     await chat.append(HumanMessage("back"))
     await store.close()
@@ -503,7 +507,7 @@ async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_writ
     """The sweep found the head and took the deletion for one that was interrupted."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)
-    tombstones = (await store.services()).writer._tombstones
+    tombstones = (await host_of(store).services()).writer._tombstones
     remove = collection.Collection.delete_one
 
     async def swept_first(heads: Any, query: Any) -> bool:
@@ -521,7 +525,7 @@ async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database: 
     """The sweep that was under way does not count: late writers of the new deletion have their time."""
     await fill(database, "ada", conversations=1, turns=1)
     store, now = ConversationStore(database), datetime.now(UTC)
-    tombstones = (await store.services()).writer._tombstones
+    tombstones = (await host_of(store).services()).writer._tombstones
     head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
     assert head is not None
     for swept in (False, True):

@@ -28,6 +28,7 @@ from properties import examples
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.compaction.plan import plan_compaction
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreUnavailableError, SummaryError
+from convstore.integration import host_of
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, weigh
 from convstore.messages.provenance import kind_of
@@ -273,7 +274,7 @@ class Play:
         one = self.handle() if is_cold else self.other
         if not is_cold:
             await one.load_history()
-        loader = (await one.store.services()).loader
+        loader = (await host_of(one).services()).loader
         ends, happened = loader._ends, asyncio.Event()
 
         async def happen() -> None:
@@ -392,7 +393,7 @@ class Play:
 
     async def weighed(self, chat: Conversation) -> int:
         """Return the tokens by which a compaction decides: those not summarised."""
-        parts = await chat.store.services()
+        parts = await host_of(chat).services()
         known = await parts.compactor._reader.find(tuple(chat.scope.items()))
         if known is None:
             return 0
@@ -826,7 +827,7 @@ class Held:
 
 async def work_of(chat: Conversation) -> set[asyncio.Task[Any]]:
     """Return the compactions of a conversation's store that run in the background."""
-    return set((await chat.store.services()).compactor._background._tasks)
+    return set((await host_of(chat).services()).compactor._background._tasks)
 
 
 async def others_end(chat: Conversation) -> None:
@@ -1261,7 +1262,7 @@ async def test_a_summary_made_during_a_load_is_shown_by_the_next_one() -> None:
         await six_turns(ScriptedWriter(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)
     ]
     before = await one.load_history()
-    loader = (await one.store.services()).loader
+    loader = (await host_of(one).services()).loader
     ends = loader._ends
 
     async def read_then_compact(*args: Any, **kwargs: Any) -> Any:
@@ -1521,7 +1522,7 @@ async def test_a_head_that_changed_is_not_leased() -> None:
     database, writer = memory(), ScriptedWriter(_nothing)
     chat = await six_turns(writer, database)
     other = await six_turns(ScriptedWriter(_nothing), database, turns=0)
-    compactor = (await chat.store.services()).compactor
+    compactor = (await host_of(chat).services()).compactor
     plan = compactor._plan
 
     async def plan_and_wait(*values: Any, **options: Any) -> Any:
@@ -1538,7 +1539,7 @@ async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     """The process that rewound them may have been killed before it selected the earlier summary."""
     chat = await six_turns(ScriptedWriter(_nothing))
     assert (await chat.compact()).status == "done"
-    (await chat.store.services()).rewinder._reselect = lambda *_values, **_options: _nothing()
+    (await host_of(chat).services()).rewinder._reselect = lambda *_values, **_options: _nothing()
     await chat.rewind(before="q2")
     history = await chat.load_history()
     assert history.summary is None

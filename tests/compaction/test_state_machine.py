@@ -31,6 +31,7 @@ from test_compaction import Made, Model, hidden
 from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError, Receipt
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
 from convstore.exceptions import ContentConflictError, MessageRewoundError, SourceIdClashError, UnknownMessageError
+from convstore.integration import host_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing, pair, without_orphans
@@ -451,7 +452,7 @@ class Machine(RuleBasedStateMachine):
     async def sealed(self, side: int, scope: int) -> None:
         """Seal a conversation in one of the processes."""
         chat = self.chat(side, scope)
-        sealer = (await chat.store.services()).sealer
+        sealer = (await host_of(chat).services()).sealer
         assert sealer is not None
         await sealer.seal(tuple(chat.scope.items()))
 

@@ -20,6 +20,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnava
 from convstore.append import rewinder
 from convstore.devserver import DevServer
 from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreError
+from convstore.integration import host_of
 from convstore.runtime import background, clock
 from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn, same_messages
@@ -144,7 +145,7 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
         await chat.append([HumanMessage(f"q{number} " * 900), AIMessage("a")])
         await chat.load_history()
     other = again(chat)
-    parts = await other._store.services()
+    parts = await host_of(other.store).services()
     heads = parts.loader._ends._heads
     find, calls = heads.find, []
 
@@ -198,7 +199,7 @@ async def test_payloads_of_one_append_are_read_together(
     """A hundred results of one batch cost two commands."""
     results = [ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}") for number in range(100)]
     await chat.append(results)
-    log = (await chat._store.services()).reader.log
+    log = (await host_of(chat).services()).reader.log
     found, ranges = log._chunks, []
 
     async def counted(conversation: Any, sizes: Any) -> Any:
@@ -229,7 +230,7 @@ async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
     turn = rag_turn("What about seals?")[:3]
     await chat.append(turn)
     await again(chat).append(ToolMessage("r" * 3_000, id="other", tool_call_id="c"))
-    reader = (await store.services()).loader._reader
+    reader = (await host_of(store).services()).loader._reader
     found = reader.payloads
 
     async def payloads_and_append(known: Any, refs: Any) -> Any:
@@ -252,7 +253,7 @@ async def test_an_append_without_an_answer_is_given_up(
 ) -> None:
     """After the longest append time it raises an error that allows a repeat."""
     await chat.append(HumanMessage("Hello"))
-    log = (await store.services()).writer._log
+    log = (await host_of(store).services()).writer._log
 
     monkeypatch.setattr(clock, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(background, "SETTLE_SECONDS", 0.0)
@@ -267,7 +268,7 @@ async def test_an_insert_without_an_answer_keeps_the_chunks_of_an_earlier_try(
     """The entry may be in the log, with a payload that was sent when another writer took its number."""
     await chat.append(HumanMessage("Hello"))
     await again(chat).append(AIMessage("Hi!"))
-    log, tries = (await store.services()).writer._log, [0]
+    log, tries = (await host_of(store).services()).writer._log, [0]
     insert = log.insert
 
     async def lost_answer(*values: Any, **options: Any) -> None:
@@ -353,7 +354,7 @@ async def test_a_rewind_without_an_answer_is_given_up(
 ) -> None:
     """As an append is, with an error that says that it may have happened."""
     await chat.append(HumanMessage("Hello", id="q"))
-    log = (await store.services()).rewinder._log
+    log = (await host_of(store).services()).rewinder._log
 
     monkeypatch.setattr(rewinder, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(background, "SETTLE_SECONDS", 0.0)
@@ -393,7 +394,7 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
 ) -> None:
     """Chunks that may be rolled back yet are not taken for written."""
     await chat.append(HumanMessage("Hello"))
-    log = (await store.services()).writer._log
+    log = (await host_of(store).services()).writer._log
 
     async def refused(documents: list[dict[str, Any]], *, ordered: bool) -> None:
         failure = {"index": len(documents) - 1, "code": 11000, "errmsg": "duplicate key"}
@@ -415,7 +416,7 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pyt
     await other.reserve_source_ids(1)
     if tail_is == "learnt by a load":
         await one.load_history()
-    log, looks = (await one.store.services()).writer._log, [0]
+    log, looks = (await host_of(one).services()).writer._log, [0]
     looked, batch = log.messages_by_id, [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])]
 
     async def interrupted(*asked: Any) -> Any:

@@ -42,6 +42,7 @@ from convstore.exceptions import (
 )
 from convstore.ext.langgraph import ConversationState, LoadedView, answer_of, append_node, load_node, view_of
 from convstore.ext.langgraph.state import answer_in
+from convstore.integration import host_of
 from convstore.messages.tool_calls import check_pairing
 from convstore.testing import rag_turn
 from convstore.testing.samples import new_id, same_messages
@@ -407,7 +408,7 @@ class FailsOnce(ConversationStore):
                     raise StoreUnavailableError("no answer")
                 return receipt
 
-        return Failing(self, tuple(chat.scope.items()))
+        return Failing(host_of(self), tuple(chat.scope.items()))
 
 
 async def test_a_node_that_is_run_again_appends_nothing_twice(

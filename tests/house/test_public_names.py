@@ -21,7 +21,7 @@ FOR_USERS = {
     *("convstore", "convstore.chain", "convstore.ext.inspector", "convstore.ext.langchain", "convstore.ext.langgraph"),
     *("convstore.cli", "convstore.conversation", "convstore.store", "convstore.summarization", "convstore.transfer"),
     *("convstore.devserver", "convstore.exceptions", "convstore.ext.chat_history", "convstore.ext.run_scope"),
-    *("convstore.messages.tokens", "convstore.public", "convstore.types"),
+    *("convstore.messages.tokens", "convstore.integration", "convstore.public", "convstore.types"),
 }
 """Packages and modules that users import from, and the two that `convstore` has its main classes from."""
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
@@ -94,14 +94,12 @@ def test_all_is_where_users_import_from() -> None:
 
 
 def test_all_is_complete() -> None:
-    """``__all__`` has every public name that a module defines; only packages and the two facades name others."""
+    """``__all__`` has every public name that a module defines; only packages and the three facades name others."""
     defined = {name: defined_in(modules()[name]) for name in named_by()}
     named = {name: set(names) for name, names in named_by().items()}
     assert {name: missing for name in defined if (missing := defined[name] - named[name])} == {}
-    alone = {name for name in named if not hasattr(modules()[name], "__path__")} - {
-        "convstore.public",
-        "convstore.types",
-    }
+    facades = {"convstore.integration", "convstore.public", "convstore.types"}
+    alone = {name for name in named if not hasattr(modules()[name], "__path__")} - facades
     taken = {name: named[name] - defined[name] for name in alone}
     assert {name: others for name, others in taken.items() if others} == {}
 

@@ -27,6 +27,7 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
+from convstore.integration import host_of
 from convstore.runtime.clock import Clock, as_of
 from convstore.summarization import HeadTailSummarizer
 from convstore.values.policy import CompactionRule
@@ -59,7 +60,7 @@ def open_chat(client: Client, database_name: str, time: Time, store: Conversatio
 
     def make(**options: Any) -> Conversation:
         other = ConversationStore(client[database_name], clock=time.clock, **options)
-        other._is_ready = True
+        other._host.is_ready = True
         return other.conversation(**scope)
 
     return make
@@ -154,7 +155,7 @@ async def test_an_append_without_its_refresh_is_not_acknowledged(
         time.seconds += 2
 
     await chat.append(HumanMessage("first"))
-    heads = (await chat.store.services()).writer._heads
+    heads = (await host_of(chat).services()).writer._heads
     refresh, tried = heads.refresh, []
 
     async def once(*arguments: Any, **named: Any) -> bool:
@@ -180,7 +181,7 @@ async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
     """The next append takes the number of the entry that was lost, and refreshes the head with its own totals."""
     chat = open_chat()
     await chat.append(HumanMessage("first"))
-    log = (await chat.store.services()).writer._log
+    log = (await host_of(chat).services()).writer._log
 
     async def is_lost(*_: Any, **__: Any) -> None:
         fails()
@@ -237,7 +238,7 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
             await chat.append([HumanMessage(f"q{number}{turn}", id=f"q{number}{turn}"), AIMessage("so " * 400)])
         assert (await chat.compact()).status == "done"
     whole = await chat.load_history()
-    monkeypatch.setattr((await chat.store.services()).rewinder, "_reselect", fails)
+    monkeypatch.setattr((await host_of(chat).services()).rewinder, "_reselect", fails)
     with pytest.raises(StoreUnavailableError):
         await chat.rewind(before="q10")
     monkeypatch.undo()
@@ -254,7 +255,7 @@ async def test_chunks_that_can_not_be_removed_change_no_outcome(
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q", id="q"))
     await other.append([HumanMessage("z" * 20_000, id="z"), AIMessage("first")])
-    monkeypatch.setattr((await chat.store.services()).writer._log, "drop_chunks", fails)
+    monkeypatch.setattr((await host_of(chat).services()).writer._log, "drop_chunks", fails)
     with pytest.raises(ContentConflictError):
         await chat.append([HumanMessage("other", id="q"), HumanMessage("p" * 20_000)])
     await other.append(AIMessage("second"))

@@ -13,6 +13,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import BrokenLogError, StoreUnavailableError
+from convstore.integration import host_of
 from convstore.runtime import log_reader as reader
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
@@ -150,7 +151,7 @@ async def test_an_append_after_a_restored_end_is_read_at_once(
     backup = await saved(database, chat)
     await talk(chat, range(5, 10))
     await restore(database, backup)
-    monkeypatch.setattr((await chat.store.services()).writer._log, "insert", is_lost)
+    monkeypatch.setattr((await host_of(chat).services()).writer._log, "insert", is_lost)
     with pytest.raises(StoreUnavailableError, match="no answer"):
         await chat.append(turn())
     monkeypatch.undo()

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import AsyncMongoClient, ReadPreference
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
+from convstore.integration import host_of
 from convstore.mongo.keys import state_id
 from convstore.mongo.state_documents import start_document, start_from
 from convstore.summarization import CompactionRule, HeadTailSummarizer
@@ -405,7 +406,7 @@ async def test_a_tail_is_read_again_after_an_append_that_failed(
     chat: Conversation, store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outcome is unknown, so the next append does not use a number that may be taken."""
-    log = (await store.services()).writer._log
+    log = (await host_of(store).services()).writer._log
     insert = log.insert
 
     async def unheard(*values: Any, **options: Any) -> int:
@@ -425,7 +426,7 @@ async def test_a_head_is_not_refreshed_twice_with_one_entry(
     store: ConversationStore, chat: Conversation, commands: Commands
 ) -> None:
     """Closing a store costs two commands for each conversation whose head is behind, and none for the others."""
-    heads = (await store.services()).open_heads
+    heads = (await host_of(store).services()).open_heads
     with commands.counted():
         await heads.flush()
     assert commands.names == ["update"]

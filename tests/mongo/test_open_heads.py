@@ -21,6 +21,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 
 from convstore import ConversationStore
+from convstore.integration import host_of
 from convstore.mongo.heads import HeadChange, Heads
 from convstore.runtime import open_heads
 from convstore.testing.listing import HandMovedTime
@@ -99,7 +100,7 @@ async def test_closing_many_heads_is_one_command(
     assert commands.names == ["update"]
     await question_and_answer(counted, user, "t0")
     await question_and_answer(counted, user, "t1")
-    heads = (await counted.services()).open_heads
+    heads = (await host_of(counted).services()).open_heads
     with commands.counted():
         await heads.close()
     assert commands.names == ["update"]
@@ -122,7 +123,7 @@ async def test_a_listing_reads_the_log_of_late_heads_alone(  # noqa: PLR0917 - f
         await question_and_answer(counted, user, f"t{number}")
         time.seconds += 2
     other = ConversationStore(client[database_name], clock=time.clock)
-    other._is_ready = True
+    other._host.is_ready = True
     with commands.counted():
         page = await other.list_conversations(user_id=user)
     assert [info.message_count for info in page.conversations] == [1, 1, 1, 1, 2, 2]
@@ -161,7 +162,7 @@ async def test_too_many_open_heads_are_closed_early(  # noqa: PLR0917 - fixtures
     monkeypatch.setattr(open_heads, "_MAXIMUM_OPEN", 4)
     for number in range(4):
         await counted.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
-    await (await counted.services()).open_heads.settled()
+    await (await host_of(counted).services()).open_heads.settled()
     heads = client[database_name]["heads"]
     query = {"scope.user_id": user, "open_until": {"$exists": True}}
     assert {head["scope"]["thread_id"] async for head in heads.find(query)} == {"t2", "t3"}
@@ -179,7 +180,7 @@ async def test_the_timer_keeps_no_store_alive() -> None:
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()
     await question_and_answer(store, "ada", "t")
-    kept = weakref.ref((await store.services()).open_heads)
+    kept = weakref.ref((await host_of(store).services()).open_heads)
     assert kept()
     del store
     gc.collect()

@@ -12,6 +12,7 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import ConversationStore
 from convstore.exceptions import StoreError
+from convstore.integration import host_of
 from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.clock import Clock
@@ -26,7 +27,7 @@ def test_the_end_of_the_loop_cancels_a_seal_and_a_refresh_of_heads_quietly(caplo
         store = ConversationStore(AsyncMongoMockClient()["background"], search_index="across")
         await store.setup()
         await store.conversation(user_id="ada", thread_id="1").append(rag_turn("What do orcas eat?"))
-        services = await store.services()
+        services = await host_of(store).services()
         services.sealer.schedule((("user_id", "ada"), ("thread_id", "1")), "an id")
         services.open_heads.ring()
 
@@ -56,7 +57,7 @@ async def test_a_seal_that_fails_is_logged_and_waits(
     bad, good = (store.conversation(user_id="ada", thread_id=thread) for thread in ("bad", "good"))
     await bad.append(HumanMessage("whale " * 30_000))
     await good.append(HumanMessage("whale " * 15_000))
-    sealer = (await store.services()).sealer
+    sealer = (await host_of(store).services()).sealer
     assert sealer is not None
     for later, tries in ((0.0, 1), (0.0, 1), (700.0, 2)):
         seconds += later
@@ -74,7 +75,7 @@ async def test_conversations_are_sealed_in_the_order_in_which_they_were_schedule
     """One that is scheduled when the work is about to end is sealed too."""
     store, order = ConversationStore(AsyncMongoMockClient()["background"]), list[str]()
     await store.setup()
-    sealer = (await store.services()).sealer
+    sealer = (await host_of(store).services()).sealer
     assert sealer is not None
 
     async def seal(scope: Scope, *_: Any, **__: Any) -> bool:

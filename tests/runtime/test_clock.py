@@ -14,6 +14,7 @@ from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import ConversationStore
+from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 
 AHEAD = timedelta(days=3)
@@ -122,5 +123,5 @@ async def test_a_process_with_a_wrong_clock_sweeps_nothing_early(own_database: A
     [tombstone] = await own_database["heads"].find({}).to_list(None)
     ahead = tombstone["sweep_at"].replace(tzinfo=UTC) - datetime.now(UTC)
     assert timedelta(seconds=70) < ahead <= timedelta(seconds=80)
-    await (await store.services()).retention.sweep()
+    await (await host_of(store).services()).retention.sweep()
     assert await own_database["heads"].find({}).to_list(None) == [tombstone]

@@ -15,6 +15,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import StoreUnavailableError
+from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime import cache as known
 from convstore.runtime import log_reader as reader
@@ -166,7 +167,7 @@ async def test_entries_before_the_start_of_a_view_are_released(chat: Conversatio
 
 async def test_a_load_that_fails_leaves_nothing_behind(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one reads all anew."""
-    loader = (await chat.store.services()).loader
+    loader = (await host_of(chat).services()).loader
 
     async def fails(*_args: Any) -> Any:
         raise StoreUnavailableError("not now")
@@ -197,7 +198,7 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
         return approximate_tokens(messages)
 
     other = ConversationStore(client[database_name], token_counter=slow, token_counter_name="slow")
-    other._is_ready = True
+    other._host.is_ready = True
     theirs, asked = other.conversation(**chat.scope), []
     for added in (0, 0, 1):
         await talk(chat, range(added))

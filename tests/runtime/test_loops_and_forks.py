@@ -21,6 +21,7 @@ FORKED = """
 import asyncio, os, signal, sys
 from langchain_core.messages import HumanMessage
 from convstore import ConversationStore
+from convstore.integration import host_of
 
 store = asyncio.run(ConversationStore.connect(sys.argv[1]))
 scope = {"user_id": "ada", "thread_id": sys.argv[2]}
@@ -30,7 +31,7 @@ def append(text):
         await twin.setup()
         await twin.conversation(**scope).append(HumanMessage(text))
         return [message.content async for message in twin.conversation(**scope).messages()]
-    return store.run_sync(work)
+    return host_of(store).run_sync(work)
 
 if sys.argv[3] == "used":
     append("parent")

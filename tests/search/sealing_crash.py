@@ -14,6 +14,7 @@ from typing import Any
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import ConversationStore
+from convstore.integration import host_of
 from convstore.search import sealer
 
 WRITES = ("insert", "update", "delete", "findAndModify")
@@ -47,7 +48,7 @@ async def main(uri: str, database: str, user: str, die_at: str) -> None:
     """Seal all that is not sealed, together with the segments before it."""
     sealer._MERGED_AT_ONCE = 3
     async with AsyncMongoClient[dict[str, Any]](uri, event_listeners=[Killer(int(die_at))]) as client:
-        services = await ConversationStore(client[database]).services()
+        services = await host_of(ConversationStore(client[database])).services()
         assert services.sealer is not None
         await services.sealer.seal((("user_id", user), ("thread_id", "t")))
 

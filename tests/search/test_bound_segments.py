@@ -9,6 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.integration import host_of
 from convstore.mongo import segments
 from convstore.runtime.clock import Clock
 from convstore.search import sealer as sealer_module
@@ -27,7 +28,7 @@ async def said(chat: Conversation, *texts: str) -> None:
 
 async def seal(chat: Conversation) -> None:
     """Seal now, as the sealer does later."""
-    sealer = (await chat.store.services()).sealer
+    sealer = (await host_of(chat).services()).sealer
     assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
 
@@ -179,7 +180,7 @@ async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) 
     assert await found(store_on(database, search_index=False).conversation(**chat.scope), "orcas") == await found(
         chat, "orcas"
     )
-    sealer = (await store.services()).sealer
+    sealer = (await host_of(store).services()).sealer
     assert sealer is not None
     await sealer.wait()
     assert (await store.verify(user_id=chat.scope["user_id"])).ok
@@ -205,7 +206,7 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
     conversation = (await chat.info()).conversation_id
     await database["search"].update_one({"conversation": conversation}, {"$unset": {"sections.terms": 1}})
     await said(chat, "belugas sing")
-    services = await store.services()
+    services = await host_of(store).services()
     assert services.sealer is not None
     await services.open_heads.close()
     seconds += 70

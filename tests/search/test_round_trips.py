@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from pymongo.asynchronous.cursor import AsyncCursor
 
 from convstore import Conversation, ConversationStore
+from convstore.integration import host_of
 from convstore.testing.samples import new_id, rag_turn
 
 TURNS = 100
@@ -91,7 +92,7 @@ async def sealed_conversation(database: Any, turn: Callable[[int], list[BaseMess
     chat = store.conversation(user_id=new_id(), thread_id="t")
     for number in range(3):
         await chat.append(turn(number))
-    sealer = (await store.services()).sealer
+    sealer = (await host_of(store).services()).sealer
     assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
     await chat.append(turn(3))

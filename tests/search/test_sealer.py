@@ -14,6 +14,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 from convstore.index import part, segment, words
+from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.search import sealer as sealing
 from convstore.testing.samples import new_id, rag_turn
@@ -21,7 +22,7 @@ from convstore.testing.samples import new_id, rag_turn
 
 async def sealer_of(store: ConversationStore) -> sealing.Sealer:
     """Return the sealer of a store."""
-    found = (await store.services()).sealer
+    found = (await host_of(store).services()).sealer
     assert found is not None
     return found
 
@@ -79,7 +80,7 @@ async def test_sealing_pauses(database: Any) -> None:
 
 async def cached(store: ConversationStore, scope: dict[str, str]) -> Any:
     """Return scope and id of a conversation."""
-    found = await (await store.services()).reader.find(tuple(scope.items()))
+    found = await (await host_of(store).services()).reader.find(tuple(scope.items()))
     assert found is not None
     return found.key
 
@@ -141,7 +142,7 @@ async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytes
     await store.setup()
     user = new_id()
     await store.conversation(user_id=user, thread_id="t").append([HumanMessage("orcas", id=new_id())])
-    across = (await store.services()).across
+    across = (await host_of(store).services()).across
     running, most, read = 0, 0, across._read
 
     async def counted(search: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from convstore import ConversationStore
+from convstore.integration import host_of
 from convstore.testing.samples import rag_turn
 
 CRASH = Path(__file__).with_name("sealing_crash.py")
@@ -38,7 +39,7 @@ async def test_a_kill_at_any_step_of_a_seal(database: Any, server_uri: str, step
     store = ConversationStore(database)
     await store.setup()
     chat = store.conversation(user_id=user, thread_id="t")
-    services = await store.services()
+    services = await host_of(store).services()
     assert services.sealer is not None
     for number, step in enumerate(steps, 1):
         for text in ("seals", "whales"):

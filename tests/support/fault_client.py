@@ -32,6 +32,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
+from convstore.integration import host_of
 from convstore.messages.tool_calls import check_pairing
 from convstore.testing import same_messages
 from convstore.values.policy import CompactionRule
@@ -213,7 +214,7 @@ class Client:
 
     async def _seal(self, chat: Conversation) -> None:
         """Seal the end of the log, as the timer does; often at the same time as other clients."""
-        sealer = (await self.store.services()).sealer
+        sealer = (await host_of(self).services()).sealer
         assert sealer is not None
         await sealer.seal(tuple(chat.scope.items()))
 

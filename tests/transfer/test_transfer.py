@@ -35,6 +35,7 @@ from strategies import same
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError, StoreUnavailableError
 from convstore.conversation import Conversation
 from convstore.exceptions import NotSetUpError
+from convstore.integration import host_of
 from convstore.mongo.driver import open_client
 from convstore.testing.restoring import restore, saved, talk
 from convstore.testing.samples import SHARED_FIXTURES, new_id, passages, rag_turn, same_messages
@@ -140,7 +141,7 @@ async def brought(store: ConversationStore, written: bytes, tmp_path: Path, **op
     """Import what was written."""
     path = tmp_path / f"{new_id()}.jsonl"
     path.write_bytes(written)
-    return await import_conversations(store, read_file(path, codec=store.codec), **options)
+    return await import_conversations(store, read_file(path, codec=host_of(store).codec), **options)
 
 
 TEXTS = [f"{what} {number}" for number in range(3) for what in ("question", "answer")]
@@ -766,7 +767,7 @@ async def test_types_of_an_application_come_back(client: Client, database_name: 
     knows, stranger = await ready(client, database_name), await ready(client, database_name)
     knows.register_artifact_type(Place, name="place")
     await chat_of(knows).append([ToolMessage("r", id="r", tool_call_id="c", artifact=[Place(1)])])
-    stranger.codec.keep_unknown()
+    host_of(stranger).codec.keep_unknown()
     await brought(stranger, await exported(knows), tmp_path)
     written = await exported(stranger)
     assert written == await exported(knows)
@@ -977,7 +978,7 @@ async def test_a_damaged_conversation_is_left_out_whole(client: Client, database
 
 
 async def _id(store: ConversationStore, thread: str) -> str:
-    parts = await store.services()
+    parts = await host_of(store).services()
     known = await parts.reader.find(tuple(chat_of(store, thread).scope.items()))
     return known.conversation
 

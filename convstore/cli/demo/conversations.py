@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from convstore import Conversation, ConversationStore
 from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage, as_text
 from convstore.cli.options import open_store
-from convstore.conversation import Conversation
-from convstore.store import ConversationStore
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
 _BUDGET = 4_000

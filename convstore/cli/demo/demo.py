@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from convstore import Conversation
 from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage, as_text
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, percent, plain, short
 from convstore.cli.pages import cut_page, pages_of
-from convstore.conversation import Conversation
 from convstore.messages.text import text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
-from convstore.values.models import History, ToolRecord
+from convstore.types import History, ToolRecord
 from convstore.values.policy import CompactionRule
 
 _PAGE_TOKENS = 1_000

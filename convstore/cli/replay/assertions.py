@@ -19,7 +19,7 @@ from convstore.messages.media import is_media, media_description
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.sources.detection import find_sources, parse_json
-from convstore.values.models import History, ToolRecord
+from convstore.types import History, ToolRecord
 
 _OWN_FIELDS = frozenset({"name", "tool_call_id", "status", "artifact"})
 _NULL_MEANS_ABSENT = frozenset({"audio", "function_call"})

@@ -26,7 +26,6 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from convstore.append.inputs import normalize_messages
 from convstore.cli.options import open_store
 from convstore.cli.pages import read_back
 from convstore.cli.replay.assertions import (
@@ -40,10 +39,10 @@ from convstore.cli.replay.assertions import (
     unexplained_change,
 )
 from convstore.cli.replay.report import FileReport
+from convstore.integration import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS, normalize_messages
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.messages.tool_calls import check_pairing
-from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES
 from convstore.transfer import BadRecord, ConversationRecord, read_file

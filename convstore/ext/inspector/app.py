@@ -17,14 +17,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from convstore.conversation import Conversation
+from convstore import Conversation, ConversationStore
 from convstore.exceptions import ConvstoreError, InvalidInputError, InvalidScopeError, StoreUnavailableError
 from convstore.ext.inspector.conversation_page import conversation_page, export_page
 from convstore.ext.inspector.detail_pages import message_page, source_page, summary_page
 from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page, turns_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
-from convstore.store import ConversationStore
 from convstore.values.addresses import without_addresses
 from convstore.values.policy import HistoryPolicy, check_policy
 

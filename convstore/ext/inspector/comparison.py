@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
-from convstore.values.models import PastView, StoredMessage
+from convstore.types import PastView, StoredMessage
 from convstore.values.stamps import ViewReason
 
 STATES: Mapping[str, tuple[str, str]] = {

@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from convstore.conversation import Conversation
+from convstore import Conversation
 from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, changes_between, parts_of_view
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, as_json, body_of
 from convstore.transfer.openai_lines import openai_message
-from convstore.values.models import StoredMessage, ToolRecord
+from convstore.types import StoredMessage, ToolRecord
 
 _PAGE, _LOOKED_BACK, _NO_END = 30, 60, 2**53
 _LOG_BYTES, _VIEW_BYTES = 1_000, 700

@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from convstore.conversation import Conversation
+from convstore import Conversation
 from convstore.ext.inspector.conversation_page import load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
-from convstore.values.models import Source, StoredMessage
+from convstore.types import Source, StoredMessage
 
 _SLICE = 6_000
 """Characters of one part on a page."""

@@ -14,9 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from convstore.conversation import Conversation
+from convstore import Conversation, ConversationStore
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.store import ConversationStore
 from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.stamps import TurnOutline
 

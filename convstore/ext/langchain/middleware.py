@@ -14,18 +14,20 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
-from convstore.append.trust import check_trust
-from convstore.conversation import Conversation
+from convstore import (
+    SOURCES_PROMPT,
+    Conversation,
+    ConversationStore,
+    retrieve_previous_sources_tool,
+    search_conversations_tool,
+)
+from convstore import number_sources as numbered
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
+from convstore.integration import PAGE_TOKENS, check_trust, host_of
 from convstore.messages.encoding import digest_of_messages
-from convstore.readback.request import PAGE_TOKENS
-from convstore.sources.prompt import SOURCES_PROMPT
 from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.store import ConversationStore
-from convstore.store.agent_tools import number_sources as numbered
-from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.scope import check_names, check_number
@@ -258,7 +260,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run a step on the store's twin, for a sync caller."""
-        return self.store.run_sync(
+        return host_of(self.store).run_sync(
             lambda twin: step(twin.conversation(**chat.scope)), instead="`await agent.ainvoke(...)`"
         )
 

@@ -13,12 +13,10 @@ from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
-from convstore.append.resent import is_history
-from convstore.append.resent_history import Decision
-from convstore.append.trust import Trust, read_sent
-from convstore.conversation import Conversation
+from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
 from convstore.ext.langchain.turn import is_made_up, last_question, read_turn
+from convstore.integration import Decision, Trust, host_of, is_history, read_sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ async def find_resent(
     sent = read_sent(unknown, trust)
     if len(sent) < 2 and all(one.message is one.origin and one.message.type == "human" for one in sent):
         return None
-    resender, scope = (await chat.store.services()).resender, tuple(chat.scope.items())
+    resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
     is_checked = is_client or trust.is_chosen
     error: HistoryDivergedError | None = None
     # The state may hold a logged turn and then the whole history again, or a history with ids in part only.

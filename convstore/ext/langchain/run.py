@@ -20,14 +20,14 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
-from convstore.conversation import Conversation
+from convstore import Conversation
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id
-from convstore.values.models import History
+from convstore.types import History
 
 CHANNEL = "convstore_run"
 OWN: Final = "convstore_own"

@@ -14,8 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
-from convstore.append.trust import Trust
-from convstore.conversation import Conversation
+from convstore import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
@@ -32,13 +31,13 @@ from convstore.ext.langchain.turn import (
     turn_of,
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
+from convstore.integration import Trust, fit_for, host_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
-from convstore.values.models import History, Receipt
+from convstore.types import History, Receipt
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
-from convstore.view.provider_rules import fit_for
 
 _Result = TypeVar("_Result")
 _NO_STREAM = "nostream"
@@ -170,7 +169,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     history = [one.model_copy() for one in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
-    resender, scope = (await chat.store.services()).resender, tuple(chat.scope.items())
+    resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
     receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, seen=how.get("seen"), **options)
     return receipt
 
@@ -236,7 +235,7 @@ async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequenc
 async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
     if not rules.compact or run.history is None:
         return
-    compactor = (await chat.store.services()).compactor
+    compactor = (await host_of(chat).services()).compactor
     later = approximate_tokens(messages)
     if compactor.has_summarizer and compactor.may_be_due(run.history, later_tokens=later):
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))

@@ -17,10 +17,11 @@ from typing import TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.conversation import Conversation
+from convstore import Conversation
+from convstore.integration import log_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of, has_calls, result_id
-from convstore.values.models import StoredMessage
+from convstore.types import StoredMessage
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 _LINK = "convstore"
@@ -69,7 +70,7 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
     """Return the ids that the log has; one command for 200 ids, no payloads."""
-    return set(await chat.log.find(list(ids))) if ids else set()
+    return set(await log_of(chat).find(list(ids))) if ids else set()
 
 
 def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, Remove
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import get_runtime
 
-from convstore.conversation import Conversation
+from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.langgraph.state import (
@@ -29,8 +29,8 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.store import ConversationStore
-from convstore.values.models import History
+from convstore.integration import host_of
+from convstore.types import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp
@@ -129,7 +129,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
     ) -> dict[str, Any]:
         """Return the update of a state, for a graph that is called sync; needs a store made by `connect`."""
         scope = self._scope_of_run(config)
-        return self.store.run_sync(
+        return host_of(self.store).run_sync(
             lambda twin: self._update(twin.conversation(**scope), input), instead="`await graph.ainvoke(...)`"
         )
 
@@ -164,7 +164,7 @@ class LoadNode(_Node):
         if loaded_of(state) is not None:
             return view_of(state)
         scope = self._scope_of_run(config)
-        return self.store.run_sync(
+        return host_of(self.store).run_sync(
             lambda twin: self._loaded_now(twin.conversation(**scope), state), instead="`await load.aview_of(state)`"
         )
 

@@ -10,14 +10,14 @@ from langgraph.channels import UntrackedValue
 from langgraph.graph import MessagesState
 from pydantic import GetCoreSchemaHandler, SkipValidation
 
+from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ids import ids_of
+from convstore.integration import fit_for
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import has_calls
-from convstore.values.models import History
+from convstore.types import History
 from convstore.values.policy import HistoryPolicy
-from convstore.view.provider_rules import fit_for
-from convstore.view.render import get_conversational_history
 
 
 class LoadedView(dict[str, Any]):

@@ -1,0 +1,120 @@
+"""What the conversations, tools and integrations of one store share beneath its public API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from convstore.conversation.services import Services
+from convstore.exceptions import StoreClosedError, SyncUnsupportedError
+from convstore.messages.values import Codec
+from convstore.mongo.migrator import Migrator
+from convstore.readback.request import ReadBack, Request
+from convstore.runtime.clock import Clock
+from convstore.runtime.loop_thread import Twin
+from convstore.sources.detection import SourceExtractor
+from convstore.tools.search_page import search_page
+from convstore.values.models import SourcePage
+from convstore.values.scope import Scope
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
+_SWEEP_SECONDS = 60.0
+
+
+class Host:
+    """The services of one store, and the way to them for sync callers.
+
+    Attributes:
+        store: The store; `Conversation.store` returns it.
+        codec: Encodes and decodes values, with the types registered by `register_artifact_type`.
+        source_extractors: The functions passed to `register_source_extractor`, by tool name.
+        twin: A second store for sync callers; None if the client belongs to the caller.
+        is_ready: True once the database is known to be set up.
+        is_closed: True once the store was closed.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        services: Services,
+        migrator: Migrator,
+        *,
+        codec: Codec,
+        source_extractors: dict[str, SourceExtractor],
+        clock: Clock,
+    ) -> None:
+        self.store, self.codec, self.source_extractors = store, codec, source_extractors
+        self.twin: Twin[Any] | None = None
+        self.is_ready = self.is_closed = False
+        self._services, self._migrator, self._clock = services, migrator, clock
+        self._sweep_at = clock.monotonic() + _SWEEP_SECONDS
+
+    async def services(self) -> Services:
+        """Return the services after checking that the database is set up; one command the first time.
+
+        Once a minute it also begins to sweep remnants of deleted conversations in the background.
+        """
+        self.check_open()
+        if not self.is_ready:
+            await self._migrator.check()
+            self.is_ready = True
+        now = self._clock.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP_SECONDS
+            self._services.retention.start_sweeping()
+        return self._services
+
+    def run_sync(
+        self, work: Callable[[Any], Coroutine[Any, Any, _Result]], *, instead: str = "`await tool.ainvoke(...)`"
+    ) -> _Result:
+        """Run work on a twin of the store with its own event loop and client, and wait for the result.
+
+        Args:
+            work: Coroutine function that takes the twin, a store.
+            instead: The async call to suggest in the error.
+
+        Raises:
+            SyncUnsupportedError: The client belongs to the caller and its event loop.
+        """
+        self.check_open()
+        if self.twin is None:
+            raise SyncUnsupportedError(
+                "this store works on your async client, which belongs to your event loop, so it cannot serve a sync "
+                f"call: use {instead}, or make the store with `ConversationStore.connect(uri)`"
+            )
+        return self.twin.run(work)
+
+    def check_open(self) -> None:
+        """Raise a StoreClosedError once the store was closed."""
+        if self.is_closed:
+            raise StoreClosedError("this store was closed; make a new store")
+
+
+def host_of(handle: Any) -> Host:
+    """Return the host of a store or of a conversation."""
+    host: Host = handle._host  # noqa: SLF001 - the public classes do not show it
+    return host
+
+
+def both_ways(
+    store: Any, work: Callable[[Any, _Request], Coroutine[Any, Any, _Result]]
+) -> tuple[Callable[[_Request], Coroutine[Any, Any, _Result]], Callable[[_Request], _Result]]:
+    """Return a function for async callers, on the store, and one for sync callers, on its twin."""
+    return lambda request: work(store, request), lambda request: host_of(store).run_sync(
+        lambda twin: work(twin, request)
+    )
+
+
+def read_back(store: Any, scope: Scope) -> ReadBack:
+    """Return the read function that a retrieval tool calls for one conversation."""
+
+    async def read(store: Any, request: Request) -> tuple[Any, SourcePage]:
+        services = await host_of(store).services()
+        if not (request.names or request.find or request.cursor):
+            return await services.listing.read(scope, request)
+        if request.is_search:
+            return (await search_page(services.searcher, scope, request)).written()
+        return (await services.pager.read(scope, request)).written()
+
+    return ReadBack(*both_ways(store, read))

@@ -1,0 +1,47 @@
+"""What frameworks, imports, exports and the command line need beneath the public API; not for backends.
+
+These rooms import nothing else of the rooms that do the work.
+"""
+
+from __future__ import annotations
+
+from convstore.append.formats import from_langchain, is_langchain
+from convstore.append.inputs import normalize_messages
+from convstore.append.resent import is_history
+from convstore.append.resent_history import Decision
+from convstore.append.trust import Trust, check_trust, read_sent
+from convstore.conversation import Conversation
+from convstore.conversation.host import Host, host_of
+from convstore.conversation.log import ConversationLog, LogMessage, RewoundOrdinals, StoredId
+from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
+from convstore.store.databases import documents_of, estimated_count, open_database
+from convstore.view.provider_rules import fit_for
+
+__all__ = [
+    "MAXIMUM_PAGE_TOKENS",
+    "PAGE_TOKENS",
+    "ConversationLog",
+    "Decision",
+    "Host",
+    "LogMessage",
+    "RewoundOrdinals",
+    "StoredId",
+    "Trust",
+    "check_trust",
+    "documents_of",
+    "estimated_count",
+    "fit_for",
+    "from_langchain",
+    "host_of",
+    "is_history",
+    "is_langchain",
+    "log_of",
+    "normalize_messages",
+    "open_database",
+    "read_sent",
+]
+
+
+def log_of(chat: Conversation) -> ConversationLog:
+    """Return the whole log of a conversation with entries, dates and rewound messages."""
+    return ConversationLog(host_of(chat), tuple(chat.scope.items()))
