@@ -166,7 +166,7 @@ class Benchmark:
                 {
                     "append a turn": await self.cost(lambda: chat.append(_turn(0))),  # noqa: B023 - awaited here
                     "first load of a store": await self.cost(self._first_load("conversations", chat)),
-                    "newest 20 of all": await self.cost(lambda: store.list_conversations(limit=20)),
+                    "newest 20 of all": await self.cost(lambda: store.list_conversations(everything=True, limit=20)),
                     "newest 20 of a user": await self.cost(lambda: store.list_conversations(user_id="u5", limit=20)),
                     "memory of the store": f"{_memory() - before:.0f} MB",
                 },

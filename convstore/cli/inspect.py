@@ -46,7 +46,8 @@ def inspect_command(
         from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise
 
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            await store.list_conversations(limit=1, **chosen)  # fails now if the server does not answer
+            # Fails now if the server does not answer.
+            await store.list_conversations(limit=1, everything=not chosen, **chosen)
             pages = inspector(store, authorize=lambda _: chosen or EVERYTHING, policy=limits)
             await serve(pages, port=port, open_browser=not no_browser, as_document=as_document)
 

@@ -43,7 +43,7 @@ def list_command(
 
     async def work() -> ConversationPage:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            return await store.list_conversations(limit=limit, cursor=cursor, **chosen)
+            return await store.list_conversations(limit=limit, cursor=cursor, everything=not chosen, **chosen)
 
     page = run(work(), as_document=as_document)
     if as_document:

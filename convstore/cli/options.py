@@ -72,7 +72,7 @@ async def _stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tu
     """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored."""
     with suppress(NotSetUpError, CorruptDocumentError):  # the command itself reports them
         for values in (scope, {}):
-            if found := (await store.list_conversations(limit=1, **values)).conversations:
+            if found := (await store.list_conversations(limit=1, everything=not values, **values)).conversations:
                 return tuple(found[0].scope)
     return ()
 

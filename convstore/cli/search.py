@@ -44,9 +44,7 @@ def search_command(
 
     async def work() -> SearchResult:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            if everything:
-                return await store.search_everything(text, limit=limit)
-            return await store.search(text, limit=limit, conversations=500, **chosen)
+            return await store.search(text, limit=limit, conversations=500, everything=everything, **chosen)
 
     result = run(work(), as_document=as_document)
     if as_document:

@@ -103,7 +103,7 @@ def show_command(
 
 async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) -> str:
     name = shlex.join(f"{key}={value}" for key, value in chosen.items())
-    if (await store.list_conversations(limit=1, **chosen)).conversations:
+    if (await store.list_conversations(limit=1, everything=not chosen, **chosen)).conversations:
         values = shlex.join(part for key, value in chosen.items() for part in ("--scope", f"{key}={value}"))
         return f"{name} is not a whole scope; `convstore list {values}` lists the conversations that have it"
     return f"no conversation has the scope {name}; `convstore list` lists all with theirs"

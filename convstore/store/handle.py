@@ -27,7 +27,14 @@ from convstore.store.reader import StoreReader
 from convstore.summarization.summarizers import SummarizerLike
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, Migration, VerifyReport
-from convstore.values.scope import check_choice, check_partial_scope, check_scope, check_scope_keys, check_seconds
+from convstore.values.scope import (
+    check_choice,
+    check_partial_scope,
+    check_scope,
+    check_scope_keys,
+    check_seconds,
+    check_selection,
+)
 
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
@@ -253,11 +260,7 @@ class ConversationStore(StoreReader):
             InvalidScopeError: A scope key is unknown, or a value is invalid.
             CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
-        scope = check_partial_scope(self.scope_keys, partial_scope)
-        if type(everything) is not bool:
-            raise InvalidInputError(f"everything must be True or False, not {everything!r}")
-        if everything == bool(scope):
-            raise InvalidInputError("name scope values to erase their conversations, or pass everything=True for all")
+        scope = check_selection(self.scope_keys, partial_scope, everything=everything)
         return await (await self._host.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
 
     async def prune(

@@ -8,11 +8,11 @@ from typing import Any
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError
-from convstore.search.request import SearchRequest, search_request
+from convstore.search.request import search_request
 from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.policy import HistoryPolicy
 from convstore.values.reports import ConversationHits, SearchHit, SearchResult, StoreStats
-from convstore.values.scope import Scope, check_id, check_partial_scope
+from convstore.values.scope import check_id, check_partial_scope, check_selection
 
 
 class StoreReader:
@@ -54,7 +54,7 @@ class StoreReader:
         return await self.conversation(**scope).get_tool_messages(ids)
 
     async def list_conversations(
-        self, *, limit: int = 50, cursor: str | None = None, **partial_scope: str
+        self, *, limit: int = 50, cursor: str | None = None, everything: bool = False, **partial_scope: str
     ) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first.
 
@@ -62,19 +62,18 @@ class StoreReader:
         of this store count at once. It takes one command, one more for each conversation on the page whose writer did
         not update it in time, and one for up to 500 conversations to which this store appended recently.
 
-        Without scope values it lists the conversations of all users: pass a scope before showing the list to a user.
-
         Args:
             limit: Maximum number of conversations on a page, up to 1,000.
             cursor: ``next_cursor`` of the previous page.
-            partial_scope: Values of some scope keys; without any, all conversations.
+            everything: List the conversations of all users. Excludes scope values.
+            partial_scope: Values of some scope keys, at least one.
 
         Raises:
-            InvalidInputError: `limit` is out of bounds.
+            InvalidInputError: Neither scope values nor ``everything=True``, or both, or `limit` is out of bounds.
             InvalidScopeError: A scope key is unknown, or a value is invalid.
             InvalidCursorError: The cursor does not come from this call.
         """
-        scope = check_partial_scope(self.scope_keys, partial_scope)
+        scope = check_selection(self.scope_keys, partial_scope, everything=everything)
         return await (await self._host.services()).catalog.page(scope, limit=limit, cursor=cursor)
 
     async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
@@ -95,7 +94,14 @@ class StoreReader:
         return await (await self._host.services()).stats.read(scope, sizes=sizes, budget=self.policy.max_tokens)
 
     async def search(
-        self, text: str, /, *, limit: int = 20, conversations: int = 500, **partial_scope: str
+        self,
+        text: str,
+        /,
+        *,
+        limit: int = 20,
+        conversations: int = 500,
+        everything: bool = False,
+        **partial_scope: str,
     ) -> SearchResult:
         """Return the messages that match some words best, from all conversations with these scope values.
 
@@ -108,22 +114,15 @@ class StoreReader:
             text: The words, as in `Conversation.search`.
             limit: Maximum number of hits, up to 200.
             conversations: Maximum number of conversations, the newest ones; up to 1,000.
+            everything: Search the conversations of all users. Excludes scope values.
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
-            InvalidInputError: No scope value, or another argument is invalid.
+            InvalidInputError: Neither scope values nor ``everything=True``, or both, or another argument is invalid.
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
-        scope = check_partial_scope(self.scope_keys, partial_scope)
-        if not scope:
-            raise InvalidInputError("name at least one scope value, or call search_everything for all conversations")
-        return await self._search(scope, search_request(text, limit=limit), conversations)
-
-    async def search_everything(self, text: str, /, *, limit: int = 20, conversations: int = 500) -> SearchResult:
-        """Return the messages that match some words best, from the conversations of all users; see `search`."""
-        return await self._search((), search_request(text, limit=limit), conversations)
-
-    async def _search(self, scope: Scope, request: SearchRequest, conversations: int) -> SearchResult:
+        scope = check_selection(self.scope_keys, partial_scope, everything=everything)
+        request = search_request(text, limit=limit)
         services = await self._host.services()
         found = await services.catalog.newest(scope, limit=conversations)
         newest = [(head, info) for head, info in found if not head.problem]

@@ -150,7 +150,7 @@ class EndContract:
     async def test_a_bad_cursor_is_refused(self, store: ConversationStore, cursor: Any) -> None:
         """Typed, and says what to do."""
         with pytest.raises(InvalidCursorError, match="without a cursor"):
-            await store.list_conversations(cursor=cursor)
+            await store.list_conversations(everything=True, cursor=cursor)
 
     async def test_a_listing_takes_only_scope_keys(self, store: ConversationStore) -> None:
         """An unknown key or an operator is refused."""
@@ -158,6 +158,13 @@ class EndContract:
             await store.list_conversations(tenant="x")
         with pytest.raises(InvalidScopeError):
             await store.list_conversations(user_id={"$ne": ""})  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("given", [{}, {"everything": True, "user_id": "ada"}, {"everything": 1}], ids=repr)
+    async def test_all_users_are_read_only_if_asked_for(self, store: ConversationStore, given: dict[str, Any]) -> None:
+        """A scope that is empty by mistake lists and searches nothing."""
+        for call in (store.list_conversations(**given), store.search("seals", **given)):
+            with pytest.raises(InvalidInputError, match="everything"):
+                await call
 
     async def test_a_log_that_is_deleted_while_it_is_read_says_so(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]

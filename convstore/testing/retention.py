@@ -135,8 +135,8 @@ class RetentionContract:
         for store in (*stores, neighbour):
             await store.conversation(**dict.fromkeys(store.scope_keys, "one")).append(HumanMessage("hi"))
         assert (await stores[0].erase(everything=True)).conversations == 2
-        assert [(await store.list_conversations()).conversations for store in stores] == [[], []]
-        assert len((await neighbour.list_conversations()).conversations) == 1
+        assert [(await store.list_conversations(everything=True)).conversations for store in stores] == [[], []]
+        assert len((await neighbour.list_conversations(everything=True)).conversations) == 1
 
     @pytest.mark.parametrize("scope", [{"tenant": "x"}, {"user_id": {"$ne": ""}}, {"user_id": ""}, {"user_id": None}])
     @pytest.mark.parametrize("call", ["erase", "prune"])

@@ -148,4 +148,4 @@ class SearchAcrossContract:
         """All of the database is searched by a call of its own."""
         with pytest.raises(error):
             await store.search("orcas", **options)
-        assert (await store.search_everything("a word that nobody says", limit=1, conversations=1)).searched <= 1
+        assert (await store.search("a word that nobody says", everything=True, limit=1, conversations=1)).searched <= 1

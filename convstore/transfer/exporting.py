@@ -126,7 +126,7 @@ async def _listed(
     """Yield conversations, newest first, down to a date."""
     cursor: str | None = None
     while True:
-        page = await store.list_conversations(limit=_PAGE, cursor=cursor, **scope)
+        page = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
         for info in page.conversations:
             if since and info.updated_at and info.updated_at < since:
                 return

@@ -130,6 +130,19 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
     return tuple(values.items())
 
 
+def check_selection(keys: Sequence[str], values: Mapping[str, Any], *, everything: bool) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a partial scope, none with `everything`; raise an InvalidInputError for both or neither.
+
+    A scope that is empty by mistake must not select the conversations of all users.
+    """
+    pairs = check_partial_scope(keys, values)
+    if type(everything) is not bool:
+        raise InvalidInputError(f"everything must be True or False, not {everything!r}")
+    if everything == bool(pairs):
+        raise InvalidInputError("name scope values to select their conversations, or pass everything=True for all")
+    return pairs
+
+
 def scope_of_run(
     keys: Sequence[str], *, context: Any, configurable: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> Scope:

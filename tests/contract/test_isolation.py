@@ -302,7 +302,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
     await ada.annotate("ada-1", rating=5)
     before = [message async for message in ada.messages()], (await ada.load_history()).messages
     head = await worlds[0].database["heads"].find_one({"scope": ada.scope})
-    page, _ = [await world.store.list_conversations(limit=1) for world in worlds]
+    page, _ = [await world.store.list_conversations(everything=True, limit=1) for world in worlds]
     assert head is not None
     for name, seed in script:
         outcomes = []

@@ -244,7 +244,6 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("store", "stats"): lambda: store.stats(user_id="nobody"),
         ("store", "find_conversation"): lambda: store.find_conversation("0" * 24),
         ("store", "search"): lambda: store.search("orcas", user_id="nobody"),
-        ("store", "search_everything"): lambda: store.search_everything("", limit=1),
         ("store", "list_conversations"): lambda: store.list_conversations(limit=1, user_id="nobody"),
     }
     took: dict[tuple[str, str], int] = {}

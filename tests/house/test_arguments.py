@@ -84,7 +84,7 @@ async def test_both_listings_take_the_same_limits(chat: Conversation, limit: Any
     with pytest.raises(InvalidInputError) as of_messages:
         await chat.list_messages(limit=limit)
     with pytest.raises(InvalidInputError) as of_conversations:
-        await chat.store.list_conversations(limit=limit)
+        await chat.store.list_conversations(everything=True, limit=limit)
     assert (str(of_messages.value), str(of_conversations.value)) == (expected, expected)
 
 
@@ -93,7 +93,7 @@ async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int)
     """One and a thousand."""
     await chat.append(HumanMessage("hi"))
     assert len(await chat.list_messages(limit=limit)) == 1
-    assert len((await chat.store.list_conversations(limit=limit)).conversations) == 1
+    assert len((await chat.store.list_conversations(everything=True, limit=limit)).conversations) == 1
 
 
 def test_the_error_about_a_number_without_a_maximum_says_so() -> None:

@@ -352,4 +352,4 @@ async def test_a_closed_client_is_named(server_uri: str, database_name: str) -> 
     await store.setup()
     await client.close()
     with pytest.raises(StoreClosedError, match=r"closed.*close the store before its client"):
-        await store.list_conversations()
+        await store.list_conversations(everything=True)

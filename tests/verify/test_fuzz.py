@@ -327,7 +327,7 @@ class Database:
             chat = self.chat(*scope)
             for read_name, read in READS.items():
                 yield f"{name}: {read_name}", partial(read, chat, self.ids[scope])
-        yield "list", lambda: self.store().list_conversations()
+        yield "list", lambda: self.store().list_conversations(everything=True)
         yield "list of ada", lambda: self.store().list_conversations(user_id="ada")
         yield "search of ada", lambda: self.store().search("seals whales more", user_id="ada")
         yield "stats", lambda: self.store().stats(sizes=False)

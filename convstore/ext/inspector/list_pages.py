@@ -48,7 +48,8 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     """Return a page of the conversations that a request may see."""
     choice = await _choice_of(request, store, permitted)
     cursor = request.query_params.get("cursor")
-    found = await store.list_conversations(limit=_PAGE, cursor=cursor, **{**permitted, **choice.scope})
+    scope: dict[str, Any] = {**permitted, **choice.scope}
+    found = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
     return render(
         "listing.html",
         request,
@@ -73,8 +74,8 @@ async def search_all_page(request: Request, store: ConversationStore, permitted:
     """Return the messages that match the words of the query, from the conversations that the request may see."""
     text, choice = _text(request), await _choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
-    searching = store.search(text, limit=_HITS, **scope) if scope else store.search_everything(text, limit=_HITS)
-    return render("search.html", request, text=text, found=await searching, info=None, choice=choice)
+    found = await store.search(text, limit=_HITS, everything=not scope, **scope)
+    return render("search.html", request, text=text, found=found, info=None, choice=choice)
 
 
 def _text(request: Request) -> str:
