@@ -16,9 +16,8 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, Repair, Totals
-from convstore.log.repairs import corrected
-from convstore.log.rewind import Rewinds, is_active, rewind_from, undo_rewind
+from convstore.log.entry import Entry, Totals
+from convstore.log.rewind import Rewinds, rewind_entry
 from convstore.log.state import NO_START
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
@@ -32,9 +31,8 @@ from convstore.runtime.open_heads import OpenHeads
 from convstore.values.scope import Scope
 
 _TRIES = 100
-_NO_REWINDS = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
 
-
+_Make = Callable[[Totals, Rewinds], Awaitable[Entry | None]]
 Reselect = Callable[[CachedConversation, Rewinds], Awaitable[None]]
 """Makes the longest summary of active messages the current one; see `compaction.history`."""
 
@@ -60,12 +58,22 @@ class Rewinder:
         """Rewind a message and all after it; see `Conversation.rewind`."""
         cached, ordinal = await self._find(scope, message_id)
 
-        async def make(tail: Totals, last: Entry) -> Entry | None:
-            if not is_active(last.rewound, ordinal):
+        async def make(tail: Totals, rewinds: Rewinds) -> Entry | None:
+            if not rewinds.is_active(ordinal):
                 return None
-            entry, point = await self._point(cached, ordinal, last.repair)
-            at, link = self._clock.now(), self._clock.link()
-            return rewind_from(tail, last.rewound, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
+            entry, point = await self._point(cached, ordinal, rewinds)
+            kept, undo = rewinds.through(ordinal), tail.entries + 1
+            return rewind_entry(
+                tail,
+                rewinds,
+                kept,
+                first=ordinal,
+                entry=entry,
+                point=point,
+                undo=undo,
+                at=self._clock.now(),
+                link=self._clock.link(),
+            )
 
         before, after = await self._append(cached, make)
         return before.active - after.active
@@ -80,22 +88,33 @@ class Rewinder:
             return 0
         restored = 0
 
-        async def make(tail: Totals, last: Entry) -> Entry | None:
+        async def make(tail: Totals, rewinds: Rewinds) -> Entry | None:
             nonlocal restored
-            is_done = is_active(last.rewound, ordinal) if ordinal else not last.undo
+            undo = rewinds.undo
+            is_done = rewinds.is_active(ordinal) if ordinal else not undo
             if is_done:
                 return None
-            before = (await self._log.entry(cached.conversation, last.undo - 1)).totals if last.undo else Totals()
-            earlier = await self._rewind_entry(cached, before)
-            if ordinal > before.messages or not is_active(earlier.rewound, ordinal):
+            before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo else Totals()
+            earlier = await self._reader.read_rewinds(cached, before, known=rewinds)
+            if ordinal > before.messages or not earlier.is_active(ordinal):
                 raise InvalidInputError(
                     f"{message_id!r} was not rewound by the last rewind, or that was undone already; undo later "
                     "rewinds first, with undo_rewind()"
                 )
-            rewind = (await self._log.entry(cached.conversation, last.undo)).totals
-            restored = before.active - rewind.active
-            at, link = self._clock.now(), self._clock.link()
-            return undo_rewind(tail, before=before, rewound=earlier.rewound, undo=earlier.undo, at=at, link=link)
+            restored = before.active - (await self._log.entry(cached.conversation, undo)).totals.active
+            first, entry = before.messages + 1, before.entries + 1  # what was appended since then
+            kept, undo = earlier.ranges, earlier.undo
+            return rewind_entry(
+                tail,
+                rewinds,
+                kept,
+                first=first,
+                entry=entry,
+                point=before,
+                undo=undo,
+                at=self._clock.now(),
+                link=self._clock.link(),
+            )
 
         before, after = await self._append(cached, make)
         return restored if after is not before else 0
@@ -108,14 +127,14 @@ class Rewinder:
             raise UnknownMessageError(message_id)
         return cached, rows[message_id].message.ordinal
 
-    async def _point(self, cached: CachedConversation, ordinal: int, repair: Repair | None) -> tuple[int, Totals]:
+    async def _point(self, cached: CachedConversation, ordinal: int, rewinds: Rewinds) -> tuple[int, Totals]:
         """Return the first entry with only messages to rewind, and the totals of the log before the message."""
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")
-        [entry], before = corrected(found, repair), Totals()
+        [entry], before = rewinds.corrected(found), Totals()
         if entry.number > 1:
-            [previous] = corrected([await self._log.entry(cached.conversation, entry.number - 1)], repair)
+            [previous] = rewinds.corrected([await self._log.entry(cached.conversation, entry.number - 1)])
             before = previous.totals
         # Another counter may have written the previous entry.
         before = replace(
@@ -131,14 +150,8 @@ class Rewinder:
             raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), point
 
-    async def _rewind_entry(self, cached: CachedConversation, totals: Totals) -> Entry:
-        """Return the rewind entry that is valid as of some totals."""
-        return await self._log.entry(cached.conversation, totals.rewind_entry) if totals.rewind_entry else _NO_REWINDS
-
-    async def _append(
-        self, cached: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
-    ) -> tuple[Totals, Totals]:
-        """Append the entry that `make` returns for the tail and the last rewind entry; return totals before and after.
+    async def _append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
+        """Append the entry that `make` returns for the tail and the active messages; return totals before and after.
 
         Raises:
             StoreUnavailableError: The call timed out; the entry may or may not be written.
@@ -156,19 +169,16 @@ class Rewinder:
                 "rewind can be repeated safely, and so can an undo_rewind with `before`"
             ) from error
 
-    async def _append_in_order(
-        self, cached: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
-    ) -> tuple[Totals, Totals]:
+    async def _append_in_order(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
             tail = await self._log.last_totals(cached.conversation)
-            last = await self._rewind_entry(cached, tail)
-            entry = await make(tail, last)
+            rewinds = await self._reader.read_rewinds(cached, tail)  # the cached ones may be older than a restore
+            entry = await make(tail, rewinds)
             if entry is None:
                 if tail.entries:  # an earlier call may have failed after its insert
                     self._open_heads.refresh_later(cached, tail)
-                    await self._reselect(cached, Rewinds.of(last))
+                    await self._reselect(cached, rewinds)
                 return tail, tail
-            entry = replace(entry, repair=last.repair)
             acknowledged = cached.entries
             insert = self._log.insert(cached.conversation, entry, (), token="")
             try:
@@ -181,8 +191,8 @@ class Rewinder:
             if entry.number <= acknowledged:  # the number was taken before: a backup was restored
                 self._cache.forget(cached)
             self._cache.confirm(cached, entry.totals)
-            cached.follow(entry)
-            await self._reselect(cached, Rewinds.of(entry))
+            cached.follow(rewinds := rewinds.after(entry))
+            await self._reselect(cached, rewinds)
             return tail, entry.totals
         raise StoreError(
             f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"

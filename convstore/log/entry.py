@@ -22,8 +22,8 @@ Usage = tuple[int, int, int]
 _LONG_TOKENS = 1_000
 _SHORT_ID = 12
 """Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
-_ENTRY_BYTES, _MESSAGE_BYTES = 500, 250
-"""Stored size of an entry's totals and of a message's fields other than its texts, approximately."""
+ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 250, 5
+"""Stored size of an entry's totals, of a message's fields other than its texts and of a range, approximately."""
 _NO_USAGE: Mapping[str, Usage] = {}
 
 
@@ -271,6 +271,7 @@ class Totals:
         counter: Name of the token counter that made the last two.
         stored_bytes: Stored size of all messages, active or rewound.
         rewind_entry: Number of the last rewind entry, 0 if all messages are active.
+        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
@@ -302,6 +303,7 @@ class Totals:
     shown: Mapping[bytes, int] | None = field(default=None, compare=False)
     updated_at: datetime | None = None
     link: int = 0
+    whole_list: int = 0
 
 
 @dataclass(slots=True)
@@ -316,10 +318,11 @@ class Entry:
         after: The link of the entry before it, 0 for the first. A mismatch means that the log was restored from a
             backup under the process that wrote this entry.
         sources: Sources of its tool results.
-        rewound: In a rewind entry all messages that are rewound.
+        rewound: In a rewind entry the ranges that are rewound, besides those of the last whole list.
+        restored: In a rewind entry the ranges of that list that are active again.
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
-        repair: In a rewind entry the findings of the last repair, None if there was none.
+        repair: In a rewind entry with a whole list the findings of the last repair, None if there was none.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -330,6 +333,7 @@ class Entry:
     after: int = 0
     sources: tuple[EntrySource, ...] = ()
     rewound: tuple[RewoundRange, ...] = ()
+    restored: tuple[RewoundRange, ...] = ()
     undo: int = 0
     lost: Lost | None = None
     repair: Repair | None = None
@@ -337,12 +341,17 @@ class Entry:
 
     def __post_init__(self) -> None:
         texts = sum([len(one.body) + len(one.stub or "") for one in self.messages])
-        self.size = _ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + texts
+        self.size = ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + RANGE_BYTES * len(self.rewound) + texts
 
     @property
     def number(self) -> int:
         """Its position among the entries, from 1."""
         return self.totals.entries
+
+    @property
+    def is_rewind(self) -> bool:
+        """True for a rewind entry."""
+        return self.totals.rewind_entry == self.totals.entries
 
     @property
     def last(self) -> int:

@@ -8,10 +8,12 @@ Stored entries are never changed, so the rewind entry also holds the corrections
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from convstore.log.entry import Entry, Lost, Repair, RewoundRange, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Survey:
         lost: Numbers of entries that replace lost ones.
         sources_through: Highest source id in the totals of any entry.
         tail: The last entry.
-        rewind_entry: The last rewind entry.
+        rewinds: The active messages as of the last rewind entry.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -43,7 +45,7 @@ class Survey:
     lost: list[int] = field(default_factory=list)
     sources_through: int = 0
     tail: Entry | None = None
-    rewind_entry: Entry | None = None
+    rewinds: Rewinds = NO_REWINDS
 
     def add(self, entry: Entry) -> None:
         """Add the next entry."""
@@ -57,13 +59,14 @@ class Survey:
         if entry.lost:
             self.lost.append(entry.number)
         self.tail = entry
-        if entry.totals.rewind_entry == entry.number:
-            self.rewind_entry = entry
+        if entry.is_rewind:
+            with suppress(ValueError):  # its whole list was lost with the tail
+                self.rewinds = self.rewinds.after(entry)
 
     @property
     def repair(self) -> Repair | None:
         """The findings of the last repair, None if there was none."""
-        return self.rewind_entry.repair if self.rewind_entry else None
+        return self.rewinds.repair
 
     @property
     def new_joins(self) -> list[int]:
@@ -106,19 +109,19 @@ def lost_entries(before: Entry, after: Entry, *, at: datetime, link: Callable[[]
     return made
 
 
-def inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewind_entry: Entry | None) -> tuple[RewoundRange, ...]:
-    """Return all inactive ordinals: those in no entry, and those that the last rewind entry rewinds.
+def inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewinds: Rewinds) -> tuple[RewoundRange, ...]:
+    """Return all inactive ordinals: those in no entry, and those that were rewound.
 
     Args:
         spans: Spans of all entries.
         lost: Numbers of entries that replace lost ones.
-        rewind_entry: The last rewind entry; it does not apply to entries after it.
+        rewinds: The active messages as of the last rewind entry; it does not apply to entries after it.
     """
-    is_lost, number = set(lost), rewind_entry.number if rewind_entry else 0
+    is_lost, number = set(lost), rewinds.entry
     stored = _joined((span.first, span.last) for span in spans if span.number not in is_lost)
     later = _joined((span.first, span.last) for span in spans if span.number not in is_lost and span.number > number)
     maximum = max((span.last for span in spans), default=0)
-    rewound = _without([(one.first, one.last) for one in rewind_entry.rewound] if rewind_entry else [], later)
+    rewound = _without([(one.first, one.last) for one in rewinds.ranges], later)
     ranges = _joined([*_without([(1, maximum)], stored), *rewound])
     return tuple(_range_with_entries(first, last, spans) for first, last in ranges)
 
@@ -162,28 +165,3 @@ def _range_with_entries(first: int, last: int, spans: Sequence[Span]) -> Rewound
     until = min((span.number for span in full if span.last > last), default=spans[-1].number + 1) - 1
     inside = (first <= span.first and span.last <= last for span in full if entry <= span.number <= until)
     return RewoundRange(first, last, entry, until if all(inside) else entry - 1)
-
-
-def corrected(entries: Sequence[Entry], repair: Repair | None) -> Sequence[Entry]:
-    """Return entries with correct totals, where they were written after a tail that the restored backup had lost."""
-    if repair is None or not repair.recounts or not entries or entries[0].number >= repair.until:
-        return entries
-    return [_corrected(entry, repair) for entry in entries]
-
-
-def _corrected(entry: Entry, repair: Repair) -> Entry:
-    recount = next((one for one in repair.recounts if one.entry <= entry.number <= one.until), None)
-    if recount is None:
-        return entry
-    totals = entry.totals
-    return replace(
-        entry,
-        totals=replace(
-            totals,
-            active=totals.active - recount.active,
-            turns=totals.turns - recount.turns,
-            results=totals.results - recount.results,
-            tokens=totals.tokens - recount.tokens,
-            view_tokens=totals.view_tokens - recount.view_tokens,
-        ),
-    )

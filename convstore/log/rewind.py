@@ -1,19 +1,32 @@
 """Rewind messages: they stay in the log, but leave views and listings.
 
-A rewind is stored as a rewind entry, which has no messages. It lists the ranges of ordinals that are no longer active.
-Its running totals continue from the message before the first rewound one, so that totals only count active messages.
-Undoing a rewind writes a rewind entry too.
+A rewind is stored as a rewind entry, which has no messages. It says which ranges of ordinals are no longer active, as
+the difference to a whole list that an earlier rewind entry has: ranges that are rewound as well, and ranges that are
+active again. Where the difference is large, the entry has a whole list of its own. So the size of an entry does not
+grow with the number of rewinds, and any change of the active messages is one entry.
+
+The running totals of a rewind entry continue from the message before the first rewound one, so that totals only count
+active messages. Undoing a rewind writes a rewind entry too.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
+from operator import attrgetter
 
 from convstore.log.entry import Entry, Repair, RewoundRange, Totals
-from convstore.log.repairs import corrected
+
+MAX_DIFFERENCE = 64
+"""Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
+
+Ranges = tuple[RewoundRange, ...]
+"""Rewound ranges in order."""
+
+_first, _entry = attrgetter("first"), attrgetter("entry")
 
 
 def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
@@ -22,7 +35,7 @@ def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
     >>> is_active([RewoundRange(first=3, last=4, entry=2, until=3)], 4)
     False
     """
-    index = bisect_right(rewound, ordinal, key=lambda one: one.first)
+    index = bisect_right(rewound, ordinal, key=_first)
     return not index or rewound[index - 1].last < ordinal
 
 
@@ -33,17 +46,55 @@ class Rewinds:
     Attributes:
         entry: Number of that entry, 0 if there is none.
         ranges: The rewound ranges.
+        inactive: Number of messages in them.
+        undo: Number of the rewind that can be undone, 0 for none.
         repair: The findings of the last repair, None if there was none.
+        whole: Those as of the last whole list; None if these are.
     """
 
     entry: int = 0
-    ranges: tuple[RewoundRange, ...] = ()
+    ranges: Ranges = ()
+    inactive: int = 0
+    undo: int = 0
     repair: Repair | None = None
+    whole: Rewinds | None = None
 
-    @classmethod
-    def of(cls, rewind_entry: Entry) -> Rewinds:
-        """Return what a rewind entry says."""
-        return cls(rewind_entry.number, rewind_entry.rewound, rewind_entry.repair)
+    def after(self, entry: Entry) -> Rewinds:
+        """Return the active messages as of a rewind entry.
+
+        Raises:
+            ValueError: The entry continues another whole list, or its ranges are wrong.
+        """
+        totals = entry.totals
+        is_whole = totals.whole_list == entry.number
+        whole = NO_REWINDS if is_whole or not totals.whole_list else self.whole or self
+        if not is_whole and whole.entry != totals.whole_list:
+            raise ValueError("the whole list of rewound ranges that it continues is missing")
+        ranges = _changed(whole.ranges, entry.rewound, entry.restored)
+        inactive, repair = whole.inactive + _size(entry.rewound) - _size(entry.restored), whole.repair or entry.repair
+        # After a repair two messages may share an ordinal.
+        if inactive != totals.messages - totals.active and not repair:
+            raise ValueError("its rewound ranges do not agree with its count of active messages")
+        return Rewinds(entry.number, ranges, inactive, entry.undo, repair, None if is_whole else whole)
+
+    def _needed(self, totals: Totals) -> list[int]:
+        """Return the numbers of the rewind entries that lead to the active messages as of some totals, in order."""
+        if totals.rewind_entry in (0, self.entry):
+            return []
+        known = (0, totals.rewind_entry, (self.whole or self).entry)
+        return [*{totals.whole_list}.difference(known), totals.rewind_entry]
+
+    def missing(self, totals: Totals, entries: Sequence[Entry] = ()) -> list[int]:
+        """Return the numbers of the entries, besides some, that a call of `at` needs; two at most."""
+        found = {entry.number for entry in entries}
+        return [number for number in self._needed(totals) if number not in found]
+
+    def at(self, totals: Totals, entries: Sequence[Entry]) -> Rewinds:
+        """Return the active messages as of some totals, given the entries that were `missing`; see `after`."""
+        found, rewinds = {entry.number: entry for entry in entries}, self if totals.rewind_entry else NO_REWINDS
+        for number in self._needed(totals):
+            rewinds = rewinds.after(found[number])
+        return rewinds
 
     @property
     def joins(self) -> tuple[int, ...]:
@@ -54,106 +105,118 @@ class Rewinds:
         """Return True if a message was not rewound."""
         return not self.ranges or is_active(self.ranges, ordinal)
 
+    def through(self, ordinal: int) -> Ranges:
+        """Return the ranges that begin at an ordinal or before it."""
+        return self.ranges[: bisect_right(self.ranges, ordinal, key=_first)]
+
     def active_before(self, number: int) -> int:
         """Return the end, exclusive, of the entries before `number` that may contain active messages.
 
         That is `number` itself, or the first entry of the rewound range directly before it.
         """
-        return next((one.entry for one in self.ranges if one.entry <= number - 1 <= one.until), number)
+        found = self._with_entry(number - 1)
+        return found.entry if found else number
 
     def active_after(self, number: int) -> int:
         """Return the first entry from `number` on that may contain active messages."""
-        return next((one.until + 1 for one in self.ranges if one.entry <= number <= one.until), number)
+        found = self._with_entry(number)
+        return found.until + 1 if found else number
+
+    def _with_entry(self, number: int) -> RewoundRange | None:
+        """Return the range of which an entry has messages only; None if there is none."""
+        index = bisect_right(self.ranges, number, key=_entry)
+        return self.ranges[index - 1] if index and self.ranges[index - 1].until >= number else None
 
     def corrected(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries with the totals that the last repair corrected."""
-        return corrected(entries, self.repair) if self.repair else entries
+        """Return entries with correct totals, where they were written after a tail that a restored backup had lost."""
+        repair = self.repair
+        if repair is None or not repair.recounts or not entries or entries[0].number >= repair.until:
+            return entries
+        return [_corrected(entry, repair) for entry in entries]
 
 
 NO_REWINDS = Rewinds()
 
 
-def checked_ranges(
-    ranges: Iterable[RewoundRange], totals: Totals, *, is_repaired: bool = False
-) -> tuple[RewoundRange, ...]:
-    """Return the rewound ranges of a stored rewind entry if they agree with its totals.
+def _corrected(entry: Entry, repair: Repair) -> Entry:
+    recount = next((one for one in repair.recounts if one.entry <= entry.number <= one.until), None)
+    if recount is None:
+        return entry
+    totals = entry.totals
+    return replace(
+        entry,
+        totals=replace(
+            totals,
+            active=totals.active - recount.active,
+            turns=totals.turns - recount.turns,
+            results=totals.results - recount.results,
+            tokens=totals.tokens - recount.tokens,
+            view_tokens=totals.view_tokens - recount.view_tokens,
+        ),
+    )
 
-    Args:
-        ranges: The ranges as stored.
-        totals: Totals of the rewind entry.
-        is_repaired: The log was repaired, so two writers may have used the same ordinals.
 
-    Raises:
-        ValueError: The ranges are not in order, or their size differs from the number of inactive messages.
+def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:
+    """Return the ranges that only a later list has, and those that only the earlier one has.
+
+    >>> one, two, three = (RewoundRange(first, first, 0, 0) for first in (1, 2, 3))
+    >>> difference((one, two), (one, three)) == ((three,), (two,))
+    True
     """
-    found = tuple(ranges)
-    ends = [end for one in found for end in (one.first, one.last)]
-    size = sum(one.last - one.first + 1 for one in found)
-    if ends != sorted(ends) or (size != totals.messages - totals.active and not is_repaired):
-        raise ValueError("its rewound ranges do not agree with its count of active messages")
-    return found
+    start = min(len(ranges), len(later))
+    while start and ranges[start - 1] != later[start - 1]:  # long lists differ only at their ends
+        start -= 1
+    start = start if ranges[:start] == later[:start] else 0
+    before, after = set(ranges[start:]), set(later[start:])
+    return tuple(sorted(after - before)), tuple(sorted(before - after))
 
 
-def rewind_from(
+def _changed(ranges: Ranges, rewound: Ranges, restored: Ranges) -> Ranges:
+    """Return a list after a difference; a ValueError if its ranges are not in order then."""
+    changed = [one.first for one in (*rewound[:1], *restored[:1])]
+    start = bisect_left(ranges, min(changed), key=_first) if changed else len(ranges)
+    end = sorted([*rewound, *set(ranges[start:]).difference(restored)])
+    if any(one.last >= following.first for one, following in pairwise([*ranges[:start][-1:], *end])):
+        raise ValueError("its rewound ranges overlap")
+    return ranges[:start] + tuple(end)
+
+
+def _size(ranges: Ranges) -> int:
+    return sum([last - first + 1 for first, last, _, _ in ranges])
+
+
+def rewind_entry(
     after: Totals,
-    rewound: Sequence[RewoundRange],
+    rewinds: Rewinds,
+    kept: Ranges,
     *,
-    ordinal: int,
+    first: int,
     entry: int,
     point: Totals,
+    undo: int,
     at: datetime,
     link: int = 0,
 ) -> Entry:
-    """Return the rewind entry that rewinds everything from an ordinal on.
+    """Return the rewind entry that rewinds everything from an ordinal on, and of the rest what is in some ranges.
 
     Args:
         after: Totals of the log before the rewind entry.
-        rewound: Ranges that are already rewound.
-        ordinal: The first message to rewind, which must be active.
+        rewinds: The active messages before it.
+        kept: The ranges before that ordinal that are rewound.
+        first: The first message to rewind; the next one of the log for none.
         entry: The first entry that contains only messages to rewind.
-        point: Totals of the log before that message.
+        point: Totals with the counts of the messages that are active then.
+        undo: Number of the rewind that can be undone.
         at: Date of the rewind.
         link: Random number of the rewind entry.
     """
-    number = after.entries + 1
-    new = RewoundRange(ordinal, after.messages, entry, number)
-    joined = _joined([one for one in rewound if one.last < ordinal], new)
-    return _rewind_entry(after, joined, point, undo=number, at=at, link=link)
-
-
-def undo_rewind(
-    after: Totals, *, before: Totals, rewound: Sequence[RewoundRange], undo: int, at: datetime, link: int = 0
-) -> Entry:
-    """Return the rewind entry that undoes a rewind; messages appended since then are rewound instead.
-
-    Args:
-        after: Totals of the log before the new rewind entry.
-        before: Totals of the log before the rewind.
-        rewound: Ranges that were rewound then.
-        undo: The rewind that could be undone then.
-        at: Date of the undo.
-        link: Random number of the new rewind entry.
-    """
-    number = after.entries + 1
-    since = RewoundRange(before.messages + 1, after.messages, before.entries + 1, number)
-    joined = _joined(rewound, since) if since.last >= since.first else tuple(rewound)
-    return _rewind_entry(after, joined, before, undo=undo, at=at, link=link)
-
-
-def _joined(rewound: Sequence[RewoundRange], last: RewoundRange) -> tuple[RewoundRange, ...]:
-    """Append a range, merged with the one before if they touch."""
-    if rewound and rewound[-1].last == last.first - 1:
-        return (*rewound[:-1], RewoundRange(rewound[-1].first, last.last, rewound[-1].entry, last.until))
-    return (*rewound, last)
-
-
-def _rewind_entry(
-    after: Totals, rewound: tuple[RewoundRange, ...], point: Totals, *, undo: int, at: datetime, link: int
-) -> Entry:
-    """Return a rewind entry with the active counts of an earlier point and all other totals of the present."""
+    number, whole = after.entries + 1, rewinds.whole or rewinds
+    ranges = _joined(kept, RewoundRange(first, after.messages, entry, number))
+    rewound, restored = difference(whole.ranges, ranges)
+    is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
     totals = replace(
         point,
-        entries=after.entries + 1,
+        entries=number,
         messages=after.messages,
         sources_through=after.sources_through,
         given_through=after.given_through,
@@ -161,9 +224,20 @@ def _rewind_entry(
         stored_bytes=after.stored_bytes,
         shown_at=after.shown_at,
         shown=after.shown,
-        rewind_entry=after.entries + 1,
+        rewind_entry=number,
+        whole_list=number if is_whole else whole.entry,
         updated_at=at,
         link=link,
     )
-    first = after.messages + 1
-    return Entry(first=first, at=at, messages=(), totals=totals, after=after.link, rewound=rewound, undo=undo)
+    made = Entry(after.messages + 1, at, (), totals, after.link, (), rewound, restored, undo)
+    return replace(made, rewound=ranges, restored=(), repair=rewinds.repair) if is_whole else made
+
+
+def _joined(rewound: Ranges, last: RewoundRange) -> Ranges:
+    """Append a range unless it is empty, merged with the one before if they touch."""
+    if last.last < last.first:
+        return rewound
+    if rewound and rewound[-1].last == last.first - 1:
+        last = RewoundRange(rewound[-1].first, last.last, rewound[-1].entry, last.until)
+        rewound = rewound[:-1]
+    return (*rewound, last)

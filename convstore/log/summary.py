@@ -107,7 +107,7 @@ def clipped(rewinds: Rewinds, last: int) -> tuple[tuple[int, int], ...]:
     >>> clipped(Rewinds(ranges=(RewoundRange(3, 9, 2, 4),)), 5)
     ((3, 5),)
     """
-    return tuple((one.first, min(one.last, last)) for one in rewinds.ranges if one.first <= last)
+    return tuple((one.first, min(one.last, last)) for one in rewinds.through(last))
 
 
 def fits(record: SummaryRecord, rewinds: Rewinds) -> bool:

@@ -181,6 +181,7 @@ class RunningTotals:
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
             link=link,
+            whole_list=after.whole_list,
         )
 
     def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:

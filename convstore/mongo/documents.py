@@ -24,13 +24,9 @@ from convstore.log.entry import (
     OpenCall,
     PayloadRef,
     Preview,
-    Recount,
-    Repair,
-    RewoundRange,
     Totals,
     is_named,
 )
-from convstore.log.rewind import checked_ranges
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
@@ -46,6 +42,7 @@ from convstore.mongo.bson_values import (
     utc,
 )
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
+from convstore.mongo.rewound import rewound_data, rewound_from
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
 
 
@@ -65,9 +62,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     if not entry.messages:
         del document["messages"]  # the unique index covers documents that have message ids
     if entry.totals.rewind_entry == number:
-        document |= {"rewound": [list(one) for one in entry.rewound], "undo": entry.undo}
-    if entry.repair:
-        document["repair"] = _repair_document(entry.repair)
+        document["rewound"] = rewound_data(entry)
     if entry.lost:
         document["lost"] = list(entry.lost)
     if _has_results(entry):
@@ -85,21 +80,6 @@ def lookup_of(entry: Entry) -> list[str | int]:
     """Return the values by which an index finds an entry: ids of answered calls and blocks of source ids."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
     return [*calls, *source_blocks(source.id for source in entry.sources)]
-
-
-def _repair_document(repair: Repair) -> dict[str, Any]:
-    return {
-        "span": [repair.entry, repair.until],
-        "joins": list(repair.joins),
-        "recounts": [list(recount) for recount in repair.recounts],
-    }
-
-
-def _repair_from(document: Mapping[str, Any]) -> Repair:
-    entry, until = map(stored_number, stored_list(document["span"]))
-    joins = tuple(map(stored_number, stored_list(document["joins"])))
-    recounts = (Recount(*map(_any_number, stored_list(one))) for one in stored_list(document["recounts"]))
-    return Repair(entry, until, joins, tuple(recounts))
 
 
 def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False) -> Entry:
@@ -132,10 +112,8 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         totals=totals,
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
-        rewound=_rewound_from(document, totals) if "rewound" in document else (),
-        undo=stored_number(document["undo"]) if totals.rewind_entry == totals.entries else 0,
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
-        repair=_repair_from(document["repair"]) if "repair" in document else None,
+        **(rewound_from(document["rewound"], totals.entries) if "rewound" in document else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
         raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
@@ -144,12 +122,6 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
         raise ValueError("`results_at` does not match the entry's results, so the index misses or misplaces it")
     return entry
-
-
-def _rewound_from(document: Mapping[str, Any], totals: Totals) -> tuple[RewoundRange, ...]:
-    """Return the rewound ranges that a rewind entry stores."""
-    ranges = (RewoundRange(*map(stored_number, stored_list(one))) for one in stored_list(document["rewound"]))
-    return checked_ranges(ranges, totals, is_repaired="repair" in document)
 
 
 def _has_results(entry: Entry) -> bool:
@@ -186,6 +158,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "shown_at": totals.shown_at,
         "updated_at": totals.updated_at,
         "link": totals.link,
+        **({"whole_list": totals.whole_list} if totals.whole_list else {}),
     }
 
 
@@ -214,6 +187,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         None if shown_at else {},
         None if at is None else utc(at),
         link,
+        stored_number(document.get("whole_list", 0)),
     )
 
 

@@ -40,7 +40,8 @@ _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
-LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
+_MOST_EXCLUDED = 64
+LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that few readers use."""
 VIEW_FIELDS = {**LEAN, "messages.seen": 0}
 """Projection that drops the fields of an entry that views do not use."""
@@ -92,7 +93,7 @@ class Log:
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         entry = entry_from(document)
-        if entry.totals.rewind_entry == number and "rewound" not in document:
+        if entry.is_rewind and "rewound" not in document:
             raise CorruptDocumentError(key, "the rewind entry has no rewound ranges")
         return entry
 
@@ -197,14 +198,22 @@ class Log:
     async def newest_results(
         self, conversation: str, rewinds: Rewinds, *, before: int, limit: int, tools_only: bool = False
     ) -> list[Entry]:
-        """Return the last entries with active results or long messages before an ordinal, no bodies. One command."""
-        kind = {"messages.type": "tool"} if tools_only else {}
-        query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
-        if rewinds.ranges:
-            query["$nor"] = [{"results_at": {"$gte": one.first, "$lte": one.last}} for one in rewinds.ranges]
-        fields = {**LEAN, "messages.body": 0}
-        documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
-        return await entries_from([filled(document, body="") for document in documents])
+        """Return the last entries with active results or long messages before an ordinal, newest first, no bodies.
+
+        One command; another one for each 64 rewound ranges, as long as there are too few.
+        """
+        kind, found = {"messages.type": "tool"} if tools_only else {}, list[Entry]()
+        while True:
+            query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
+            if ranges := rewinds.through(before)[-_MOST_EXCLUDED:]:
+                query["$nor"] = [{"results_at": {"$gte": one.first, "$lte": one.last}} for one in ranges]
+            fields = {**LEAN, "messages.body": 0}
+            documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
+            entries = await entries_from([filled(document, body="") for document in documents])
+            found += [one for one in entries if rewinds.is_active(one.first)]
+            if len(found) >= limit or len(documents) < limit:
+                return found
+            before = entries[-1].first
 
     async def payload_ranges(
         self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False

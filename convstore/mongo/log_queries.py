@@ -21,7 +21,7 @@ from convstore.mongo.log import StoredMessageRow, entries_from, filled, rows_of
 
 _NEWEST_FIRST = (("_id", -1),)
 _MAX_BEGUN = 20
-_NOT_SEARCHED = {"lookup": 0, "rewound": 0, "totals.preview": 0}
+_NOT_SEARCHED = {"lookup": 0, "totals.preview": 0}
 _NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}
 _NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0} | {
     f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")

@@ -21,7 +21,7 @@ from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
 
 _MAXIMUM_STARTS = 4
-_HINTS = ("starts", "system", "rewound", "repair")
+_HINTS = ("starts", "system")
 _FIELDS = dict.fromkeys((*VIEW_FIELDS, "changes", *_HINTS), 0)
 _FIELDS_WITH_HINTS = {name: 0 for name in _FIELDS if name not in _HINTS}
 
@@ -55,7 +55,7 @@ class States:
             conversation: Id of the conversation.
             start: Number of the first entry to read.
             limit: Maximum number of entries.
-            has_hints: Read starts of views, leading system messages and rewound ranges, too.
+            has_hints: Read starts of views and leading system messages, too.
             first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
             known: An entry that was read before; it is not parsed again.
         """

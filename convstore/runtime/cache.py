@@ -190,10 +190,10 @@ class CachedConversation:
         shown = self.tail.shown if self.tail and self.tail.shown else ()
         return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + _ITEM_OVERHEAD * (len(shown) + len(self.rewinds.ranges))
 
-    def follow(self, rewind_entry: Entry) -> None:
-        """Cache the active messages as of a newer rewind entry."""
-        if rewind_entry.number > self.rewinds.entry:
-            self.rewinds = Rewinds.of(rewind_entry)
+    def follow(self, rewinds: Rewinds) -> None:
+        """Cache the active messages if they are those as of a newer rewind entry."""
+        if rewinds.entry > self.rewinds.entry:
+            self.rewinds = rewinds
 
     def remember_start(self, start: ViewStart) -> None:
         """Cache the start of the next view under a policy."""

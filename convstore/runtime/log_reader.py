@@ -194,23 +194,36 @@ class LogReader:
     async def rewinds(self, cached: CachedConversation, totals: Totals, entries: Sequence[Entry] = ()) -> Rewinds:
         """Return the active messages as of some totals.
 
-        One command if they name another rewind entry than before that is not among `entries`.
+        Two commands in parallel at most: for what the cache and `entries` lack of a rewind entry and its whole list.
         """
-        for entry in entries:
-            if entry.number == totals.rewind_entry and entry.rewound:
-                cached.follow(entry)
-        rewind_entry = totals.rewind_entry
-        if rewind_entry == cached.rewinds.entry or not rewind_entry:
-            return cached.rewinds if rewind_entry else NO_REWINDS
-        cached.entries = max(cached.entries, rewind_entry)
+        rewinds = await self.read_rewinds(cached, totals, entries, known=cached.rewinds)
+        cached.follow(rewinds)
+        return rewinds
+
+    async def read_rewinds(
+        self,
+        cached: CachedConversation,
+        totals: Totals,
+        entries: Sequence[Entry] = (),
+        *,
+        known: Rewinds = NO_REWINDS,
+    ) -> Rewinds:
+        """Return the active messages as `rewinds` does, but from those of `known` instead of the cached ones."""
+        cached.entries = max(cached.entries, totals.rewind_entry)
+        numbers = known.missing(totals, entries)
         try:
-            found = await self.log.entry(cached.conversation, rewind_entry)
+            found = await self._entries_at(cached, numbers)
         except CorruptDocumentError:
             if not await self._was_stale(cached):
                 raise
-            found = await self.log.entry(cached.conversation, rewind_entry)
-        cached.follow(found)
-        return Rewinds.of(found)
+            found = await self._entries_at(cached, numbers)
+        try:
+            return known.at(totals, [*entries, *found])
+        except ValueError as error:
+            raise CorruptDocumentError(entry_id(cached.conversation, totals.rewind_entry), str(error)) from error
+
+    async def _entries_at(self, cached: CachedConversation, numbers: Sequence[int]) -> list[Entry]:
+        return await asyncio.gather(*(self.log.entry(cached.conversation, number) for number in numbers))
 
     async def payloads(
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False

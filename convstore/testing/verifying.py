@@ -136,15 +136,14 @@ class VerifyContract(VerifyFixtures):
         assert kinds(report) == [("hole", f"{conversation}:000000000002")]
         assert report.entries == 13
 
-    async def test_wrong_entries_of_a_range_are_named(self, full: Conversation, later: Any, database: Any) -> None:
-        """A rewind entry says in which entries its messages are, and readers skip just those."""
+    async def test_a_damaged_rewind_is_named(self, full: Conversation, later: Any, database: Any) -> None:
+        """Its ranges have a checksum, and those of another entry are refused."""
         query = {"conversation": await self.id_of(database, full), "rewound": {"$exists": True}}
-        document = (await database["log"].find(query).sort("_id", -1).to_list(1))[0]
-        for index, value in enumerate(document["rewound"][0][2:], 2):
-            await database["log"].replace_one({"_id": document["_id"]}, document)
-            await database["log"].update_one({"_id": document["_id"]}, {"$set": {f"rewound.0.{index}": value + 1}})
-            found = (await later.verify(user_id=full.scope["user_id"])).findings
-            assert any("are not in the entries that it names" in one.problem for one in found)
+        other, document = await database["log"].find(query).sort("_id", 1).to_list(2)
+        for damaged in (other["rewound"], document["rewound"][:-1] + b"x", b""):
+            await database["log"].update_one({"_id": document["_id"]}, {"$set": {"rewound": damaged}})
+            found = kinds(await later.verify(user_id=full.scope["user_id"]))
+            assert ("damaged", document["_id"]) in found
 
     async def test_a_lost_end_is_reported(self, full: Conversation, later: ConversationStore, database: Any) -> None:
         """The head and the index count entries that are missing; after a repair, both have what is stored."""

@@ -194,7 +194,7 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
-    if stored.rewind_entry == entry.number:
+    if entry.is_rewind:
         return _expected_rewind_totals(entry, before)
     made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
@@ -216,21 +216,16 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
 
 
 def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
-    """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all."""
+    """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all.
+
+    `ActiveTotals` checks the others.
+    """
     if entry.repair and entry.repair.until == entry.number:
         return replace(entry.totals, entries=before.entries + 1, updated_at=before.updated_at)
-    active = before.messages - sum(one.last - one.first + 1 for one in entry.rewound)
-    ends = [0, *(one.last for one in entry.rewound)]
-    is_ordered = all(end < one.first <= one.last for end, one in zip(ends, entry.rewound, strict=False))
-    if not is_ordered or ends[-1] > before.messages:
-        active = -1
-    elif entry.repair:  # ordinals may not be unique
-        active = entry.totals.active
     return replace(
         entry.totals,
         entries=before.entries + 1,
         messages=before.messages,
-        active=active,
         sources_through=before.sources_through,
         given_through=before.given_through,
         usage=before.usage,

@@ -43,6 +43,7 @@ class LogCheck:
         is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
         is_broken: True if entries are missing or do not follow each other, and no repair covers that yet.
         is_readable: True if all existing entries could be read.
+        active: The active messages as of the last entry, and their sums.
     """
 
     subject: Subject
@@ -55,7 +56,7 @@ class LogCheck:
     is_damaged: bool = False
     is_broken: bool = False
     is_readable: bool = True
-    _active: ActiveTotals = field(init=False)
+    active: ActiveTotals = field(init=False)
     _next: int = 1
     _is_whole: bool = False
     _messages: int | None = 0
@@ -66,7 +67,7 @@ class LogCheck:
     _candidates: tuple[Totals, ...] = (Totals(),)
 
     def __post_init__(self) -> None:
-        self._active = ActiveTotals(self.subject)
+        self.active = ActiveTotals(self.subject)
 
     def doubts(self, number: int) -> bool:
         """Return True if the totals of an entry, or of the last one, were reported, so that no head may copy them."""
@@ -93,12 +94,12 @@ class LogCheck:
             await self._orphans(keys, await self._unused(keys))
 
     async def _last_repair(self) -> Repair | None:
-        """Return the record of the last repair, stored in the last rewind entry; None if it cannot be read."""
+        """Return the record of the last repair, stored with the last whole list; None if it cannot be read."""
         inspection, conversation = self.subject.inspection, self.subject.conversation
         last = await inspection.last_entry(conversation)
         with suppress(CorruptDocumentError):
-            rewind_entry = entry_from(last).totals.rewind_entry if last else 0
-            found = await inspection.entry(entry_id(conversation, rewind_entry)) if rewind_entry else None
+            number = entry_from(last).totals.whole_list if last else 0
+            found = await inspection.entry(entry_id(conversation, number)) if number else None
             return entry_from(found).repair if found else None
         return None
 
@@ -130,9 +131,9 @@ class LogCheck:
             await asyncio.to_thread(self._check_content, entry, payloads)
         else:
             self._check_content(entry, payloads)
-        await self._active.add(entry)
+        await self.active.add(entry)
         is_recounted = self._repair and self._repair.entry <= entry.number < self._repair.until
-        for problem in self._active.problems(entry) if not is_recounted else ():
+        for problem in self.active.problems if not is_recounted else ():
             self._report("totals", key, problem)
         self._record(entry)
 
@@ -173,7 +174,7 @@ class LogCheck:
         """Make the next entry unchecked against its predecessor, which cannot be read."""
         self._expect_any_totals()
         self._link, self.is_damaged = None, True
-        self._active.lose()
+        self.active.lose()
 
     def _expect_any_totals(self) -> None:
         self._candidates, self._messages, self._sources = (), None, RecentSources()

@@ -71,7 +71,7 @@ class Repairer:
 
     async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
         """Insert the recount entry after the last entry; return None if another writer took its number."""
-        rewound = inactive_ranges(survey.spans, survey.lost, survey.rewind_entry)
+        rewound = inactive_ranges(survey.spans, survey.lost, survey.rewinds)
         number, repaired_from = tail.number + 1, [survey.repair.entry] if survey.repair else []
         first = min(number, *survey.new_joins, *survey.new_lost, *repaired_from)
         count = _Count(self.subject.codec, rewound, first)
@@ -92,6 +92,7 @@ class Repairer:
             messages=max(span.last for span in survey.spans),
             counter=count.counters.pop() if len(count.counters) == 1 else "",
             rewind_entry=tail.number + 1,
+            whole_list=tail.number + 1,
             sources_through=survey.sources_through,
             given_through=survey.sources_through,
             usage=count.all.usage,

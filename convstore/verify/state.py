@@ -11,7 +11,6 @@ from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, Totals
-from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import rows_of
 from convstore.log.state import LeadingSystem, State, ViewStart, restored, system_of
 from convstore.log.summary import SummaryRecord
@@ -95,15 +94,10 @@ class StateCheck:
             records = [record async for document in self._stored_summaries() if (record := _record(document))]
             stored = (self.document or {}).get("revision")
             revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
-            rewinds, last = await self._rewinds(check.tail), check.tail.messages
+            rewinds, last = check.active.rewinds, check.tail.messages
             state = restored(subject.conversation, records, rewinds, last=last, revision=revision, at=subject.now)
             is_repaired = await subject.inspection.replace_state(self.document, state_document(state))
         self._report(problem, repairable=is_readable, repaired=is_repaired)
-
-    async def _rewinds(self, tail: Totals) -> Rewinds:
-        key = entry_id(self.subject.conversation, tail.rewind_entry)
-        found = await self.subject.inspection.entry(key) if tail.rewind_entry else None
-        return Rewinds.of(entry_from(found)) if found else NO_REWINDS
 
     def _summary(self, document: Document) -> SummaryRecord | None:
         key, conversation = str(document["_id"]), self.subject.conversation
@@ -164,7 +158,7 @@ class StateCheck:
 
     async def _derived_system(self, check: LogCheck) -> LeadingSystem | None:
         """Return the leading system messages of the log; None if one of its first entries is damaged."""
-        rewinds, conversation = await self._rewinds(check.tail), self.subject.conversation
+        rewinds, conversation = check.active.rewinds, self.subject.conversation
         start, last = (entry_id(conversation, rewinds.active_after(1) + more) for more in (-1, _FIRST_ENTRIES))
         documents = await self.subject.inspection.entries(conversation, after=start, through=last)
         if {one.document_id for one in check.subject.findings}.intersection(str(one["_id"]) for one in documents):

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import ENTRY_BYTES, RANGE_BYTES, Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
@@ -77,6 +77,13 @@ class Load(ActiveRows):
         """Add documents to the report."""
         self.documents += len(entries)
         self.size += sum(entry.size for entry in entries)
+
+    def count_rewinds(self, numbers: Sequence[int]) -> None:
+        """Add rewind entries that were read together to the report."""
+        self.documents += len(numbers)
+        self.round_trips += bool(numbers)
+        whole = self.rewinds.whole or self.rewinds
+        self.size += ENTRY_BYTES * len(numbers) + RANGE_BYTES * len(whole.ranges) * (whole.entry in numbers)
 
     @property
     def key(self) -> tuple[int, str]:

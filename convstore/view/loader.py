@@ -136,9 +136,9 @@ class Loader:
             return
         cached, totals = load.cached, entries[-1].totals
         self._cache.confirm(cached, totals)
-        is_here = any(entry.number == totals.rewind_entry and entry.rewound for entry in entries)
-        load.round_trips += not is_here and totals.rewind_entry not in (0, cached.rewinds.entry)
+        missing = cached.rewinds.missing(totals, entries)
         load.rewinds = await self._reader.rewinds(cached, totals, entries)
+        load.count_rewinds(missing)
         self._use_summary(load, totals)
         starts = (load.start, load.state.start(start_key(load.policy)))
         load.start = newest_start(starts, totals, revision=load.state.revision, counter=self._counter.name)

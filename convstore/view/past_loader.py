@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError, UnknownMessageError
-from convstore.log.entry import Totals
-from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.rewind import NO_REWINDS
 from convstore.log.state import NO_START, State
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
@@ -67,7 +66,8 @@ class PastLoader(Loader):
         totals = entries[-1].totals
         load = Load(policy, cached, State(cached.conversation, entries[-1].at, summary=summary))
         load.count(entries)
-        load.rewinds = await self._rewinds(cached, totals)
+        load.rewinds = await self._reader.read_rewinds(cached, totals)
+        load.count_rewinds(NO_REWINDS.missing(totals))
         self._use_summary(load, totals)
         used = await self._reader.counted(
             [one for one in entries if not load.summary or one.number >= load.summary.entry]
@@ -91,9 +91,3 @@ class PastLoader(Loader):
         version = load.summary.version if load.summary else 0
         history = self._history(load, window, view)
         return PastLoad(history, reasons, totals.messages, version, self._stamper(load, view))
-
-    async def _rewinds(self, cached: CachedConversation, totals: Totals) -> Rewinds:
-        """Return the active messages as of an entry, which the cache of newer ones must not keep."""
-        if not totals.rewind_entry:
-            return NO_REWINDS
-        return Rewinds.of(await self._log.entry(cached.conversation, totals.rewind_entry))

@@ -230,8 +230,7 @@ async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -
         await seal(chat)
     head = await database["heads"].find_one({"scope.user_id": user, "scope.thread_id": "a"})
     key = {"_id": f"{head['conversation']}:{2:012d}"}
-    [[first, last, *rest]] = (await database["log"].find_one(key))["rewound"]
-    await database["log"].update_one(key, {"$set": {"rewound": [[first, last, *rest, last]]}})
+    await database["log"].update_one(key, {"$set": {"rewound": b"damaged"}})
     result = await store_on(database).search("orcas", user_id=user)
     assert [one.scope["thread_id"] for one in result.conversations] == ["b"]
     assert [one["thread_id"] for one in result.incomplete] == ["a"]

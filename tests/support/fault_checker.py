@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pymongo.read_concern import ReadConcern
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ConvstoreError
 from convstore.log.entry import Entry
+from convstore.log.rewind import NO_REWINDS
 from convstore.mongo.documents import entry_from
 from convstore.mongo.keys import chunk_id, entry_range, log_ranges
 from convstore.runtime.clock import Clock
@@ -95,14 +96,17 @@ class Stored:
 
     def live_at(self, number: int) -> list[str]:
         """Ids that views show after an entry."""
-        entry = self.entries[number - 1]
-        gone = rewound_in(next((one.rewound for one in self.entries if one.number == entry.totals.rewind_entry), ()))
-        return [id_ for ordinal, id_ in enumerate(self.ids[: entry.last], 1) if ordinal not in gone]
+        gone = self.rewound[number]
+        return [id_ for ordinal, id_ in enumerate(self.ids[: self.entries[number - 1].last], 1) if ordinal not in gone]
 
-
-def rewound_in(ranges: Iterable[Any]) -> set[int]:
-    """Return the ordinals in rewound ranges."""
-    return {ordinal for one in ranges for ordinal in range(one.first, one.last + 1)}
+    @cached_property
+    def rewound(self) -> list[set[int]]:
+        """The ordinals that are rewound before any entry and after each of them."""
+        rewinds, found = NO_REWINDS, [set[int]()]
+        for entry in self.entries:
+            rewinds = rewinds.after(entry) if entry.is_rewind else rewinds
+            found.append({ordinal for one in rewinds.ranges for ordinal in range(one.first, one.last + 1)})
+        return found
 
 
 def read_notes(journals: Iterable[Path]) -> list[Mapping[str, Any]]:
@@ -264,9 +268,7 @@ def _check_reported(stored: Stored, notes: Notes, findings: Findings) -> None:
                 findings.wrong("lost", f"{note['client']} got an acknowledgement of {missing}")
             elif note["ordinals"] and [ids[ordinal - 1] for ordinal in note["ordinals"]] != wanted:
                 findings.wrong("moved", f"{note['turn']} is not at {note['ordinals']}")
-    gone = (
-        rewound_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
-    )
+    gone = stored.rewound[-1]
     for note in notes:
         if note["what"] == "rewound" and note["id"] in there and ids.index(note["id"]) + 1 not in gone:
             findings.wrong("unrewound", f"{note['id']} was rewound and is shown")
@@ -290,9 +292,7 @@ def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
 def _check_hits(stored: Stored, notes: Notes, findings: Findings) -> None:
     """Hits are messages of the log, each once; the turn that was asked for is among them unless it was rewound."""
     ids = stored.ids
-    gone = (
-        rewound_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
-    )
+    gone = stored.rewound[-1]
     for note in (one for one in notes if one["what"] == "saw hits"):
         ordinals = [ordinal for ordinal, _ in note["hits"]]
         if len(set(ordinals)) < len(ordinals):
@@ -357,7 +357,7 @@ class _Pages:
 
     def __init__(self, stored: Stored) -> None:
         self._ids, self._ends = stored.ids, set(stored.ends)
-        self._gone = [set[int](), *(rewound_in(entry.rewound) for entry in stored.entries if entry.rewound)]
+        self._gone = [set(one) for one in {frozenset(one) for one in stored.rewound}]
 
     def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
         """Return True if these ordinals, with ids of this mark, are such a page."""
