@@ -16,8 +16,8 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, Totals
-from convstore.log.rewind import Rewinds, rewind_entry
+from convstore.log.entry import Totals
+from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
 from convstore.log.state import NO_START
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
@@ -32,7 +32,7 @@ from convstore.values.scope import Scope
 
 _TRIES = 100
 
-_Make = Callable[[Totals, Rewinds], Awaitable[Entry | None]]
+_Make = Callable[[Rewinds], Awaitable[Change | None]]
 Reselect = Callable[[CachedConversation, Rewinds], Awaitable[None]]
 """Makes the longest summary of active messages the current one; see `compaction.history`."""
 
@@ -58,22 +58,11 @@ class Rewinder:
         """Rewind a message and all after it; see `Conversation.rewind`."""
         cached, ordinal = await self._find(scope, message_id)
 
-        async def make(tail: Totals, rewinds: Rewinds) -> Entry | None:
+        async def make(rewinds: Rewinds) -> Change | None:
             if not rewinds.is_active(ordinal):
                 return None
             entry, point = await self._point(cached, ordinal, rewinds)
-            kept, undo = rewinds.through(ordinal), tail.entries + 1
-            return rewind_entry(
-                tail,
-                rewinds,
-                kept,
-                first=ordinal,
-                entry=entry,
-                point=point,
-                undo=undo,
-                at=self._clock.now(),
-                link=self._clock.link(),
-            )
+            return Change(rewinds.through(ordinal), ordinal, entry, point)
 
         before, after = await self._append(cached, make)
         return before.active - after.active
@@ -88,33 +77,22 @@ class Rewinder:
             return 0
         restored = 0
 
-        async def make(tail: Totals, rewinds: Rewinds) -> Entry | None:
+        async def make(rewinds: Rewinds) -> Change | None:
             nonlocal restored
             undo = rewinds.undo
             is_done = rewinds.is_active(ordinal) if ordinal else not undo
             if is_done:
                 return None
             before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo else Totals()
-            earlier = await self._reader.read_rewinds(cached, before, known=rewinds)
+            earlier = await self._reader.rewinds(cached, before, known=rewinds)
             if ordinal > before.messages or not earlier.is_active(ordinal):
                 raise InvalidInputError(
                     f"{message_id!r} was not rewound by the last rewind, or that was undone already; undo later "
                     "rewinds first, with undo_rewind()"
                 )
             restored = before.active - (await self._log.entry(cached.conversation, undo)).totals.active
-            first, entry = before.messages + 1, before.entries + 1  # what was appended since then
-            kept, undo = earlier.ranges, earlier.undo
-            return rewind_entry(
-                tail,
-                rewinds,
-                kept,
-                first=first,
-                entry=entry,
-                point=before,
-                undo=undo,
-                at=self._clock.now(),
-                link=self._clock.link(),
-            )
+            # What was appended since then is rewound instead.
+            return Change(earlier.ranges, before.messages + 1, before.entries + 1, before, earlier.undo)
 
         before, after = await self._append(cached, make)
         return restored if after is not before else 0
@@ -151,7 +129,7 @@ class Rewinder:
         return entry.number + bool(kept), point
 
     async def _append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
-        """Append the entry that `make` returns for the tail and the active messages; return totals before and after.
+        """Append the change that `make` returns for the active messages; return totals before and after.
 
         Raises:
             StoreUnavailableError: The call timed out; the entry may or may not be written.
@@ -172,13 +150,14 @@ class Rewinder:
     async def _append_in_order(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
             tail = await self._log.last_totals(cached.conversation)
-            rewinds = await self._reader.read_rewinds(cached, tail)  # the cached ones may be older than a restore
-            entry = await make(tail, rewinds)
-            if entry is None:
+            rewinds = await self._reader.rewinds(cached, tail, known=NO_REWINDS)  # a backup may have been restored
+            change = await make(rewinds)
+            if change is None:
                 if tail.entries:  # an earlier call may have failed after its insert
                     self._open_heads.refresh_later(cached, tail)
                     await self._reselect(cached, rewinds)
                 return tail, tail
+            entry = rewind_entry(tail, rewinds, change, at=self._clock.now(), link=self._clock.link())
             acknowledged = cached.entries
             insert = self._log.insert(cached.conversation, entry, (), token="")
             try:

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import RewoundRange
-from convstore.log.rewind import Rewinds, is_active
+from convstore.log.rewind import Rewinds
 from convstore.log.summary import SummaryRecord, fits
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.states import States
@@ -58,9 +58,11 @@ class SummaryHistory:
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1, is_whole=True)
             messages = [message for entry in entries for message in entry.messages]
-            rewound = [RewoundRange(first, last, entry=0, until=0) for first, last in record.rewound]
+            rewinds = Rewinds(
+                ranges=tuple(RewoundRange(first, last, entry=0, until=0) for first, last in record.rewound)
+            )
             inside = [one for one in messages if record.first <= one.ordinal <= record.last]
-            return await self._reader.decode_whole(cached, [one for one in inside if is_active(rewound, one.ordinal)])
+            return await self._reader.decode_whole(cached, [one for one in inside if rewinds.is_active(one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Restore the summary before the current one; see `Conversation.undo_compaction`."""

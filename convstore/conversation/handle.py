@@ -225,8 +225,8 @@ class Conversation(ConversationReader):
 
         They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
         restores them. The next append follows the message before. Returns the number of messages removed; 0 if this one
-        was already rewound, so a failed call can be retried as it is. Atomic; seven commands, or eight after an
-        earlier rewind.
+        was already rewound, so a failed call can be retried as it is. Atomic; seven commands, or nine after
+        earlier rewinds.
 
         Args:
             before: Id of the first message to remove.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from operator import attrgetter
+from typing import NamedTuple
 
 from convstore.log.entry import Entry, Repair, RewoundRange, Totals
 
@@ -27,16 +28,6 @@ Ranges = tuple[RewoundRange, ...]
 """Rewound ranges in order."""
 
 _first, _entry = attrgetter("first"), attrgetter("entry")
-
-
-def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
-    """Return True if a message was not rewound.
-
-    >>> is_active([RewoundRange(first=3, last=4, entry=2, until=3)], 4)
-    False
-    """
-    index = bisect_right(rewound, ordinal, key=_first)
-    return not index or rewound[index - 1].last < ordinal
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +93,13 @@ class Rewinds:
         return self.repair.joins if self.repair else ()
 
     def is_active(self, ordinal: int) -> bool:
-        """Return True if a message was not rewound."""
-        return not self.ranges or is_active(self.ranges, ordinal)
+        """Return True if a message was not rewound.
+
+        >>> Rewinds(ranges=(RewoundRange(first=3, last=4, entry=2, until=3),)).is_active(4)
+        False
+        """
+        index = bisect_right(self.ranges, ordinal, key=_first) if self.ranges else 0
+        return not index or self.ranges[index - 1].last < ordinal
 
     def through(self, ordinal: int) -> Ranges:
         """Return the ranges that begin at an ordinal or before it."""
@@ -185,37 +181,32 @@ def _size(ranges: Ranges) -> int:
     return sum([last - first + 1 for first, last, _, _ in ranges])
 
 
-def rewind_entry(
-    after: Totals,
-    rewinds: Rewinds,
-    kept: Ranges,
-    *,
-    first: int,
-    entry: int,
-    point: Totals,
-    undo: int,
-    at: datetime,
-    link: int = 0,
-) -> Entry:
-    """Return the rewind entry that rewinds everything from an ordinal on, and of the rest what is in some ranges.
+class Change(NamedTuple):
+    """A change of the active messages.
 
-    Args:
-        after: Totals of the log before the rewind entry.
-        rewinds: The active messages before it.
-        kept: The ranges before that ordinal that are rewound.
-        first: The first message to rewind; the next one of the log for none.
+    Attributes:
+        kept: The ranges before `first` that are rewound then.
+        first: The first message to rewind, with all after it; the next one of the log for none.
         entry: The first entry that contains only messages to rewind.
         point: Totals with the counts of the messages that are active then.
-        undo: Number of the rewind that can be undone.
-        at: Date of the rewind.
-        link: Random number of the rewind entry.
+        undo: Number of the rewind that can be undone then; None for this one.
     """
+
+    kept: Ranges
+    first: int
+    entry: int
+    point: Totals
+    undo: int | None = None
+
+
+def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int) -> Entry:
+    """Return the rewind entry of a change, given the totals of the log and the active messages before it."""
     number, whole = after.entries + 1, rewinds.whole or rewinds
-    ranges = _joined(kept, RewoundRange(first, after.messages, entry, number))
+    ranges = _joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
     rewound, restored = difference(whole.ranges, ranges)
     is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
     totals = replace(
-        point,
+        change.point,
         entries=number,
         messages=after.messages,
         sources_through=after.sources_through,
@@ -229,6 +220,7 @@ def rewind_entry(
         updated_at=at,
         link=link,
     )
+    undo = number if change.undo is None else change.undo
     made = Entry(after.messages + 1, at, (), totals, after.link, (), rewound, restored, undo)
     return replace(made, rewound=ranges, restored=(), repair=rewinds.repair) if is_whole else made
 

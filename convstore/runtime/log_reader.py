@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +19,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import BrokenLogError, ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
-from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.rewind import Rewinds
 from convstore.log.selection import results_in
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
@@ -191,39 +192,34 @@ class LogReader:
         tail = await self.tail(cached)
         return Snapshot(cached, tail, await self.rewinds(cached, tail))
 
-    async def rewinds(self, cached: CachedConversation, totals: Totals, entries: Sequence[Entry] = ()) -> Rewinds:
-        """Return the active messages as of some totals.
-
-        Two commands in parallel at most: for what the cache and `entries` lack of a rewind entry and its whole list.
-        """
-        rewinds = await self.read_rewinds(cached, totals, entries, known=cached.rewinds)
-        cached.follow(rewinds)
-        return rewinds
-
-    async def read_rewinds(
+    async def rewinds(
         self,
         cached: CachedConversation,
         totals: Totals,
         entries: Sequence[Entry] = (),
         *,
-        known: Rewinds = NO_REWINDS,
+        known: Rewinds | None = None,
     ) -> Rewinds:
-        """Return the active messages as `rewinds` does, but from those of `known` instead of the cached ones."""
+        """Return the active messages as of some totals.
+
+        Two commands in parallel at most: for what `entries`, and the cache or `known`, lack of a rewind entry and its
+        whole list.
+        """
+        known = cached.rewinds if known is None else known
         cached.entries = max(cached.entries, totals.rewind_entry)
-        numbers = known.missing(totals, entries)
+        numbers, read = known.missing(totals, entries), partial(self.log.entry, cached.conversation)
         try:
-            found = await self._entries_at(cached, numbers)
+            found = await asyncio.gather(*map(read, numbers))
         except CorruptDocumentError:
             if not await self._was_stale(cached):
                 raise
-            found = await self._entries_at(cached, numbers)
+            found = await asyncio.gather(*map(read, numbers))
         try:
-            return known.at(totals, [*entries, *found])
+            rewinds = known.at(totals, [*entries, *found])
         except ValueError as error:
             raise CorruptDocumentError(entry_id(cached.conversation, totals.rewind_entry), str(error)) from error
-
-    async def _entries_at(self, cached: CachedConversation, numbers: Sequence[int]) -> list[Entry]:
-        return await asyncio.gather(*(self.log.entry(cached.conversation, number) for number in numbers))
+        cached.follow(rewinds)
+        return rewinds
 
     async def payloads(
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False

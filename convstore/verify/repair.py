@@ -12,7 +12,7 @@ from functools import partial
 
 from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
 from convstore.log.repairs import Survey, inactive_ranges, lost_entries
-from convstore.log.rewind import is_active
+from convstore.log.rewind import Rewinds
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
@@ -114,15 +114,15 @@ class _Count:
         recounts: The differences between stored and recounted totals, from entry `first` on.
     """
 
-    def __init__(self, codec: Codec, rewound: Sequence[RewoundRange], first: int) -> None:
-        self._codec, self._rewound, self._first = codec, rewound, first
+    def __init__(self, codec: Codec, rewound: tuple[RewoundRange, ...], first: int) -> None:
+        self._codec, self._rewinds, self._first = codec, Rewinds(ranges=rewound), first
         self.all, self.active, self.counters = Totals(), Totals(), set[str]()
         self.shown_at = 0
         self.recounts: list[Recount] = []
 
     def add(self, entry: Entry) -> None:
         """Count the next entry."""
-        active = [one for one in entry.messages if is_active(self._rewound, one.ordinal)]
+        active = [one for one in entry.messages if self._rewinds.is_active(one.ordinal)]
         self.all = self._add(self.all, entry, entry.messages)
         # An entry's own totals count all of its messages, as it was appended before any of them was rewound.
         appended = self._add(self.active, entry, entry.messages)

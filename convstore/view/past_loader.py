@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError, UnknownMessageError
-from convstore.log.rewind import NO_REWINDS
 from convstore.log.state import NO_START, State
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
@@ -66,8 +65,9 @@ class PastLoader(Loader):
         totals = entries[-1].totals
         load = Load(policy, cached, State(cached.conversation, entries[-1].at, summary=summary))
         load.count(entries)
-        load.rewinds = await self._reader.read_rewinds(cached, totals)
-        load.count_rewinds(NO_REWINDS.missing(totals))
+        missing = cached.rewinds.missing(totals)
+        load.rewinds = await self._reader.rewinds(cached, totals)
+        load.count_rewinds(missing)
         self._use_summary(load, totals)
         used = await self._reader.counted(
             [one for one in entries if not load.summary or one.number >= load.summary.entry]

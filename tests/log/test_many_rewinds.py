@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.rewind import NO_REWINDS, rewind_entry
+from convstore.log.rewind import NO_REWINDS, Change, rewind_entry
 from convstore.messages.encoding import digest_of
 from convstore.mongo.documents import entry_document, entry_from
 
@@ -34,17 +34,8 @@ def log_of(count: int, made_of: Entry) -> Iterator[Entry]:
             counted(point, answer), entries=tail.entries + 1, link=first, updated_at=AT, messages=first + 1
         )
         yield Entry(first, AT, messages, totals, after=tail.link)
-        made = rewind_entry(
-            totals,
-            rewinds,
-            rewinds.ranges,
-            first=first + 1,
-            entry=totals.entries + 1,
-            point=point,
-            undo=totals.entries + 1,
-            at=AT,
-            link=first + 1,
-        )
+        change = Change(rewinds.ranges, first + 1, totals.entries + 1, point)
+        made = rewind_entry(totals, rewinds, change, at=AT, link=first + 1)
         rewinds, tail = rewinds.after(made), made.totals
         yield made
 

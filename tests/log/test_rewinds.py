@@ -16,7 +16,7 @@ from properties import examples
 
 from convstore import ConversationStore, History, HistoryPolicy
 from convstore.log.entry import RewoundRange
-from convstore.log.rewind import Rewinds, is_active
+from convstore.log.rewind import Rewinds
 from convstore.testing import same_messages
 
 _NUMBERS = itertools.count(1)
@@ -137,7 +137,7 @@ async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(scri
 @pytest.mark.parametrize(("ordinal", "expected"), [(2, True), (3, False), (4, False), (5, True)])
 def test_what_is_in_a_gap_is_not_live(ordinal: int, expected: bool) -> None:
     """Both ends belong to the range."""
-    assert is_active([RewoundRange(3, 4, 2, 3)], ordinal) == expected
+    assert Rewinds(ranges=(RewoundRange(3, 4, 2, 3),)).is_active(ordinal) == expected
 
 
 def test_reading_passes_over_entries_without_live_messages() -> None:
