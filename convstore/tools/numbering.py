@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolMessage
@@ -24,9 +25,6 @@ from convstore.values.models import Source
 
 _Given = tuple[range, list[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before, or None."""
-
-_BARE = "bare"
-"""Id of the call that is made from arguments without a call."""
 
 
 class Numbering(NamedTuple):
@@ -75,20 +73,20 @@ class _NumberedTool(BaseTool):
         numbering = self.numbering_for(ensure_config(config))
         if found := _found(answer, self.name, numbering.extractors):
             answer = _numbered(answer, found, await numbering.give(_texts(found)), self.render)
-        return _for_input(answer, input)
+        return answer if _is_call(input) else _parts(answer)[0]
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
         numbering = self.numbering_for(ensure_config(config))
         if found := _found(answer, self.name, numbering.extractors):
             answer = _numbered(answer, found, numbering.give_sync(_texts(found)), self.render)
-        return _for_input(answer, input)
+        return answer if _is_call(input) else _parts(answer)[0]
 
     async def _arun(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
-        return _parts(await self.ainvoke(_bare_call(self.name, arguments), config))
+        return _parts(await self.ainvoke(_call(self.name, arguments), config))
 
     def _run(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
-        return _parts(self.invoke(_bare_call(self.name, arguments), config))
+        return _parts(self.invoke(_call(self.name, arguments), config))
 
 
 def _tool_of(function: Any) -> BaseTool:
@@ -109,57 +107,42 @@ def _with_artifact(tool: BaseTool) -> BaseTool:
     function, coroutine = tool.func, tool.coroutine
     changes: dict[str, Any] = {"response_format": "content_and_artifact"}
     if function is not None:
-        changes["func"] = _copied(function, lambda *args, **kwargs: _split(function(*args, **kwargs)))
+        changes["func"] = wraps(function)(lambda *args, **kwargs: _split(function(*args, **kwargs)))
     if coroutine is not None:
 
+        @wraps(coroutine)
         async def later(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
             return _split(await coroutine(*args, **kwargs))
 
-        changes["coroutine"] = _copied(coroutine, later)
+        changes["coroutine"] = later
     return tool.model_copy(update=changes)
-
-
-def _copied(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the other function with the signature of the first, which LangChain reads."""
-    other.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    other.__annotations__ = function.__annotations__
-    return other
 
 
 def _split(value: Any) -> tuple[Any, Any]:
     """Return content and artifact of a value: a list of sources is an artifact, any other value content."""
-    if (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], list | tuple)
-    ):
-        return value[0], value[1]
+    match value:
+        case (str() as content, list() | tuple() as artifact) if isinstance(value, tuple):
+            return content, artifact
     is_list = isinstance(value, list | tuple)
     found = find_sources(ToolMessage("", artifact=value, tool_call_id=""), None) if is_list else FoundSources()
     return ("", value) if found.rebuild is not None else (value, None)
 
 
+def _is_call(given: Any) -> bool:
+    return isinstance(given, dict) and given.get("type") == "tool_call"
+
+
 def _call(name: str, given: Any) -> Any:
     """Return the input of the inner tool: always a tool call, because only that returns the artifact."""
-    if isinstance(given, dict) and given.get("type") == "tool_call":
+    if _is_call(given):
         return given
-    return _bare_call(name, given if isinstance(given, dict) else {"__arg1": given})
-
-
-def _bare_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "tool_call", "id": _BARE, "name": name, "args": arguments}
+    arguments = given if isinstance(given, dict) else {"__arg1": given}
+    return {"type": "tool_call", "id": "bare", "name": name, "args": arguments}
 
 
 def _parts(answer: Any) -> tuple[Any, Any]:
-    """Return content and artifact of a message; any other value is content."""
+    """Return content and artifact of a message; any other value, such as a command, is content."""
     return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
-
-
-def _for_input(answer: Any, given: Any) -> Any:
-    """Return a message for a call, its content for bare arguments; any other value, such as a command, unchanged."""
-    is_call = isinstance(given, dict) and given.get("type") == "tool_call"
-    return answer if is_call or not isinstance(answer, ToolMessage) else answer.content
 
 
 def _found(answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]) -> FoundSources | None:
@@ -181,13 +164,13 @@ def _numbered(answer: ToolMessage, found: FoundSources, given: _Given, render: R
     items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
     in_json = find_sources(ToolMessage("", artifact=_parsed(answer), tool_call_id=""), None)
     if found.rebuild is None and in_json.rebuild is not None and _texts(in_json) == _texts(found):
-        return _changed(answer, json.dumps(in_json.rebuild(items), ensure_ascii=False), answer.artifact)
+        return answer.model_copy(update={"content": json.dumps(in_json.rebuild(items), ensure_ascii=False)})
     sources = list(map(_source, found.items, numbers, earlier))
     if found.rebuild is not None:
         artifact = found.rebuild(items)
     else:
         artifact = items if answer.artifact is None else {"sources": items, "artifact": answer.artifact}
-    return _changed(answer, _content(answer.content, sources, render), artifact)
+    return answer.model_copy(update={"content": _content(answer.content, sources, render), "artifact": artifact})
 
 
 def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
@@ -198,10 +181,6 @@ def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
         return [*content, {"type": "text", "text": "\n".join(map(heading_of, sources))}]
     is_whole = all(source.content in content for source in sources)
     return render(sources) if is_whole or not content.strip() else f"{content}\n\n{render(sources)}"
-
-
-def _changed(answer: ToolMessage, content: Any, artifact: Any) -> ToolMessage:
-    return answer.model_copy(update={"content": content, "artifact": artifact})
 
 
 def _parsed(answer: ToolMessage) -> Any:

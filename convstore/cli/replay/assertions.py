@@ -16,7 +16,6 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.cli.pages import ReadBack
 from convstore.messages.encoding import PART_MINIMUM
 from convstore.messages.media import is_media, media_description
-from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.sources.detection import find_sources, parse_json
 from convstore.types import History, ToolRecord
@@ -79,19 +78,12 @@ def check_read_back(message: BaseMessage, found: ReadBack, *, maximum: int) -> t
 
 
 def _unreachable(message: BaseMessage, found: ReadBack) -> int:
-    """Count the characters of content, sources, artifact and other large parts that are on no page."""
-    texts = list(found.passages.values())
-    lost = _lost_of_content(message.content, texts)
-    artifact = 0
+    """Count the characters of content, sources or artifact, and other large parts that are on no page."""
+    pool, parts = _Pool(list(found.passages.values()), found.sources), [message.content, *_large_parts(message)]
     if isinstance(message, ToolMessage) and message.artifact is not None:
         sources = [source.text for source in find_sources(message, None).items]
-        artifact = min(_lost_of_sources(sources, list(found.sources.values())), _lost_of_value(message.artifact, texts))
-    if isinstance(message, ToolMessage) and (lost or artifact):
-        pool = _Pool(texts, found.sources)
-        lost = min(lost, pool.missing(message.content))
-        artifact = min(artifact, pool.missing(message.artifact)) if artifact else 0
-    lost += artifact
-    return lost + sum(_lost_of_value(part, texts) for part in _large_parts(message))
+        parts.append(sources or message.artifact)
+    return sum(map(pool.missing, parts))
 
 
 def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, budget: int) -> list[str]:
@@ -164,52 +156,6 @@ def _large_parts(message: BaseMessage) -> list[Any]:
     return [part for part in parts if len(part if isinstance(part, str) else Codec().encode(part)) >= PART_MINIMUM]
 
 
-def _lost_of_content(content: Any, texts: list[str]) -> int:
-    """Count missing characters of a list, which is returned whole or, if blocks are large, block by block."""
-    lost = _lost_of_value(content, texts)
-    if lost and isinstance(content, list):
-        return min(lost, sum(_lost_of_block(block, texts) for block in content))
-    return lost
-
-
-def _lost_of_block(block: Any, texts: list[str]) -> int:
-    """Count missing characters of a block; an image or file is returned as it is, under a text that describes it."""
-    if is_media(block):
-        return 0 if f"[{media_description(block)}]" in texts else len(text_of(block))
-    is_text = isinstance(block, dict) and set(block) == {"type", "text"}
-    return _lost_of_value(block["text"] if is_text else block, texts)
-
-
-def _lost_of_sources(wanted: list[str], found: list[str]) -> int:
-    """Count missing characters of sources, which are returned in order; without any, nothing was read as sources."""
-    if not wanted or len(wanted) != len(found):
-        return max(1, sum(map(len, wanted)))
-    return sum(_lost(text, back) for text, back in zip(wanted, found, strict=True) if text)
-
-
-def _lost_of_value(value: Any, texts: list[str]) -> int:
-    """Count missing characters of a value; texts are returned as they are, other values as JSON."""
-    if isinstance(value, str):
-        return min((_lost(value, text) for text in texts), default=len(value))
-    return 0 if any(_represents(text, value) for text in texts) else len(text_of(value))
-
-
-def _lost(wanted: str, found: str) -> int:
-    if wanted == found:
-        return 0
-    differs = next((index for index, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), len(found))
-    return max(1, len(wanted) - differs)
-
-
-def _represents(text: str, value: Any) -> bool:
-    if text == text_of(value):
-        return True
-    try:
-        return _same(Codec().decode(text), value)
-    except ValueError:
-        return False  # another passage of the message
-
-
 class _Pool:
     """Every text that was read back of one message.
 
@@ -224,7 +170,13 @@ class _Pool:
 
     def missing(self, value: Any) -> int:
         """Count the characters of a value, by lines and other leaves, that are in none of the texts."""
-        return sum(len(line) for leaf in _leaves(value) for line in leaf.splitlines() if not self._holds(line.strip()))
+        if isinstance(value, list) and any(map(is_media, value)):
+            described = (f"[{media_description(one)}]" if is_media(one) else one for one in value)
+            return sum(map(self.missing, described))
+        # Values of other types than JSON's are shown as they are stored.
+        plain = value if isinstance(value, str) else parse_json(Codec().encode(value, omitted=[]))
+        lost = (leaf for leaf in _leaves(plain) if not self._holds(leaf))
+        return sum(len(line) for leaf in lost for line in leaf.splitlines() if not self._holds(line.strip()))
 
     def _expanded(self, text: str) -> Iterator[str]:
         yield text
