@@ -33,7 +33,7 @@ from convstore.sources.detection import SourceExtractor, extract_sources, read_b
 from convstore.sources.places import Located, SourcePlace, located_json, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
-from convstore.sources.stub import RETRIEVAL_TOOL, STUB_MIN_TOKENS, failure_in
+from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
 from convstore.values.stamps import ViewStamp
 
 _MAXIMUM_EDGES = 100_000
@@ -118,6 +118,11 @@ class Batch:
     def kept_source_ids(self) -> list[int]:
         """Return the source ids that came with the results."""
         return [source.given for one in self.prepared for source in one.sources if source.given is not None]
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """Return the compressed payloads."""
+        return [chunk for one in self.prepared for chunk in one.chunks]
 
     def without(self, ids: Mapping[str, Any]) -> Batch:
         """Return the batch without the messages that are in the log already."""
@@ -224,8 +229,8 @@ class _Preparation:
         tokens = count(self.counter, message)
         located = place_sources(found, spans, self.codec, omitted) if found.items else Located()
         encoded, plain = self._encoded(fields, omitted, artifact=located.artifact)
-        wants_stub = bool(found.items or (is_own and read_back)) or tokens > STUB_MIN_TOKENS
-        if wants_stub:
+        is_stub = wants_stub(tokens, has_sources=bool(found.items or (is_own and read_back)))
+        if is_stub:
             encoded = encoded._replace(shown=0)
         payload, places = located.stored_with(encoded, content)
         return self._prepared(
@@ -234,7 +239,7 @@ class _Preparation:
             plain,
             payload,
             tokens=tokens,
-            view_tokens=tokens if wants_stub and encoded.content >= 0 else self._view_tokens(message, encoded, tokens),
+            view_tokens=tokens if is_stub and encoded.content >= 0 else self._view_tokens(message, encoded, tokens),
             sources=tuple(map(partial(self._source, str(message.id)), found.items, places)),
             read_back=read_back,
             text=text,

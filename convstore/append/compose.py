@@ -7,7 +7,6 @@ totals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
@@ -17,27 +16,18 @@ from convstore.append.batch import Batch, Prepared
 from convstore.exceptions import SourceIdClashError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, is_named
 from convstore.log.totals import RunningTotals
-from convstore.messages.compression import Chunk
 from convstore.messages.encoding import decode_message
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import calls_of
 from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import with_stub
 from convstore.sources.source import write_ids
-from convstore.sources.stub import RETRIEVAL_TOOL, stub_of
+from convstore.sources.stub import named_sources, stub_of
 from convstore.values.scope import id_problem
 from convstore.values.stamps import write_stamp
 
 MAX_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """An entry for one position in the log, and the chunks that it refers to."""
-
-    entry: Entry
-    chunks: tuple[Chunk, ...]
 
 
 def compose(
@@ -48,7 +38,7 @@ def compose(
     link: int = 0,
     reserve: int = 0,
     taken: frozenset[int] = frozenset(),
-) -> Composed:
+) -> Entry:
     """Compose the entry that appends a batch to a log with these totals.
 
     Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved.
@@ -74,7 +64,7 @@ def compose(
         messages.append(message)
         sources += own
     running.sources_through += reserve
-    entry = Entry(
+    return Entry(
         first=after.messages + 1,
         at=at,
         messages=tuple(messages),
@@ -82,7 +72,6 @@ def compose(
         after=after.link,
         sources=tuple(sources),
     )
-    return Composed(entry, tuple(chunk for one in batch.prepared for chunk in one.chunks))
 
 
 def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int]) -> EntrySource:
@@ -112,7 +101,7 @@ def _message(
 ) -> EntryMessage:
     """Return a prepared message as its entry stores it, with its stub; `call` is the one that a result answers."""
     tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
-    numbers = set(one.read_back) if tool == RETRIEVAL_TOOL else {source.id for source in sources}
+    numbers = named_sources(tool, [source.id for source in sources], one.read_back)
     stub = None
     if one.message.type == "tool":
         stub = stub_of(

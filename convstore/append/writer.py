@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, prepare
-from convstore.append.compose import Composed, compose, payloads_to_cache, renumbered_by
+from convstore.append.compose import compose, payloads_to_cache, renumbered_by
 from convstore.append.turn import check_turn, placed
 from convstore.exceptions import (
     ContentConflictError,
@@ -192,7 +192,7 @@ class Writer:
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
-        self._log.check_size((await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared))).entry)
+        self._log.check_size(await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared)))
         head, is_new = await self._heads.claim(dict(scope), at=now)
         claimed = self._cache.add(scope, head.conversation)
         if is_new:
@@ -205,7 +205,7 @@ class Writer:
         Returns:
             The part that the log had, and the entry that was written, None if the log had everything.
         """
-        known, sent, used = _Known(request.batch), list[Chunk](), tuple[Chunk, ...]()
+        known, sent, used = _Known(request.batch), list[Chunk](), list[Chunk]()
         try:
             for tries in range(_TRIES):
                 tail = None if tries else await self._tail(cached, request, known.new)
@@ -218,16 +218,16 @@ class Writer:
                     if tail:
                         await self._check_continues(cached, tail, cached.tail or Totals())
                     tail = await self._tail(cached, request, known.new)
-                composed = await self._compose(cached, request, known.new, tail)
-                if not self._cache.is_warm(cached) and not await self._is_last(cached, composed.entry, tail):
+                entry = await self._compose(cached, request, known.new, tail)
+                if not self._cache.is_warm(cached) and not await self._is_last(cached, entry, tail):
                     continue
-                acknowledged, used = cached.entries, composed.chunks
-                if await self._insert(cached, composed, sent, token=request.batch.token):
-                    self._finish(cached, known.new, composed.entry)
-                    if composed.entry.number <= acknowledged:  # the number was taken before: a backup was restored
+                acknowledged, used = cached.entries, known.new.chunks
+                if await self._insert(cached, entry, known.new, sent):
+                    self._finish(cached, known.new, entry)
+                    if entry.number <= acknowledged:  # the number was taken before: a backup was restored
                         self._cache.forget(cached)
-                    return known, composed.entry
-                cached.tail, used = None, ()
+                    return known, entry
+                cached.tail, used = None, []
                 await self._refuse_taken_source_ids(cached, known.new)
                 if tries:
                     await pause(tries)
@@ -294,7 +294,7 @@ class Writer:
             await self._refuse_taken_source_ids(cached, known.new)
         return known
 
-    async def _compose(self, cached: CachedConversation, request: _Request, new: Batch, tail: Totals) -> Composed:
+    async def _compose(self, cached: CachedConversation, request: _Request, new: Batch, tail: Totals) -> Entry:
         """Compose the entry after the tail; sources whose number is taken get another one, or are refused.
 
         An index keeps the numbers of tools apart, but not from those that the store gave.
@@ -352,16 +352,16 @@ class Writer:
         if head is not None and head.conversation == cached.conversation:
             raise _Replaced
 
-    async def _insert(self, cached: CachedConversation, composed: Composed, sent: list[Chunk], *, token: str) -> bool:
+    async def _insert(self, cached: CachedConversation, entry: Entry, batch: Batch, sent: list[Chunk]) -> bool:
         """Insert the entry, and refresh the head if that is due; False if another writer took the number or an id.
 
         Its chunks are written nevertheless; they are added to `sent`, and chunks in it are not written again.
         """
-        chunks = [chunk for chunk in composed.chunks if chunk not in sent]
-        insert = self._log.insert(cached.conversation, composed.entry, chunks, token=token)
+        chunks = [chunk for chunk in batch.chunks if chunk not in sent]
+        insert = self._log.insert(cached.conversation, entry, chunks, token=batch.token)
         start = self._cache.own_start(cached)
         try:
-            exists = await settle(self._open_heads.insert(cached, insert, totals=composed.entry.totals, start=start))
+            exists = await settle(self._open_heads.insert(cached, insert, totals=entry.totals, start=start))
         except SlotTaken:
             sent += chunks
             return False

@@ -177,7 +177,7 @@ class Chain:
             InvalidInputError: The template is invalid, or allows fewer ids than the chain has calls.
         """
         form = CallIdTemplate(template)
-        ids = NewIds(form, {call.id for pair in self.pairs() for call in calls_of(pair.ai)}, defaultdict(int))
+        ids = NewIds(form, {call.id for pair in self.pairs() for call in calls_of(pair.ai)})
         return self._with_pairs(lambda pair: _changed(pair, *rename_calls(pair.ai, pair.results, ids)))
 
     def clear_reasoning(self) -> Chain:
@@ -257,17 +257,10 @@ def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pai
 
 
 def _without_reasoning(section: Section) -> Section:
-    old = section.header
-    before, after = _all_cleared(old.before), _all_cleared(old.after)
-    header = Header(_cleared(old.system), _cleared(old.human), before=before, after=after)
-    pairs = (_changed(pair, _cleared(pair.ai), _all_cleared(pair.results)) for pair in section.body)
-    body = (replace(pair, after=_all_cleared(pair.after)) if pair.after else pair for pair in pairs)
-    return Section(header, tuple(body))
+    def cleared(messages: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(message and without_reasoning(message) for message in messages)
 
-
-def _all_cleared(messages: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(map(_cleared, messages))
-
-
-def _cleared(message: Any) -> Any:
-    return message and without_reasoning(message)
+    header, (system, human) = section.header, cleared([section.header.system, section.header.human])
+    pairs = (_changed(pair, cleared([pair.ai])[0], cleared(pair.results)) for pair in section.body)
+    body = (replace(pair, after=cleared(pair.after)) if pair.after else pair for pair in pairs)
+    return Section(Header(system, human, before=cleared(header.before), after=cleared(header.after)), tuple(body))

@@ -13,7 +13,6 @@ from langchain_core.messages import BaseMessage
 
 from convstore.conversation.host import Host, read_back
 from convstore.exceptions import InvalidInputError
-from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.search.request import search_request
 from convstore.values.models import ConversationInfo, PastView, SourcePage, StoredMessage, Summary, ToolRecord, Turn
@@ -195,8 +194,9 @@ class ConversationReader:
             InvalidInputError: More than one of `before`, `after` and `around`, or a number out of bounds.
         """
         records = (await self._services()).records
-        span = Span(before, after, around)
-        return await records.page(self._scope, span, limit=limit, full=full, rewound=rewound)
+        return await records.page(
+            self._scope, before=before, after=after, around=around, limit=limit, full=full, rewound=rewound
+        )
 
     async def search(
         self,

@@ -13,15 +13,15 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import Call, calls_of
 
 _CHARSETS: Final = {
     "d": string.digits,
@@ -120,12 +120,19 @@ class NewIds:
     """
 
     template: CallIdTemplate
-    taken: set[str]
-    seen: defaultdict[str, int]
+    taken: set[str] = field(default_factory=set)
+    seen: Counter[str] = field(default_factory=Counter)
 
-    def give(self, call_id: str, *, tool: str, key: str) -> str:
-        """Return the id if it fits, else a new one derived from it and its key."""
-        return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, key=key)
+    def give(self, call: Call, message: BaseMessage) -> str:
+        """Return the id of a call of a message if it may stay, else a new one derived from it."""
+        # Calls with the same id are told apart by message and position, or by a running count.
+        self.seen[call.id] += not message.id
+        key = f"{message.id}\0{call.position}" if message.id else str(self.seen[call.id])
+        return call.id if self.keeps(call) else self.make(call.id, tool=call.tool, key=key)
+
+    def keeps(self, call: Call) -> bool:
+        """Return True if a call keeps its id, which is taken from then on."""
+        return self.template.fits(call.id, tool=call.tool)
 
     def make(self, call_id: str, *, tool: str, key: str) -> str:
         """Return a unique id derived from another id and its key; InvalidInputError if the template has too few ids."""
@@ -135,13 +142,6 @@ class NewIds:
                 self.taken.add(made)
                 return made
         raise InvalidInputError(f"{self.template.template!r} has too few ids for this chain; make it longer")
-
-    def key_of(self, message: BaseMessage, call_id: str, position: int) -> str:
-        """Return a key that distinguishes calls with the same id: message and position, or a running count."""
-        if message.id:
-            return f"{message.id}\0{position}"
-        self.seen[call_id] += 1
-        return str(self.seen[call_id])
 
 
 def rename_calls(
@@ -155,8 +155,7 @@ def rename_calls(
     """
     renamed: dict[str, list[str]] = defaultdict(list)
     for call in calls_of(ai):
-        key = ids.key_of(ai, call.id, call.position)
-        renamed[call.id].append(ids.give(call.id, tool=call.tool, key=key))
+        renamed[call.id].append(ids.give(call, ai))
     if all(new == old for old, all_new in renamed.items() for new in all_new):
         return ai, tuple(results)
     next_of = _Renaming(renamed)

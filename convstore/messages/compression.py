@@ -55,12 +55,7 @@ def decompress(frame: bytes, *, characters: int | None = None) -> str:
         ValueError: The frame was not written by `compress`, exceeds the limit, or has another number of characters.
     """
     maximum = CHUNK_BYTES if characters is None else min(CHUNK_BYTES, _BYTES_PER_CHARACTER * characters)
-    try:
-        if zstandard.frame_content_size(frame) not in range(maximum + 1):
-            raise ValueError("the frame is larger than a chunk can be")
-        text = _tools()[1].decompress(frame, max_output_size=maximum).decode("utf-8", "surrogatepass")
-    except zstandard.ZstdError as error:
-        raise ValueError(f"not a zstd frame: {error}") from error
+    text = decompress_bytes(frame, maximum=maximum).decode("utf-8", "surrogatepass")
     if characters is not None and len(text) != characters:
         raise ValueError(f"the chunk has {len(text):,} characters instead of {characters:,}")
     return text

@@ -6,14 +6,15 @@ already ran and must not run twice. A value with state outside its fields is rej
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
+from convstore.messages.copying import new_model
 
 _Function = Callable[[Any], Any]
 
@@ -33,67 +34,47 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
     if isinstance(type_, type) and issubclass(type_, BaseModel):
         if type_.__private_attributes__:
             raise InvalidInputError(f"pass dump= and load= for {type_!r}: it has private attributes")
-        return _dump_model, lambda plain: _load_model(type_, plain)
-    if isinstance(type_, type) and is_dataclass(type_):
-        return _dump_dataclass, lambda plain: _load_dataclass(type_, plain)
-    raise InvalidInputError(f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass")
+    elif not isinstance(type_, type) or not is_dataclass(type_):
+        raise InvalidInputError(f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass")
+    return _dump, partial(_load, type_)
 
 
-def _dump_model(value: BaseModel) -> dict[str, Any]:
-    names = type(value).model_fields
-    _reject_extra_state(type(value), vars(value), names)
-    return {name: vars(value)[name] for name in names} | (value.__pydantic_extra__ or {})
+def _defaults_of(type_: Any) -> dict[str, Callable[[], Any] | None]:
+    """Return for each field the function that makes its default, None for a required field."""
+    if issubclass(type_, BaseModel):
+        made = {name: partial(one.get_default, call_default_factory=True) for name, one in type_.model_fields.items()}
+        return {name: None if one.is_required() else made[name] for name, one in type_.model_fields.items()}
+    return {one.name: _default_of(one) for one in fields(type_)}
 
 
-def _load_model(type_: type[BaseModel], plain: Mapping[str, Any]) -> BaseModel:
-    declared, allows_extra = type_.model_fields, type_.model_config.get("extra") == "allow"
+def _default_of(field: Field[Any]) -> Callable[[], Any] | None:
+    if field.default_factory is not MISSING:
+        return field.default_factory
+    return None if field.default is MISSING else lambda: field.default
+
+
+def _dump(value: Any) -> dict[str, Any]:
+    """Return the fields of a value; TypeError if it has other attributes, but for cached properties."""
+    type_, names = type(value), _defaults_of(type(value))
+    others = getattr(value, "__dict__", {}).keys() - names
+    if lost := [name for name in others if not isinstance(getattr(type_, name, None), cached_property)]:
+        raise TypeError(f"it holds {sorted(lost)}, which are no fields; register its type with dump= and load=")
+    return {name: getattr(value, name) for name in names} | (getattr(value, "__pydantic_extra__", None) or {})
+
+
+def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
+    declared, is_model = _defaults_of(type_), issubclass(type_, BaseModel)
     extra = {name: one for name, one in plain.items() if name not in declared}
-    missing = [name for name, field in declared.items() if field.is_required() and name not in plain]
+    allows_extra = is_model and type_.model_config.get("extra") == "allow"
+    missing = [name for name, default in declared.items() if default is None and name not in plain]
     if missing or (extra and not allows_extra):
         changed = sorted([*missing, *extra])
         raise TypeError(f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}")
-    value = object.__new__(type_)
-    value.__setstate__(
-        {
-            "__dict__": {
-                name: plain[name] if name in plain else field.get_default(call_default_factory=True)
-                for name, field in declared.items()
-            },
-            "__pydantic_extra__": extra if allows_extra else None,
-            "__pydantic_fields_set__": set(plain),
-            "__pydantic_private__": None,
-        }
-    )
-    return value
-
-
-def _dump_dataclass(value: Any) -> dict[str, Any]:
-    names = [field.name for field in fields(value)]
-    _reject_extra_state(type(value), getattr(value, "__dict__", {}), names)
-    return {name: getattr(value, name) for name in names}
-
-
-def _load_dataclass(type_: type, plain: Mapping[str, Any]) -> Any:
-    declared = {field.name: field for field in fields(type_)}
-    missing = [name for name, field in declared.items() if name not in plain and not _has_default(field)]
-    if changed := sorted([*missing, *(plain.keys() - declared.keys())]):
-        raise TypeError(f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}")
+    defaults = {name: default() for name, default in declared.items() if default and name not in plain}
+    values = {name: plain[name] if name in plain else defaults[name] for name in declared}
+    if is_model:
+        return new_model(type_, values, extra=extra if allows_extra else None, fields_set=set(plain))
     value: Any = object.__new__(type_)
-    for name, field in declared.items():
-        object.__setattr__(value, name, plain[name] if name in plain else _default(field))
+    for name, one in values.items():
+        object.__setattr__(value, name, one)
     return value
-
-
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _reject_extra_state(type_: type, attributes: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise if a value has attributes outside its fields; cached properties are recomputed and therefore allowed."""
-    others = attributes.keys() - set(names)
-    if lost := [name for name in others if not isinstance(getattr(type_, name, None), cached_property)]:
-        raise TypeError(f"it holds {sorted(lost)}, which are no fields; register its type with dump= and load=")

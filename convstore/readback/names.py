@@ -81,12 +81,13 @@ class Names:
         by_id = await self._by_id(cached, ids, meanings)
         for id_ in ids:
             meaning = meanings.get(id_, Meaning())
-            named.rows += by_id.get(id_, ())
-            if id_ not in by_id and meaning.numbers:
+            if id_ in by_id:
+                named.rows += by_id[id_]
+            elif meaning.numbers:
                 numbers |= dict.fromkeys(meaning.numbers)
-            elif id_ not in by_id and meaning.ordinal is not None and len(ordinals) < _MAX_ORDINALS:
+            elif meaning.ordinal is not None and len(ordinals) < _MAX_ORDINALS:
                 ordinals.setdefault(meaning.ordinal, id_)
-            elif id_ not in by_id:
+            else:
                 named.missing.append(id_)
         at = await self._at(cached, [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)])
         named.rows += at.values()
@@ -105,17 +106,16 @@ class Names:
         """Return the messages that ids name: by the id, as results of a tool call, or by the beginning of the id."""
         valid = [id_ for id_ in ids if not id_problem(id_)]
         by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
-        others = [id_ for id_ in valid if id_ not in by_id]
-        if not others:
-            return {id_: [row] for id_, row in by_id.items()}
-        begun = {id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id}
-        results, beginnings = await asyncio.gather(
-            self._reader.log.messages_by_call(cached.conversation, others), self._begun(cached, begun.values())
-        )
-        by_call = {id_: [row for row in results if row.message.call == id_] for id_ in others}
-        by_beginning = {id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings}
-        rows = {id_: [row] for id_, row in by_id.items()}
-        return by_beginning | {id_: found for id_, found in by_call.items() if found} | rows
+        found = {id_: [row] for id_, row in by_id.items()}
+        if others := [id_ for id_ in valid if id_ not in found]:
+            begun = {id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id}
+            results, beginnings = await asyncio.gather(
+                self._reader.log.messages_by_call(cached.conversation, others), self._begun(cached, begun.values())
+            )
+            for row in results:
+                found.setdefault(row.message.call, []).append(row)
+            found = {id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings} | found
+        return found
 
     async def _begun(self, cached: CachedConversation, texts: Iterable[str]) -> dict[str, StoredMessageRow]:
         """Return the messages with some ids, or with the only ids that begin so."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from langchain_core.messages import ToolMessage
 
@@ -26,14 +25,6 @@ from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
 _MAX_PAGE = 1_000
-
-
-class Span(NamedTuple):
-    """The part of a log to list: before, after or around an ordinal, or the end of the log."""
-
-    before: int | None = None
-    after: int | None = None
-    around: int | None = None
 
 
 class Records:
@@ -58,19 +49,24 @@ class Records:
             records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
 
-    async def page(self, scope: Scope, span: Span, *, limit: int, full: bool, rewound: bool) -> list[StoredMessage]:
-        """Return messages by ordinal, oldest first, in full or as views show them, with or without rewound ones."""
-        if sum(ordinal is not None for ordinal in span) > 1:
+    async def page(
+        self, scope: Scope, *, limit: int, full: bool, rewound: bool, **span: int | None
+    ) -> list[StoredMessage]:
+        """Return messages before, after or around an ordinal, or the last ones, oldest first.
+
+        In full or as views show them, with or without rewound ones.
+        """
+        given = {name: ordinal for name, ordinal in span.items() if ordinal is not None}
+        if len(given) > 1:
             raise InvalidInputError("pass only one of before=, after= and around=")
-        for name, ordinal in span._asdict().items():
-            if ordinal is not None:
-                check_number(ordinal, name=name, minimum=0, maximum=2**53)
+        for name, ordinal in given.items():
+            check_number(ordinal, name=name, minimum=0, maximum=2**53)
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         cached = await self._reader.find(scope)
         if cached is None:
             return []
         async with self._reader.reading(cached):
-            rows = await self._rows(cached, span, limit, rewound=rewound)
+            rows = await self._rows(cached, given, limit, rewound=rewound)
             rewinds = (await self._reader.snapshot(cached)).rewinds if rewound else NO_REWINDS
             stored = [message for _, message in rows]
             if full:
@@ -91,13 +87,15 @@ class Records:
             for (entry, row), message in zip(rows, messages, strict=True)
         ]
 
-    async def _rows(self, cached: CachedConversation, span: Span, limit: int, *, rewound: bool) -> list[LogMessage]:
+    async def _rows(
+        self, cached: CachedConversation, given: dict[str, int], limit: int, *, rewound: bool
+    ) -> list[LogMessage]:
         page = partial(read_page, self._reader, cached, rewound=rewound)
-        if span.around is None:
-            return await page(before=span.before, after=span.after, limit=limit)
-        rows = await page(before=span.around + 1, limit=limit // 2 + 1)
+        if "around" not in given:
+            return await page(before=given.get("before"), after=given.get("after"), limit=limit)
+        rows = await page(before=given["around"] + 1, limit=limit // 2 + 1)
         if further := limit - len(rows):
-            rows += await page(after=span.around, limit=further)
+            rows += await page(after=given["around"], limit=further)
         return rows
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:

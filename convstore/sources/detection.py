@@ -317,7 +317,8 @@ def _mentions(value: Any, depth: int) -> Iterator[Mention]:
     if type(value) in (list, tuple):
         yield from _in_blocks(value, depth)
     elif type(value) is dict:
-        yield from _first(chain([_in_block(value, depth)], _in_parts(value, depth)))
+        parts = map(list, chain([_in_block(value, depth)], _in_parts(value, depth)))
+        yield from next(filter(None, parts), ())
 
 
 def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
@@ -353,15 +354,6 @@ def _in_parts(value: dict[Any, Any], depth: int) -> Iterator[Iterator[Mention]]:
     for key in _CONTENT_KEYS:
         if type(value.get(key)) is list:
             yield _mentions(value[key], depth - 1)
-
-
-def _first(parts: Iterable[Iterator[Mention]]) -> Iterator[Mention]:
-    """Yield the sources of the first part that has any."""
-    for part in parts:
-        for mention in part:
-            yield mention
-            yield from part
-            return
 
 
 def _parsed(block: Any) -> Any:

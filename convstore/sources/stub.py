@@ -32,6 +32,20 @@ _write = json.JSONEncoder(ensure_ascii=False).encode
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
+def wants_stub(tokens: int, *, has_sources: bool, min_tokens: int = STUB_MIN_TOKENS) -> bool:
+    """Return True if a result is shown as a stub, or with a suffix, unless that is longer than the result.
+
+    >>> wants_stub(2, has_sources=True), wants_stub(300, has_sources=False), wants_stub(2, has_sources=False)
+    (True, True, False)
+    """
+    return has_sources or tokens > min_tokens
+
+
+def named_sources(tool: str, source_ids: Collection[int], read_back: Collection[int]) -> set[int]:
+    """Return the numbers that the stub of a result names: its sources, or those that a page of the tool shows."""
+    return set(read_back if tool == RETRIEVAL_TOOL else source_ids)
+
+
 def stub_of(
     *,
     tool: str,
@@ -51,7 +65,7 @@ def stub_of(
     >>> stub_of(tool="book", tool_message_id="m3", content="Booked.", tokens=2) is None
     True
     """
-    if not source_ids and tokens <= min_tokens:
+    if not wants_stub(tokens, has_sources=bool(source_ids), min_tokens=min_tokens):
         return None
     count, ids = len(source_ids), write_ids(source_ids)
     stub = make_stub(

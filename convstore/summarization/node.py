@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any, Final
 
 from langchain_core.language_models import LanguageModelLike
@@ -56,15 +56,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         output_messages_key: str = "summarized_messages",
         name: str = "summarization",
     ) -> None:
-        self.model = model
-        self.max_tokens = max_tokens
-        self.max_tokens_before_summary = max_tokens_before_summary
-        self.max_summary_tokens = max_summary_tokens
-        self.token_counter = token_counter
-        self.initial_summary_prompt = initial_summary_prompt
-        self.existing_summary_prompt = existing_summary_prompt
-        self.final_prompt = final_prompt
-        self.overflow: Overflow = overflow
+        self.model, self.options = model, Options.among(locals())
         self.input_messages_key = input_messages_key
         self.output_messages_key = output_messages_key
         self.name = name
@@ -106,8 +98,8 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
 
     def _steps(self, state: Any, bound: dict[str, Any]) -> Steps[dict[str, Any]]:
         messages, context = self._read(state)
-        own = {option.name: getattr(self, option.name) for option in fields(Options)}
-        done = yield from summarization_steps(messages, context.get("running_summary"), Options(**own | bound))
+        options = replace(self.options, **bound)
+        done = yield from summarization_steps(messages, context.get("running_summary"), options)
         removal = [RemoveMessage(_REMOVE_ALL)] if self.input_messages_key == self.output_messages_key else []
         update: dict[str, Any] = {self.output_messages_key: [*removal, *done.messages]}
         if done.running_summary:

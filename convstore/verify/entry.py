@@ -23,7 +23,7 @@ from convstore.messages.values import Codec
 from convstore.sources.detection import read_back_ids
 from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
-from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
 
 _DIGESTS_KEPT = 1_000
@@ -102,9 +102,8 @@ def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: En
         return ""
     if not isinstance(appended, ToolMessage):
         return "it has a stub, but is not a tool result" if message.stub is not None else ""
-    numbers = {source.id for source in entry.sources if source.message_id == message.id}
-    if message.tool == RETRIEVAL_TOOL:
-        numbers = set(read_back_ids(appended))
+    own = [source.id for source in entry.sources if source.message_id == message.id]
+    numbers = named_sources(message.tool, own, read_back_ids(appended))
     if not _is_plain(appended.content) or stub_again(message, appended, source_ids=numbers) == message.stub:
         return ""
     return "its stub does not match its content and its sources"

@@ -15,7 +15,6 @@ and always in the same way, so that prompt caches stay valid.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -27,7 +26,7 @@ from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
 from convstore.messages.media import is_media, media_description
 from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.tool_calls import calls_of, pair
+from convstore.messages.tool_calls import Call, calls_of, pair
 
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
@@ -67,11 +66,11 @@ PROVIDERS = {
 class _UniqueIds(NewIds):
     """Keeps ids that fit and are unique, because some adapters look up a result by its id in the whole request."""
 
-    def give(self, call_id: str, *, tool: str, key: str) -> str:
-        if call_id not in self.taken and self.template.fits(call_id, tool=tool):
-            self.taken.add(call_id)
-            return call_id
-        return self.make(call_id, tool=tool, key=key)
+    def keeps(self, call: Call) -> bool:
+        if call.id in self.taken or not super().keeps(call):
+            return False
+        self.taken.add(call.id)
+        return True
 
 
 def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
@@ -92,8 +91,7 @@ def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[Ba
     for message in messages:
         for call in calls_of(message):
             call_ids.add(call.id)
-            key = ids.key_of(message, call.id, call.position)
-            original_ids[ids.give(call.id, tool=call.tool, key=key)] = call.id
+            original_ids[ids.give(call, message)] = call.id
         is_renamed = isinstance(message, ToolMessage) and message.tool_call_id not in call_ids
         original = original_ids.get(message.tool_call_id) if is_renamed and isinstance(message, ToolMessage) else None
         restored.append(message.model_copy(update={"tool_call_id": original}) if original is not None else message)
@@ -173,7 +171,7 @@ def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 
 def _ids_for(provider: str) -> _UniqueIds:
-    return _UniqueIds(PROVIDERS[provider].call_ids, set(), defaultdict(int))
+    return _UniqueIds(PROVIDERS[provider].call_ids)
 
 
 def _without_foreign_parts(message: AIMessage) -> AIMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -14,10 +14,10 @@ from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
 from convstore.append.batch import prepare
-from convstore.append.compose import Composed, compose
+from convstore.append.compose import compose
 from convstore.exceptions import InvalidInputError, UnencodableError
-from convstore.log.entry import EntryMessage, Totals
-from convstore.messages.compression import decompress
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import decode_message, digest_of, fields_of
 from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named
 from convstore.messages.tool_calls import calls_of
@@ -34,11 +34,18 @@ def _prepare(*batch: BaseMessage, **how: Any) -> Any:
     return prepare(batch, **({"codec": CODEC, "counter": named(approximate_tokens), "token": "t"} | how))
 
 
-def _compose(batch: Any, after: Totals | None = None, **how: Any) -> Composed:
-    return compose(batch, after or Totals(), **({"at": NOW} | how))
+class _Composed(NamedTuple):
+    """An entry, and the chunks that it refers to."""
+
+    entry: Entry
+    chunks: list[Chunk]
 
 
-def _payload(message: EntryMessage, composed: Composed) -> str:
+def _compose(batch: Any, after: Totals | None = None, **how: Any) -> _Composed:
+    return _Composed(compose(batch, after or Totals(), **({"at": NOW} | how)), batch.chunks)
+
+
+def _payload(message: EntryMessage, composed: _Composed) -> str:
     """The payload as it is read back: the chunks that the reference names."""
     if message.payload is None:
         return ""
@@ -51,7 +58,7 @@ def _payload(message: EntryMessage, composed: Composed) -> str:
     return "".join(pieces)
 
 
-def _whole(message: EntryMessage, composed: Composed) -> BaseMessage:
+def _whole(message: EntryMessage, composed: _Composed) -> BaseMessage:
     payload = _payload(message, composed)
     return decode_message(CODEC, message.body, fetch=lambda start, end: payload[start:end])
 
@@ -263,7 +270,7 @@ def test_small_parts_stay_in_the_entry(message: Any) -> None:
     message.id = "m"
     composed = _compose(_prepare(message))
     assert composed.entry.messages[0].payload is None
-    assert composed.chunks == ()
+    assert not composed.chunks
 
 
 def test_an_unknown_type_is_refused_by_message_and_path() -> None:

@@ -229,7 +229,7 @@ class PureLog:
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
         """Add one entry with these messages."""
         batch = prepare(messages, codec=self.codec, counter=named(self.counter, "test"), token=f"t{len(self.entries)}")
-        entry = compose(batch, self.totals, at=NOW).entry
+        entry = compose(batch, self.totals, at=NOW)
         self.entries.append(entry)
         for one, message in zip(batch.prepared, entry.messages, strict=True):
             if message.payload:
