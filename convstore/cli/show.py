@@ -145,11 +145,10 @@ async def _read_source(chat: Conversation, number: int) -> Source:
     page = await chat.get_sources([number], page_tokens=_PAGE_TOKENS)
     if not page.sources:
         raise InvalidInputError(f"the conversation has no source {number}")
-    found, texts = page.sources[0], [page.sources[0].content]
-    while page.next_cursor is not None:
-        page = await chat.get_sources([number], cursor=page.next_cursor, page_tokens=_PAGE_TOKENS)
-        texts += [source.content for source in page.sources]
-    return found.model_copy(update={"content": "".join(texts)})
+    if page.next_cursor is None:
+        return page.sources[0]
+    [record] = await chat.get_tool_messages([page.sources[0].tool_message_id])
+    return next(source for source in record.sources if source.source_id == number)
 
 
 def _print_source(console: Console, source: Source) -> None:

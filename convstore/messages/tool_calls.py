@@ -86,10 +86,10 @@ class Pairing:
 
 @dataclass(slots=True)
 class _Slot:
-    """A position after an AI message, reserved for the result of one call; `made_from` is input of `result_id`."""
+    """A position after an AI message, for the result of one call; `own_id` is the id that `result_id` makes for it."""
 
     call: Call
-    made_from: tuple[str, str, int] | None
+    own_id: str
     result: int | None = None
 
 
@@ -99,31 +99,24 @@ class _OpenCalls:
     def __init__(self) -> None:
         # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
         self._stacks: defaultdict[str, list[_Slot]] = defaultdict(list)
-        self._by_result_id: dict[str, _Slot] = {}
+        self._by_result_id: dict[str | None, _Slot] = {}
 
     def add(self, slots: Sequence[_Slot]) -> None:
+        self._by_result_id |= {slot.own_id: slot for slot in slots if slot.own_id}
         for slot in reversed(slots):
-            stack = self._open(slot.call.id)
-            if stack:
-                # Result ids are computed only where several open calls share an id: hashing takes time.
-                self._by_result_id |= {result_id(*one.made_from): one for one in (stack[-1], slot) if one.made_from}
-            stack.append(slot)
+            self._stacks[slot.call.id].append(slot)
 
     def answer(self, result: ToolMessage, index: int) -> bool:
         """Assign a result to its call; return False if no call is open."""
-        stack = self._open(result.tool_call_id)
+        stack = self._stacks[result.tool_call_id]
+        while stack and stack[-1].result is not None:
+            stack.pop()
         if not stack:
             return False
-        own = self._by_result_id.get(result.id or "")
+        own = self._by_result_id.get(result.id)
         is_open = own is not None and own.result is None and own.call.id == result.tool_call_id
         (own if own is not None and is_open else stack[-1]).result = index
         return True
-
-    def _open(self, call_id: str) -> list[_Slot]:
-        stack = self._stacks[call_id]
-        while stack and stack[-1].result is not None:
-            stack.pop()
-        return stack
 
 
 def calls_of(message: BaseMessage) -> list[Call]:
@@ -350,7 +343,7 @@ def _slots(ai_message_id: str | None, calls: Sequence[Call]) -> list[_Slot]:
     slots: list[_Slot] = []
     same: Counter[str] = Counter()
     for call in calls:
-        slots.append(_Slot(call, None if ai_message_id is None else (ai_message_id, call.id, same[call.id])))
+        slots.append(_Slot(call, result_id(ai_message_id, call.id, same[call.id]) if ai_message_id else ""))
         same[call.id] += 1
     return slots
 

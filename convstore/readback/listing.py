@@ -8,7 +8,7 @@ from convstore.log.entry import EntryMessage
 from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
+from convstore.messages.tokens import weight
 from convstore.messages.values import Codec
 from convstore.mongo.log_queries import LogQueries
 from convstore.readback.page import remarks
@@ -23,8 +23,6 @@ _MAX_LISTED = 20
 _LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
 """Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""
 _CALL_CHARACTERS, _QUESTION_CHARACTERS = 300, 150
-_MESSAGE = 4 * CHARACTERS_PER_TOKEN
-"""Characters that a message takes in addition to its text, by `approximate_tokens`."""
 _NOTHING = "There is nothing earlier in this conversation yet."
 
 
@@ -52,7 +50,7 @@ class Listing:
         readable = sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]
         title = "Tool results and long messages" if messages else "Tool results"
         title += " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, source ids):"
-        room = request.characters - _MESSAGE - sum(weight(line) + 1 for line in remarks([], [], [], request))
+        room = request.room_after(remarks([], [], [], request))
         listed = _fitting(title, map(_line, readable), room - room // 3 * bool(questions))
         room -= sum(weight(line) + 1 for line in listed)
         earlier = "Earlier turns, newest first (message id, date, question); pass find to search everything:"

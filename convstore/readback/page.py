@@ -41,11 +41,6 @@ class Piece:
     found: FoundSource | None = None
     block: Any = None
 
-    def cut(self, length: int) -> Piece:
-        """Return the first `length` characters of the piece."""
-        text = self.text[:length]
-        return replace(self, end=self.start + len(text), text=text)
-
 
 @dataclass(slots=True)
 class Page:
@@ -160,7 +155,8 @@ def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
         if page.parts and room < min(weight(piece.text), _MIN_TEXT):
             page.following = f"{piece.passage.key}@{piece.start}"
             return
-        part = piece.cut(max(fitting(piece.text, room), 1))
+        text = piece.text[: max(fitting(piece.text, room), 1)]
+        part = replace(piece, end=piece.start + len(text), text=text)
         page.add(part)
         if part.end < piece.end:
             page.following = f"{piece.passage.key}@{part.end}"
@@ -168,11 +164,12 @@ def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
     page.following = following
 
 
-def fill_matches(page: Page, piece: Piece, find: str) -> None:
-    """Add the text around each match in a piece that was read, as long as it fits."""
-    passage = piece.passage
-    for start, stop in snippets(piece.text, find, limit=page.room):
-        room, excerpt = page.room_for(passage), piece.text[start:stop]
+def fill_matches(page: Page, pieces: Sequence[Piece], find: str) -> None:
+    """Add the text around each match in the pieces that were read, as long as it fits."""
+    found = ((piece, *range_) for piece in pieces for range_ in snippets(piece.text, find, limit=page.room))
+    for piece, start, stop in found:
+        passage, excerpt = piece.passage, piece.text[start:stop]
+        room = page.room_for(passage)
         if page.parts and room < min(weight(excerpt), _MIN_TEXT):
             page.following = f"{passage.key}@{piece.start + start}"
             return

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
 from convstore.log.stored_message import read_message
 from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
+from convstore.messages.tokens import weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.log_queries import LogQueries
@@ -53,8 +54,6 @@ from convstore.sources.source import read_ids
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import Scope
 
-_MESSAGE = 4 * CHARACTERS_PER_TOKEN
-"""Characters that a message takes in addition to its text, by `approximate_tokens`."""
 _MAX_SUGGESTED, _MAX_NUMBERED = 5, 100
 """Newest results whose ids, and whose source numbers, an answer names if others were not found."""
 _READ_AT_ONCE = 4_000_000
@@ -119,14 +118,12 @@ class Pager:
         passages = await self._passages(rows, await self._compared(cached, rows, request))
         passages = in_order([*passages, *(passage_of_source(source, row, self._codec) for row, source in sources)])
         lines = await self._remarks(cached, named.missing, request)
-        room = request.characters - sum(weight(line) + 1 for line in lines) - request.last_line_room - _MESSAGE
-        page = await self._page(cached, request, passages, room=room)
+        page = await self._page(cached, request, passages, room=request.room_after(lines))
         if page is None:
             return unknown_cursor(request)
-        remark_of = {f"{passage.key}@0": passage.remark for passage in passages}
         if request.find and passages and not page.has_match:
             lines.insert(0, no_match(request, page))
-        remark = remark_of.get(page.following, "")
+        remark = next((one.remark for one in passages if f"{one.key}@0" == page.following), "")
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
         return Answer(page.shown, lines, self._source_page(page, named.missing, request), request)
@@ -176,7 +173,7 @@ class Pager:
             await self._read_pieces(cached, pieces)
             first = first or pieces
             await run_in_thread_if_long(
-                partial(_fill, page, pieces, find), characters=sum(len(piece.text) for piece in pieces)
+                partial(fill_matches, page, pieces, find), characters=sum(len(piece.text) for piece in pieces)
             )
             if page.following:
                 return
@@ -258,14 +255,11 @@ class Pager:
 
     async def _passages(self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]) -> list[Passage]:
         def made() -> list[Passage]:
-            texts = [payloads.get(row.message.ordinal) for row in rows]
-            found = zip(rows, texts, strict=True)
-            return [one for row, text in found for one in self._passages_of(row, text)]
+            each = ((row, read_message(self._codec, row.message)) for row in rows)
+            texts = (passages_of(row, one, self._codec, payloads.get(row.message.ordinal)) for row, one in each)
+            return list(chain.from_iterable(texts))
 
         return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))
-
-    def _passages_of(self, row: StoredMessageRow, payload: str | None) -> list[Passage]:
-        return passages_of(row, read_message(self._codec, row.message), self._codec, payload)
 
     def _source_page(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
         """Return a page for a program; the items of its sources take at most as much room as its text."""
@@ -280,13 +274,6 @@ class Pager:
 
 def _item(source: EntrySource) -> tuple[int, int]:
     return source.place.middle, source.place.end
-
-
-def _fill(page: Page, pieces: Sequence[Piece], find: str) -> None:
-    for piece in pieces:
-        fill_matches(page, piece, find)
-        if page.following:
-            return
 
 
 def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[Piece]:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from convstore.exceptions import InvalidInputError, TooManyIdsError
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.readback.cursor import Place, compact_names, read_cursor, room_for_last_line, write_cursor
 from convstore.sources.source import MAX_SOURCES, read_ids
 from convstore.values.models import SourcePage
@@ -20,6 +20,8 @@ from convstore.values.scope import MAX_IDS, check_number
 PAGE_TOKENS = 4_000
 MAXIMUM_PAGE_TOKENS = 16_000
 _MINIMUM_PAGE_TOKENS = 100
+_MESSAGE = 4 * CHARACTERS_PER_TOKEN
+"""Characters that a message takes in addition to its text, by `approximate_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,10 @@ class Request:
         """Return True for a request that the index answers: for words everywhere, or after all exact matches."""
         return bool(self.find) and (self.cursor.startswith("f") or not (self.names or self.cursor))
 
-    @property
-    def last_line_room(self) -> int:
-        """Return the maximum weight of the last line of a page."""
-        return room_for_last_line(self._compact[0], self.find)
+    def room_after(self, lines: Iterable[str]) -> int:
+        """Return the room for the texts of a page, in characters; it also has some lines, and the last one."""
+        used = sum(weight(line) + 1 for line in lines) + room_for_last_line(self._compact[0], self.find)
+        return self.characters - used - _MESSAGE
 
     @property
     def _compact(self) -> tuple[str, int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convstore.log.rows import begins_turn
 from convstore.log.selection import about
@@ -31,10 +31,17 @@ class _StoredTurn(NamedTuple):
     messages: list[LogMessage]
     is_last: bool
 
-    @property
-    def is_finished(self) -> bool:
-        last = self.messages[-1][1]
-        return not self.is_last or (last.type == "ai" and not last.calls)
+    def facts(self) -> dict[str, Any]:
+        """Return what `Turn` and `TurnOutline` both say of it."""
+        (entry, first), (_, last) = self.messages[0], self.messages[-1]
+        return {
+            "turn_id": first.id,
+            "number": entry.turn_at(first.ordinal),
+            "first": first.ordinal,
+            "last": last.ordinal,
+            "created_at": entry.at,
+            "is_finished": not self.is_last or (last.type == "ai" and not last.calls),
+        }
 
 
 class Turns:
@@ -156,34 +163,20 @@ class Turns:
     async def _whole(self, cached: CachedConversation, turn: _StoredTurn) -> Turn:
         async with self._reader.reading(cached):
             messages = await self._reader.decode_whole(cached, [stored for _, stored in turn.messages])
-        (entry, first), (_, last) = turn.messages[0], turn.messages[-1]
-        return Turn(
-            turn_id=first.id,
-            number=entry.turn_at(first.ordinal),
-            first=first.ordinal,
-            last=last.ordinal,
-            created_at=entry.at,
-            messages=messages,
-            is_finished=turn.is_finished,
-        )
+        return Turn(**turn.facts(), messages=messages)
 
     def _outline(self, cached: CachedConversation, turn: _StoredTurn) -> TurnOutline:
-        (entry, first), (last_entry, last) = turn.messages[0], turn.messages[-1]
+        (_, first), (last_entry, last) = turn.messages[0], turn.messages[-1]
         answers = [found for found in turn.messages if found[1].type == "ai"]
         end, answer = next(
             (found for found in reversed(answers) if found[1].seen), answers[-1] if answers else (last_entry, None)
         )
         later = (one.tokens for one in end.messages if one.ordinal >= (answer.ordinal if answer else last.ordinal + 1))
         return TurnOutline(
-            turn_id=first.id,
-            number=entry.turn_at(first.ordinal),
-            first=first.ordinal,
-            last=last.ordinal,
-            created_at=entry.at,
+            **turn.facts(),
             text=" ".join(self._reader.stubbed(first).text[:_TEXT_CHARACTERS].split()),
             tokens=sum(stored.tokens for _, stored in turn.messages),
             tokens_before=end.totals.tokens - sum(later),
-            is_finished=turn.is_finished,
             answer=answer.ordinal if answer else None,
             seen=stamp_of(cached.conversation, answer) if answer else None,
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
+from convstore.messages.tokens import fitting, weight
 from convstore.readback.cursor import read_cursor
 from convstore.readback.page import Answer, no_match, remarks
 from convstore.readback.passages import in_line
@@ -26,7 +26,6 @@ _MAX_PASSAGES = 40
 _MAX_OFFSET = 200
 """A search ends after so many passages. Those before a page are read again, as the page does not repeat them."""
 _LABEL_CHARACTERS = 200
-_MESSAGE = 4 * CHARACTERS_PER_TOKEN
 
 
 async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Answer:
@@ -34,7 +33,7 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Ans
     cursor = read_cursor(request.cursor)
     through, offset = (int(cursor.key[1:]), cursor.offset) if cursor else (0, 0)
     lines = remarks([], [], [], request)
-    room = request.characters - sum(weight(line) + 1 for line in lines) - request.last_line_room - _MESSAGE
+    room = request.room_after(lines)
     found = await searcher.search(
         scope,
         SearchRequest(

@@ -28,7 +28,9 @@ from convstore.cli import pages as readback
 from convstore.cli.demo import corpus
 from convstore.cli.replay import assertions as checks
 from convstore.mongo.driver import open_client
+from convstore.readback import pager
 from convstore.readback.pager import Pager
+from convstore.readback.passages import passages_of
 from convstore.runtime.log_reader import LogReader
 from convstore.store import handle
 from convstore.view.loader import Loader
@@ -275,8 +277,7 @@ def test_messages_in_another_order_are_found(broken: Callable[..., list[str]]) -
 
 def test_an_unreachable_passage_is_found(broken: Callable[..., list[str]]) -> None:
     """A source that no page holds is counted in characters."""
-    passages = Pager._passages_of
-    found = broken(Pager, "_passages_of", lambda self, *of: passages(self, *of)[1:])
+    found = broken(pager, "passages_of", lambda *of: passages_of(*of)[1:])
     assert len(found) == 3
     assert all("characters are on no page" in what for what in found)
 

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.tool_calls import has_calls
 from convstore.types import PastView, StoredMessage
 from convstore.values.stamps import ViewReason
 
@@ -195,7 +196,7 @@ def parts_of_view(view: View) -> list[Part]:
     """Return the parts that fill a view, in order; empty ones are left out."""
     messages, sizes = view.history.messages, view.sizes
     last_human = max((index for index, one in enumerate(messages) if _is_question(one)), default=0)
-    is_finished = not messages or (messages[-1].type == "ai" and not _calls(messages[-1]))
+    is_finished = not messages or (messages[-1].type == "ai" and not has_calls(messages[-1]))
     stubbed = set(view.history.report.stubbed)
 
     def key(index: int, message: BaseMessage) -> str:
@@ -218,10 +219,6 @@ def parts_of_view(view: View) -> list[Part]:
 
 def _is_question(message: BaseMessage) -> bool:
     return message.type == "human" and not kind_of(message)
-
-
-def _calls(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and bool(message.tool_calls or message.invalid_tool_calls)
 
 
 @dataclass(frozen=True, slots=True)
