@@ -113,7 +113,7 @@ class Compactor:
 
     def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
         """Return True if `compact` may find work after a load and `later_tokens` appended since."""
-        return history.report.tokens_unsummarized + later_tokens > self.rule.max_tokens_before_summary
+        return history.report.tokens_unsummarized + later_tokens > self.rule.trigger
 
     async def compact_in_time(self, scope: Scope) -> Compaction:
         """Run `compact`, but return after a timeout while the summarizer continues in the background."""
@@ -156,7 +156,7 @@ class Compactor:
         if not force and self._is_within(rule, end, rewinds, earlier):
             return _Plan(end.state, cached, totals.entries, rewinds, (), 0, earlier)
         start = earlier.entry if earlier else rewinds.active_after(1)
-        entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.max_tokens_before_summary)
+        entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.trigger)
         rows = rows_of(entries, rewinds, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
@@ -171,7 +171,7 @@ class Compactor:
         is_finished = last.type == "ai" and not last.calls and rewinds.is_active(last.ordinal)
         if not is_finished or totals.counter != name or (earlier and earlier.counter != name):
             return False
-        return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.max_tokens_before_summary
+        return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.trigger
 
     async def _entries(self, cached: CachedConversation, rewinds: Rewinds, start: int, *, maximum: int) -> list[Entry]:
         """Read entries that hold about `maximum` tokens in total; a very long log gets several summaries."""
@@ -245,7 +245,7 @@ class Compactor:
         record = await self._build_record(replace(plan, cut=result.cut), owner, result)
         shown, replaced = self._shown(record), sum(weigh(plan.rows)[: result.cut])
         written = sum(count(self._counter, message) for message in result.messages if is_summary(message))
-        if written > self.rule.max_tokens_before_summary:
+        if written > self.rule.trigger:
             raise SummaryError(f"the summaries would take {written} tokens; {_TOO_LARGE}")
         if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
             raise SummaryError(

@@ -26,8 +26,8 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
     system messages. With `force`, as much as the rule allows is folded, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
-    total, room = sizes[-1], rule.max_tokens_before_summary // 2
-    if not force and total <= rule.max_tokens_before_summary:
+    total, room = sizes[-1], rule.trigger // 2
+    if not force and total <= rule.trigger:
         return 0
     cuts = _summary_cuts(rows)
     kept = rule.keep_last_turns + (not is_finished(rows))
@@ -38,7 +38,7 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
             (other for other, _ in cuts if other > cut and total - sizes[other] <= room), cuts[-1][0] if cuts else 0
         )
     saved = sizes[cut] - rule.max_summary_tokens
-    return cut if force or saved >= rule.max_tokens_before_summary // _MIN_SAVING else 0
+    return cut if force or saved >= rule.trigger // _MIN_SAVING else 0
 
 
 def replacement_cuts(rows: Sequence[Row]) -> list[int]:

@@ -66,13 +66,10 @@ class CompactionStrategy(ABC):
     reads_all = False
     """True if the strategy is given all messages, not only those that the plan folds."""
 
-    def __init__(self, summarizer: Any) -> None:
+    def __init__(self, summarizer: Any, budget: int | None) -> None:
         self._summarizer = summarizer
-
-    @property
-    def rule(self) -> CompactionRule:
+        self.rule = (getattr(summarizer, "rule", None) or CompactionRule()).under(budget)
         """The rule that says when to compact."""
-        return getattr(self._summarizer, "rule", None) or CompactionRule()
 
     @property
     def name(self) -> str:
@@ -112,7 +109,7 @@ class _ChainStrategy(CompactionStrategy):
         if not isinstance(done.error, SummaryError):  # one of all sections may be shorter than they are
             _checked(done)
         folded = await asyncio.to_thread(read.folded, done)
-        is_large = folded is not None and await request.size(folded) > self.rule.max_tokens_before_summary
+        is_large = folded is not None and await request.size(folded) > self.rule.trigger
         if folded is None or is_large:
             # No section was worth its own summary, or the summaries take too much room: fold all old sections into one.
             # All of them, not only as many as the limits require, because a store compacts rarely and in large steps.
@@ -130,7 +127,7 @@ class _ChainStrategy(CompactionStrategy):
 
     async def _fit_for(self, read: _ChainInput, request: CompactionRequest) -> ChainSummarizer:
         """Return the summarizer, set to fold questions as well if those alone would exceed half the trigger."""
-        limit, end = self.rule.max_tokens_before_summary, request.cuts[-1]
+        limit, end = self.rule.trigger, request.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
         if system and (size := await request.size(CompactionResult(end, "", system))) > limit:
             raise SummaryError(
@@ -207,9 +204,15 @@ class _ChainInput:
         return message.model_copy(update={"id": f"{self.chain[origins[-1]].id}:joined", "additional_kwargs": marks})
 
 
-def as_strategy(given: SummarizerLike | ChainSummarizer) -> CompactionStrategy:
-    """Return the strategy for a summarizer of any kind; raise an InvalidInputError if it is none."""
-    return _ChainStrategy(given) if isinstance(given, ChainSummarizer) else _RunningStrategy(as_summarizer(given))
+def as_strategy(given: SummarizerLike | ChainSummarizer, *, budget: int | None) -> CompactionStrategy:
+    """Return the strategy for a summarizer of any kind, under the budget of the store's policy.
+
+    Raises:
+        InvalidInputError: It is no summarizer, or its trigger is not below the budget.
+    """
+    if isinstance(given, ChainSummarizer):
+        return _ChainStrategy(given, budget)
+    return _RunningStrategy(as_summarizer(given), budget)
 
 
 def _as_answer(message: BaseMessage) -> BaseMessage:

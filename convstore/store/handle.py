@@ -65,7 +65,8 @@ class ConversationStore(StoreReader):
         scope_keys: Names of the keys that identify a conversation.
         policy: Default policy of `load_history`; ``compact="before_load"`` needs a `summarizer`.
         summarizer: Writes the summaries that `Conversation.compact` stores: a `RunningSummarizer`, a
-            `ChainSummarizer`, or an async function from messages and the earlier summary to the new one.
+            `ChainSummarizer`, or an async function from messages and the earlier summary to the new one. Its trigger is
+            below the `max_tokens` of `policy`, half of it by default.
         token_counter: Counts the tokens of a list of messages. Counts are stored with the messages under its name;
             counts made under another name are recomputed.
         token_counter_name: Name of the token counter; None takes the name of the function and of the model. Lambdas
@@ -120,7 +121,7 @@ class ConversationStore(StoreReader):
             codec=codec,
             counter=self.token_counter,
             clock=clock,
-            strategy=None if summarizer is None else as_strategy(summarizer),
+            strategy=None if summarizer is None else as_strategy(summarizer, budget=self.policy.max_tokens),
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=extractors,
             search_index=search_index,

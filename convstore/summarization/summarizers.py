@@ -21,7 +21,7 @@ from convstore.values.scope import check_number
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel, LanguageModelLike
 
-_MIN_CHARACTERS, _MAX_CHARACTERS = 10, 50_000
+_MIN_CHARACTERS, _MAX_CHARACTERS, _SMALL_TRIGGER = 10, 50_000, 4_000
 
 
 class Summarizer(Protocol):
@@ -46,7 +46,8 @@ class RunningSummarizer:
         model: Any LangChain chat model, or a runnable that answers like one; or a name for ``init_chat_model``, which
             needs the extra ``langchain``.
         max_tokens: About the size of a request; a longer message is shown in pieces.
-        max_tokens_before_summary: Summarise once the messages that are not summarised are larger.
+        max_tokens_before_summary: Summarise once the messages that are not summarised are larger; None for half of
+            the budget of the store's policy.
         max_summary_tokens: Expected size of a summary; bind the model's own limit to it to enforce this.
         keep_last_turns: Number of finished turns that are never summarised.
         instructions: The system prompt; None for the default.
@@ -57,7 +58,7 @@ class RunningSummarizer:
         model: LanguageModelLike | str,
         *,
         max_tokens: int = 16_000,
-        max_tokens_before_summary: int = 16_000,
+        max_tokens_before_summary: int | None = None,
         max_summary_tokens: int = 1_000,
         keep_last_turns: int = 4,
         instructions: str | None = None,
@@ -99,7 +100,8 @@ class RunningSummarizer:
 class HeadTailSummarizer:
     """Takes the beginning and the end of each message, without a model; for demos and tests; its first line says so.
 
-    A summary larger than half of the trigger loses its oldest lines, which its first line mentions.
+    A summary larger than half of the rule's trigger, 2,000 tokens without one, loses its oldest lines, which its first
+    line mentions.
 
     Args:
         rule: When it is asked.
@@ -122,7 +124,7 @@ class HeadTailSummarizer:
     def _text(self, messages: Sequence[BaseMessage], summary: str | None) -> str:
         title, *lines = [self._TITLE] if summary is None else summary.split("\n")
         lines += [f"{message.type}: {self._ends(' '.join(words_of(message).split()))}" for message in messages]
-        room = min(self.rule.max_tokens_before_summary * CHARACTERS_PER_TOKEN // 2, _MAX_CHARACTERS)
+        room = min((self.rule.max_tokens_before_summary or _SMALL_TRIGGER) * CHARACTERS_PER_TOKEN // 2, _MAX_CHARACTERS)
         sizes = accumulate(len(line) + 1 for line in reversed(lines))
         kept = max(1, sum(size <= room for size in sizes))
         return "\n".join([title, *lines] if kept >= len(lines) else [self._SHORTENED, *lines[-kept:]])

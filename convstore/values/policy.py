@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -21,6 +21,10 @@ _CHOICES = {
     "compact": ("explicit", "before_load"),
     "provider": (None, "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"),
 }
+
+
+DEFAULT_TRIGGER = 16_000
+"""Tokens after which turns are summarised if neither the rule nor the policy has a limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,20 +91,45 @@ class CompactionRule:
     """The trigger and the extent of a compaction.
 
     Attributes:
-        max_tokens_before_summary: Summarise once the unsummarised messages exceed this size, as views show them.
+        max_tokens_before_summary: Summarise once the unsummarised messages exceed this size, as views show them. None
+            for half of the budget of the store's policy, or 16,000 if that has none.
         max_summary_tokens: Expected size of a summary; it is not enforced.
         keep_last_turns: Number of finished turns to keep, as far as they fit in half of the trigger.
     """
 
-    max_tokens_before_summary: int = 16_000
+    max_tokens_before_summary: int | None = None
     max_summary_tokens: int = 1_000
     keep_last_turns: int = 4
 
     def __post_init__(self) -> None:
-        for name, minimum in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
+        for name, minimum in (("max_summary_tokens", 1), ("keep_last_turns", 0)):
             check_number(getattr(self, name), name=name, minimum=minimum)
-        if self.max_summary_tokens >= self.max_tokens_before_summary:
-            raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
+        if (trigger := self.max_tokens_before_summary) is not None:
+            check_number(trigger, name="max_tokens_before_summary", minimum=1)
+            if self.max_summary_tokens >= trigger:
+                raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
+
+    def under(self, budget: int | None) -> CompactionRule:
+        """Return the rule with its trigger for views of a budget, in tokens; None for no limit.
+
+        Raises:
+            InvalidInputError: The trigger is not below the budget.
+        """
+        if (trigger := self.max_tokens_before_summary) is None:
+            trigger = DEFAULT_TRIGGER if budget is None else max(2, budget // 2)
+            size = min(self.max_summary_tokens, trigger // 2)
+            return replace(self, max_tokens_before_summary=trigger, max_summary_tokens=size)
+        if budget is not None and trigger >= budget:
+            raise InvalidInputError(
+                f"max_tokens_before_summary is {trigger}, and the policy's max_tokens {budget}: turns would leave "
+                "views before they are summarised; choose a smaller one, or None for half of max_tokens"
+            )
+        return self
+
+    @property
+    def trigger(self) -> int:
+        """`max_tokens_before_summary`, or what it is without a budget."""
+        return self.max_tokens_before_summary or DEFAULT_TRIGGER
 
 
 @lru_cache(maxsize=256)

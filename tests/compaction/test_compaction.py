@@ -935,7 +935,7 @@ def test_a_sync_load_does_not_hang_either() -> None:
             await store.setup()
             chat = store.conversation(user_id="ada", thread_id="1")
             await talk(chat, *range(1, 7))
-            load = partial(store.run_sync, lambda twin: twin.conversation(**chat.scope).load_history())
+            load = partial(host_of(store).run_sync, lambda twin: twin.conversation(**chat.scope).load_history())
             history = await asyncio.to_thread(load)
             assert history.compaction is not None
             assert history.compaction.status == "running"
@@ -1552,7 +1552,8 @@ async def test_a_summary_is_of_a_bounded_length() -> None:
     async def endless() -> str:
         return "so " * 40_000
 
-    chat = await six_turns(ScriptedWriter(endless, rule_of(400_000, keep=0, summary=50_000)), turns=1)
+    writer = ScriptedWriter(endless, rule_of(400_000, keep=0, summary=50_000))
+    chat = await six_turns(writer, turns=1, policy=HistoryPolicy(max_tokens=None))
     await chat.append([HumanMessage("why " * 300_000, id="q"), AIMessage("so")])
     failed = await chat.compact(force=True)
     assert failed.status == "failed"
