@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
+from convstore.exceptions import InvalidInputError, StoreError
 from convstore.messages.values import Codec
-from convstore.mongo.heads import Head, Heads
-from convstore.mongo.log import Log
+from convstore.mongo.heads import Heads, ListedHead
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
-from convstore.runtime.open_heads import OpenHeads
-from convstore.runtime.parallel import in_parallel
 from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.values.scope import Scope, check_number
 
@@ -26,27 +22,13 @@ _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 class Catalog:
     """Lists and describes conversations."""
 
-    def __init__(
-        self,
-        heads: Heads,
-        log: Log,
-        conversations: ConversationCache,
-        open_heads: OpenHeads,
-        *,
-        codec: Codec,
-        clock: Clock,
-    ) -> None:
-        self._heads, self._log, self._cache, self._open_heads = heads, log, conversations, open_heads
-        self._codec, self._clock = codec, clock
+    def __init__(self, heads: Heads, conversations: ConversationCache, *, codec: Codec, clock: Clock) -> None:
+        self._heads, self._cache, self._codec, self._clock = heads, conversations, codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
-        """Return exact information about a conversation; the counts come from the log, not from the head."""
-        head = await self._heads.find(dict(scope))
-        if head is None:
-            return ConversationInfo(scope=dict(scope))
-        totals = await self._log.last_totals(head.conversation)
-        updated_at = totals.updated_at or head.updated_at
-        return self._info(replace(head, totals=totals, updated_at=updated_at), *head.described(self._codec))
+        """Return exact information about a conversation. One command."""
+        found = await self._heads.find_listed(dict(scope))
+        return self._info(found, *found.head.described(self._codec)) if found else ConversationInfo(scope=dict(scope))
 
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
         """Return the scope of the conversation with an id; None if there is none with these scope values."""
@@ -54,35 +36,19 @@ class Catalog:
         return head.scope if head and set(partial_scope) <= set(head.scope.items()) else None
 
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
-        """Return a page of the conversations with these scope values, newest first."""
-        heads, next_cursor = await self._page(partial_scope, limit=limit, cursor=cursor)
-        return ConversationPage(conversations=[self._listed(head) for head in heads], next_cursor=next_cursor)
-
-    async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[Head, ConversationInfo]]:
-        """Return the newest conversations with these scope values, with their heads."""
-        heads, _ = await self._page(partial_scope, limit=limit, cursor=None)
-        return [(head, self._listed(head)) for head in heads]
-
-    async def _page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> tuple[list[Head], str | None]:
+        """Return a page of the conversations with these scope values, newest first. One command."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
-        if cursor is None:
-            await self._open_heads.flush(partial_scope)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
-        shown, now = found[:limit], self._clock.now()
-        overdue = [head for head, _ in shown if head.open_until and head.open_until <= now]
-        read = {head.conversation: head for head in await in_parallel(self._with_last_entry, overdue)}
-        heads = [read.get(head.conversation, head) for head, _ in shown]
         # The cursor follows the stored order of heads; the page is sorted by the dates it shows.
-        heads.sort(key=lambda head: head.updated_at, reverse=True)
-        return heads, shown[-1][1] if len(found) > limit else None
+        shown = sorted((one for one, _ in found[:limit]), key=lambda one: one.updated_at, reverse=True)
+        next_cursor = found[limit - 1][1] if len(found) > limit else None
+        return ConversationPage(conversations=[self._listed(one) for one in shown], next_cursor=next_cursor)
 
-    async def _with_last_entry(self, head: Head) -> Head:
-        """Return an overdue open head with totals from the log, because its process may have died after an append."""
-        try:
-            totals = await self._log.last_totals(head.conversation)
-        except CorruptDocumentError:
-            return head  # loads and `verify` report the damage; the listing still shows the other conversations
-        return replace(head, totals=totals, updated_at=max(head.updated_at, totals.updated_at or head.updated_at))
+    async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[ListedHead, ConversationInfo]]:
+        """Return the newest conversations with these scope values, with their heads. One command."""
+        check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
+        found = await self._heads.page(dict(partial_scope), limit=limit, cursor=None)
+        return [(one, self._listed(one)) for one, _ in found]
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
@@ -98,26 +64,29 @@ class Catalog:
             raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
         described = False
         while not described:  # retry if the conversation was deleted in between
-            head, _ = await self._heads.claim(dict(scope), at=self._clock.now())
+            head, _ = await self._heads.claim(dict(scope), at=self._clock.now(), now=self._clock.undated())
             cached = self._cache.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 
-    def _listed(self, head: Head) -> ConversationInfo:
+    def _listed(self, found: ListedHead) -> ConversationInfo:
         """Return a row of a listing, which says what of it cannot be read."""
+        problem = str(found.damage or "")
         try:
-            return self._info(head, *head.described(self._codec), problem=head.problem)
+            return self._info(found, *found.head.described(self._codec), problem=problem)
         except StoreError as error:
-            return self._info(head, None, {}, problem=str(error))
+            return self._info(found, None, {}, problem=problem or str(error))
 
-    def _info(self, head: Head, title: str | None, metadata: dict[str, Any], *, problem: str = "") -> ConversationInfo:
-        totals, preview = head.totals, head.totals.preview
+    def _info(
+        self, found: ListedHead, title: str | None, metadata: dict[str, Any], *, problem: str = ""
+    ) -> ConversationInfo:
+        head, totals, preview = found.head, found.totals, found.totals.preview
         return ConversationInfo(
             scope=head.scope,
             conversation_id=head.conversation,
             title=title,
             metadata=metadata,
             created_at=head.created_at,
-            updated_at=head.updated_at,
+            updated_at=found.updated_at,
             message_count=totals.active,
             turns=totals.turns,
             tokens=totals.tokens,

@@ -28,8 +28,8 @@ from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 
 LEAST_AGE = timedelta(minutes=5)
-"""Lower limit for `older_than`. A process that writes without reading the head opened it less than 10 seconds ago. So a
-closed head older than this can be replaced without losing an append in flight."""
+"""Lower limit for `older_than`. A process that writes without refreshing the head did so less than 10 seconds ago. So a
+head older than this can be replaced without losing an append in flight."""
 
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
 """Delay after which every append that started before a deletion has ended."""
@@ -113,7 +113,7 @@ class Retention:
 
         async def end(head: HeadKey) -> ErasureReceipt:
             try:
-                # The head may lag the log by seconds, or longer if a process died.
+                # The head of a killed writer may lack its last append.
                 is_idle = bool(head.conversation) and await self._is_idle(head, before)
             except CorruptDocumentError as error:
                 damaged.append(error)
@@ -161,9 +161,7 @@ class Retention:
 
     async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
         last: HeadKey | None = None
-        while heads := await self._tombstones.idle(
-            dict(partial_scope), at=self._clock.now(), before=before, after=last, limit=_BATCH
-        ):
+        while heads := await self._tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
             yield heads
             last = heads[-1]
 
@@ -173,8 +171,7 @@ class Retention:
 
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
-        now = self._clock.now()
-        if not await self._tombstones.write_tombstone(head, at=now, sweep_after=_SWEEP_AFTER, pruned=pruned):
+        if not await self._tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
         self._forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})

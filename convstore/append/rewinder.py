@@ -18,7 +18,6 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
-from convstore.log.state import NO_START
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
@@ -26,8 +25,8 @@ from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
+from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.open_heads import OpenHeads
 from convstore.values.scope import Scope
 
 _TRIES = 100
@@ -47,12 +46,12 @@ class Rewinder:
         reselect: Reselect,
         cache: ConversationCache,
         *,
-        open_heads: OpenHeads,
+        refresher: HeadRefresher,
         codec: Codec,
         clock: Clock,
     ) -> None:
         self._reader, self._log, self._reselect, self._cache = reader, log, reselect, cache
-        self._open_heads, self._codec, self._clock = open_heads, codec, clock
+        self._refresher, self._codec, self._clock = refresher, codec, clock
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message and all after it; see `Conversation.rewind`."""
@@ -139,7 +138,7 @@ class Rewinder:
                 try:
                     return await self._append_in_order(cached, make)
                 except BaseException:
-                    cached.tail = None  # the insert's outcome is unknown
+                    cached.doubt()
                     raise
         except TimeoutError as error:
             raise StoreUnavailableError(
@@ -154,16 +153,14 @@ class Rewinder:
             change = await make(rewinds)
             if change is None:
                 if tail.entries:  # an earlier call may have failed after its insert
-                    self._open_heads.refresh_later(cached, tail)
+                    await self._refresher.catch_up(cached, tail)
                     await self._reselect(cached, rewinds)
                 return tail, tail
             entry = rewind_entry(tail, rewinds, change, at=self._clock.now(), link=self._clock.link())
             acknowledged = cached.entries
             insert = self._log.insert(cached.conversation, entry, (), token="")
             try:
-                await settle(
-                    self._open_heads.insert(cached, insert, totals=entry.totals, start=NO_START, refreshes=True)
-                )
+                await settle(self._refresher.insert(cached, entry, insert))
             except SlotTaken:
                 await pause(tries)
                 continue

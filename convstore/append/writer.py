@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -38,16 +38,14 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock, append_timeout, pause
+from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.open_heads import OpenHeads
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp, check_own
-
-_Result = TypeVar("_Result")
 
 _TRIES = 1_000
 
@@ -102,14 +100,14 @@ class Writer:
         log: Log,
         cache: ConversationCache,
         *,
-        open_heads: OpenHeads,
+        refresher: HeadRefresher,
         codec: Codec,
         counter: NamedCounter,
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
         self._reader, self._heads, self._tombstones, self._log, self._cache = reader, heads, tombstones, log, cache
-        self._open_heads = open_heads
+        self._refresher = refresher
         self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
     async def append(
@@ -176,9 +174,8 @@ class Writer:
                             return await self._write_in_order(cached, request)
                     except (_Replaced, ConversationDeletedError):
                         self._cache.forget(cached)
-                        self._open_heads.mark_head_stale(cached)
                     except BaseException:
-                        cached.tail = None  # the insert's outcome is unknown
+                        cached.doubt()
                         raise
 
     async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
@@ -193,7 +190,7 @@ class Writer:
         # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
         self._log.check_size(await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared)))
-        head, is_new = await self._heads.claim(dict(scope), at=now)
+        head, is_new = await self._heads.claim(dict(scope), at=now, now=self._clock.undated())
         claimed = self._cache.add(scope, head.conversation)
         if is_new:
             self._cache.confirm(claimed, Totals())
@@ -212,14 +209,14 @@ class Writer:
                 if tail is None or self._must_look_up(cached, request, tail):
                     known = await self._look_up(cached, request)
                     if not known.new.prepared and not request.reserve:
-                        if cached.tail:  # the writer of the stored messages may have died before refreshing the head
-                            self._open_heads.refresh_later(cached, cached.tail)
+                        if cached.tail:
+                            await self._refresher.catch_up(cached, cached.tail)
                         return known, None
                     if tail:
                         await self._check_continues(cached, tail, cached.tail or Totals())
                     tail = await self._tail(cached, request, known.new)
                 entry = await self._compose(cached, request, known.new, tail)
-                if not self._cache.is_warm(cached) and not await self._is_last(cached, entry, tail):
+                if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     continue
                 acknowledged, used = cached.entries, known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
@@ -318,8 +315,8 @@ class Writer:
         if taken and not await self._log.messages_by_id(cached.conversation, new.ids):
             raise SourceIdClashError(taken[0])
 
-    async def _is_last(self, cached: CachedConversation, entry: Entry, tail: Totals) -> bool:
-        """Compare the cached id and tail with the database, as far as they are old. One round trip.
+    async def _is_last(self, cached: CachedConversation, tail: Totals) -> bool:
+        """Compare the cached id and tail with the database, as far as they are old. One command.
 
         Returns:
             False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
@@ -327,17 +324,15 @@ class Writer:
         Raises:
             _Replaced: The conversation was deleted, or its log no longer contains the tail.
         """
-        id_is_fresh, is_confirmed = self._cache.is_fresh(cached), self._cache.is_confirmed(cached)
-        start = self._cache.own_start(cached)
-        exists, last = await asyncio.gather(
-            _done(True) if id_is_fresh else self._open_heads.refresh(cached, totals=entry.totals, start=start),
-            _done(tail) if is_confirmed else self._log.last_totals(cached.conversation),
-        )
-        if not exists:
-            raise _Replaced
+        if self._cache.is_fresh(cached):
+            last = await self._log.last_totals(cached.conversation)
+        else:
+            found = await self._heads.find_listed(dict(cached.scope))
+            if self._reader.seen(cached.scope, found and found.head) is not cached:
+                raise _Replaced
+            last = found.totals if found else tail
         await self._check_continues(cached, tail, last)
-        if last is not tail:
-            self._cache.confirm(cached, last)
+        self._cache.confirm(cached, last)
         return last.entries == tail.entries
 
     async def _check_continues(self, cached: CachedConversation, tail: Totals, last: Totals) -> None:
@@ -359,9 +354,8 @@ class Writer:
         """
         chunks = [chunk for chunk in batch.chunks if chunk not in sent]
         insert = self._log.insert(cached.conversation, entry, chunks, token=batch.token)
-        start = self._cache.own_start(cached)
         try:
-            exists = await settle(self._open_heads.insert(cached, insert, totals=entry.totals, start=start))
+            exists = await settle(self._refresher.insert(cached, entry, insert))
         except SlotTaken:
             sent += chunks
             return False
@@ -386,10 +380,6 @@ class Writer:
         finished = len(messages) if ends else begins
         if payloads := payloads_to_cache(batch, entry, finished):
             self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), **payloads})
-
-
-async def _done(result: _Result) -> _Result:
-    return result
 
 
 def _needs_shown(request: _Request, new: Batch) -> bool:

@@ -39,8 +39,7 @@ def doctor_command(
     Reads every entry and payload, compares them with their checksums and with
     each other, and checks heads, summaries, annotations, indexes, options and
     migrations. Writers may keep running. Findings name collection and document;
-    docs/operations.md explains each kind. Heads that seem out of date are
-    checked again 15 seconds later.
+    docs/operations.md explains each kind.
 
     \b
     --repair rebuilds heads from the log, and missing indexes and migrations. It

@@ -139,9 +139,6 @@ def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> No
         if number or what in ("conversations read", f"messages {will}written"):
             table.add_row(f"{number:,}", what)
     console.print(table)
-    if report.old:
-        kept = f"{number_of(report.old, 'conversation')} ended over 30 days ago, by the dates of the source"
-        console.print(f"{kept}. `convstore prune --older-than 30d` would remove them.", style="yellow")
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:
         console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")

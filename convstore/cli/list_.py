@@ -31,7 +31,7 @@ def list_command(
     \b
     Each is named as `convstore show` takes it, with its last message's date,
     its size, and its title or the beginning of the last message. Counts and
-    dates lag at most 15 seconds behind the processes that append.
+    dates are exact, the order to 10 seconds.
 
     \b
     Examples:

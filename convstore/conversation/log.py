@@ -174,10 +174,6 @@ class ConversationLog:
         with as_of(at):
             await services.catalog.update(self._scope, title=title, metadata=metadata)
 
-    async def close(self) -> None:
-        """Bring the listing up to date: the log is complete, and `prune` may remove the conversation."""
-        await (await self._services()).open_heads.close(self._scope)
-
     async def _found(self) -> tuple[Services, CachedConversation]:
         services = await self._services()
         cached = await services.reader.find(self._scope)

@@ -40,9 +40,9 @@ from convstore.readback.records import Records
 from convstore.readback.turns import Turns
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
+from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.open_heads import OpenHeads
 from convstore.search.across import AcrossSearcher
 from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
@@ -94,14 +94,14 @@ class Services:
         ends = LogEndReader(reader, on.heads, on.states, on.summaries, cache, clock=clock)
         self.reader = reader
         self._make_search(on, search_index, codec=codec, clock=clock)
-        self.open_heads = OpenHeads(on.heads, on.log, clock=clock, on_close=self.sealer.note if self.sealer else None)
+        refresher = HeadRefresher(on.heads, clock=clock, on_append=self.sealer.note if self.sealer else None)
         self.writer = Writer(
             reader,
             on.heads,
             on.tombstones,
             on.log,
             cache,
-            open_heads=self.open_heads,
+            refresher=refresher,
             codec=codec,
             counter=counter,
             clock=clock,
@@ -117,7 +117,7 @@ class Services:
         self.listing = Listing(reader, on.log_queries, codec=codec)
         self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
         self.rewinder = Rewinder(
-            reader, on.log, self.summaries.reselect, cache, open_heads=self.open_heads, codec=codec, clock=clock
+            reader, on.log, self.summaries.reselect, cache, refresher=refresher, codec=codec, clock=clock
         )
         self.compactor = Compactor(
             reader,
@@ -131,12 +131,12 @@ class Services:
             strategy=strategy,
             wait_seconds=compaction_seconds,
         )
-        self.catalog = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
+        self.catalog = Catalog(on.heads, cache, codec=codec, clock=clock)
         self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
         self._make_reports(on, SchemaCheck(driver, migrator), clock=clock)
 
     def _make_reports(self, on: _Commands, schema: SchemaCheck, *, clock: Clock) -> None:
-        self.stats = StatsReader(on.statistics, self.open_heads)
+        self.stats = StatsReader(on.heads, on.statistics)
         self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, index=self.index)
 
     def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:

@@ -6,6 +6,7 @@ Every collection except ``heads`` keeps a conversation in one range of ``_id``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from inspect import isawaitable
 from typing import Any
 
 from pymongo.errors import CursorNotFound, DuplicateKeyError
@@ -47,6 +48,14 @@ class Collection:
                 documents: list[Document] = await found.to_list(None)
             except CursorNotFound:  # a failover, say; nothing was returned yet, so the read begins again
                 documents = await found.clone().to_list(None)
+        return documents
+
+    async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
+        """Return the documents that a pipeline gives. One command, unless they exceed 16 MB."""
+        options = {"maxTimeMS": self.read_limit["max_time_ms"]} if self.read_limit else {}
+        async with driver_errors():
+            found = self.driver_collection.aggregate(list(pipeline), batchSize=10 * _BATCH, **options)
+            documents: list[Document] = await (await found if isawaitable(found) else found).to_list(None)
         return documents
 
     async def each(self, query: Document, *, order: Sequence[tuple[str, int]]) -> AsyncIterator[Document]:

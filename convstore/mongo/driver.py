@@ -20,7 +20,7 @@ import pymongo
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
-from pymongo import AsyncMongoClient, ReadPreference, UpdateOne, WriteConcern
+from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
 from pymongo.errors import (
     BulkWriteError,
     CollectionInvalid,
@@ -150,19 +150,6 @@ class Driver:
         """Send ``maxTimeMS`` with writes that may take long, unless the client does by its ``timeoutMS``."""
         has_limit = self.name == "memory" or self.database.client.options.timeout is not None
         return nullcontext() if has_limit else pymongo.timeout(COMMAND_SECONDS)
-
-    async def update_each(
-        self, collection: Any, updates: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
-    ) -> None:
-        """Update the first document of each filter; one failure does not stop the others.
-
-        One command, but in memory one for each update.
-        """
-        if self.name == "memory":  # its bulk_write does not support the options of PyMongo's current UpdateOne
-            for query, update in updates:
-                await collection.update_one(dict(query), dict(update))
-        else:
-            await collection.bulk_write([UpdateOne(*update) for update in updates], ordered=False)
 
     async def create_collection(self, name: str, *, clustered: bool = False) -> None:
         """Make sure that a collection exists, with the options that this server has."""

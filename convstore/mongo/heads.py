@@ -1,6 +1,7 @@
 """Read and write the ``heads`` collection, which maps a scope to its conversation and serves listings.
 
-A head is found by the hash of its scope. `tombstones` has the commands that end a conversation.
+A head is found by the hash of its scope. It holds no counts: a listing joins the last entry of each log, which has the
+exact ones. `tombstones` has the commands that end a conversation.
 """
 
 from __future__ import annotations
@@ -8,27 +9,38 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from convstore.exceptions import CorruptDocumentError, InvalidCursorError, StoreError
+from convstore.exceptions import CorruptDocumentError, InvalidCursorError, StoreError, StoreUnavailableError
 from convstore.log.entry import Totals
-from convstore.log.state import NO_START, ViewStart
 from convstore.messages.values import Codec, UnregisteredTypeError
-from convstore.mongo.bson_values import from_stored, reading, stored_list, stored_text, to_stored, utc
+from convstore.mongo.bson_values import from_stored, reading, stored_list, stored_number, stored_text, to_stored, utc
 from convstore.mongo.collection import Collection, Document
-from convstore.mongo.documents import totals_document, totals_from
+from convstore.mongo.documents import totals_from
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import HEADS, head_id, scope_filter
-from convstore.mongo.state_documents import start_document, start_from
+from convstore.mongo.keys import HEADS, LOG, entry_id, head_id, scope_filter
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_BATCH = 1_000
+_LAST_FIRST = {"first": -1, "_id": -1}
+_TOTALS = {"conversation": 1, "totals": 1}
+
+
+class EntryRef(NamedTuple):
+    """An entry by its number and its link, which no other entry has; zeros for none."""
+
+    number: int = 0
+    link: int = 0
+
+
+NO_ENTRY = EntryRef()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +49,21 @@ class Head:
 
     Attributes:
         conversation: The random id that the log uses; never used again after a deletion.
-        totals: As of the last refresh; the log's last entry has the exact ones.
-        start: The start of views under the policy of the store that refreshed the head.
+        scope: Scope of the conversation.
+        created_at: When its first message was appended, or an earlier title was set.
+        updated_at: Date of the newest entry at the last refresh, or of a later title; an import sets it back.
+        written_at: When the head was last refreshed, by the writer's clock; never backdated.
+        entry: The last entry at the last refresh; it is missing in the log if its append failed, or the log lost it.
         details: Title and metadata as the codec wrote them, as far as they were set.
-        open_until: Until then stores may append without refreshing the head; None if the head is up to date.
-        problem: In a listing, why the rest of a damaged head cannot be read; else "".
     """
 
     conversation: str
     scope: dict[str, str]
     created_at: datetime
     updated_at: datetime
-    totals: Totals = field(default_factory=Totals)
-    start: ViewStart = NO_START
+    written_at: datetime
+    entry: EntryRef = NO_ENTRY
     details: Mapping[str, str] = field(default_factory=dict)
-    open_until: datetime | None = None
-    problem: str = ""
 
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
@@ -68,62 +79,31 @@ class Head:
         return title, metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A store's announcement in a head that it will append more without refreshing the head.
+class ListedHead(NamedTuple):
+    """A head with the totals of the last entry of its log, zeros if the log is empty.
 
     Attributes:
-        name: Unique name; names sort by time.
-        until: The time at which it ends.
+        head: The head; only its scope, id and date if it is damaged.
+        totals: The totals; zeros if the head or the entry is damaged.
+        damage: Why head or entry cannot be read; None if both can.
     """
 
-    name: str
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class HeadChange:
-    """An update that brings a head up to date and may close it.
-
-    Attributes:
-        scope: Scope of the conversation.
-        conversation: Id of the conversation.
-        totals: The current totals of the log.
-        through: A head that counts more entries is newer and keeps its totals.
-        start: See `Head`.
-        opening: The opening of the store that sends this; None if it did not open the head.
-        abandoned: Openings before this name belong to stores that died; their appends are counted.
-        closes: End the opening, and close the head unless other stores have opened it.
-    """
-
-    scope: Mapping[str, str]
-    conversation: str
+    head: Head
     totals: Totals
-    through: int
-    start: ViewStart
-    opening: Opening | None = None
-    abandoned: str = ""
-    closes: bool = False
+    damage: CorruptDocumentError | None = None
 
-    def updates(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Return filters and updates, in order."""
-        key = {"_id": head_id(self.scope), "conversation": self.conversation}
-        updates = [({**key, "totals.entries": {"$lte": self.through}}, _refreshed(self.totals, self.start))]
-        if self.closes and self.opening:
-            name, before = self.opening.name, {"$lt": self.abandoned}
-            updates += [
-                ({**key, "open_by": before}, {"$pull": {"open_by": before}}),
-                ({**key, "open_by": [name]}, {"$unset": {"open_until": "", "open_by": ""}}),
-                ({**key, "open_by": name}, {"$pull": {"open_by": name}}),
-            ]
-        return updates
+    @property
+    def updated_at(self) -> datetime:
+        """The date of its last entry, or of a later title."""
+        return max(self.head.updated_at, self.totals.updated_at or self.head.updated_at)
 
 
 class Heads:
     """Commands on the ``heads`` collection."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._heads = driver, Collection(driver, HEADS)
+        self._driver = driver
+        self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a scope, or None if it has no conversation. One command."""
@@ -136,20 +116,24 @@ class Heads:
         document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
         return head_from(document) if document else None
 
-    async def claim(self, scope: Mapping[str, str], *, at: datetime) -> tuple[Head, bool]:
+    async def claim(self, scope: Mapping[str, str], *, at: datetime, now: datetime) -> tuple[Head, bool]:
         """Return the head of a scope, created if missing, and True if this call created it. One command.
 
         Of two concurrent writers both get the same head, and only one gets True.
+
+        Args:
+            scope: The scope.
+            at: The date of what is written, which an import sets back.
+            now: The current time.
         """
         conversation = secrets.token_hex(12)
         update = {
-            "$max": {"updated_at": at},
+            "$max": {"updated_at": at, "written_at": now},
             "$setOnInsert": {
                 "conversation": conversation,
                 "scope": dict(scope),
                 "created_at": at,
-                "totals": totals_document(Totals()),
-                "start": start_document(NO_START),
+                "entry": list(NO_ENTRY),
             },
         }
         async with driver_errors():
@@ -168,27 +152,22 @@ class Heads:
         return head_from(document), document["conversation"] == conversation
 
     async def refresh(
-        self,
-        scope: Mapping[str, str],
-        conversation: str,
-        *,
-        totals: Totals,
-        start: ViewStart,
-        opening: Opening | None = None,
+        self, scope: Mapping[str, str], conversation: str, *, entry: EntryRef, at: datetime, now: datetime
     ) -> bool:
-        """Bring a head up to date and open it; False if the scope has another conversation now. One command."""
-        update = _refreshed(totals, start)
-        if opening:
-            update["$max"]["open_until"] = opening.until
-            update["$addToSet"] = {"open_by": opening.name}
-        return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, update)
+        """Bring the dates of a head up to date; False if the scope has another conversation now. One command.
 
-    async def catch_up(self, changes: Sequence[HeadChange]) -> None:
-        """Bring heads up to date, except newer ones and those of another conversation. One command."""
-        async with driver_errors():
-            await self._driver.update_each(
-                self._heads.driver_collection, [update for change in changes for update in change.updates()]
-            )
+        Args:
+            scope: Scope of the conversation.
+            conversation: Id of the conversation.
+            entry: The last entry, or the one that is inserted concurrently.
+            at: The date of what is written, which an import sets back.
+            now: The current time.
+        """
+        fields: dict[str, Any] = {"entry": list(entry)}
+        if entry.number == 1:
+            fields["created_at"] = at  # of the first message, not of an earlier title
+        update = {"$set": fields, "$max": {"updated_at": at, "written_at": now}}
+        return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, update)
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
@@ -197,27 +176,70 @@ class Heads:
             return True
         return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, {"$set": changes})
 
-    async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
+    async def find_listed(self, scope: Mapping[str, str]) -> ListedHead | None:
+        """Return the head of a scope with the totals of its log, or None if it has no conversation. One command."""
+        [*found] = await self._with_last_entry({"_id": head_id(scope)}, order=(), limit=1)
+        return ListedHead(head_from(found[0]), _last_totals(found[0])) if found else None
+
+    async def page(
+        self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None
+    ) -> list[tuple[ListedHead, str]]:
         """Return heads with these scope values, newest first, each with the cursor of the next page. One command."""
         query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}}
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["updated_at"] = {"$lte": moment}  # where the index begins to be read
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
-        order = [("updated_at", -1), ("_id", -1)]
-        documents = await self._heads.find(query, {"start": 0}, order=order, limit=limit)
+        documents = await self._with_last_entry(query, order=(("updated_at", -1), ("_id", -1)), limit=limit)
         return [(_listed(document), _write_cursor(document)) for document in documents]
 
+    async def each(self, partial_scope: Mapping[str, str]) -> AsyncIterator[ListedHead]:
+        """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
+        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}, "_id": {"$gt": ""}}
+        while documents := await self._with_last_entry(query, order=(("_id", 1),), limit=_BATCH):
+            for document in documents:
+                yield _listed(document)
+            query["_id"] = {"$gt": documents[-1]["_id"]}
 
-def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
-    """Return the update that refreshes a head; its date and the start of the view never go back."""
-    fields: dict[str, Any] = {"totals": totals_document(totals)}
-    newest: dict[str, Any] = {"start": start_document(start)}
-    if totals.updated_at:
-        newest["updated_at"] = totals.updated_at
-    if totals.entries == 1:
-        fields["created_at"] = totals.updated_at
-    return {"$set": fields, "$max": newest}
+    async def _with_last_entry(
+        self, query: Document, *, order: Sequence[tuple[str, int]], limit: int
+    ) -> list[Document]:
+        """Return heads, each with the last entry of its log in a list ``last``.
+
+        One command. Where the server refuses to join two collections, as some do if these are sharded, and in memory:
+        one command more for each head.
+        """
+        if self._driver.name != "memory":
+            try:
+                return await self._heads.aggregate(
+                    [{"$match": query}, *([{"$sort": dict(order)}] if order else []), {"$limit": limit}, self._join]
+                )
+            except StoreUnavailableError:
+                raise
+            except StoreError:
+                pass  # if the join was not the cause, the next command raises the same error
+        heads = await self._heads.find(query, order=order, limit=limit)
+        return [{**head, "last": await self._last_entry(head["conversation"])} for head in heads]
+
+    async def _last_entry(self, conversation: Any) -> list[Document]:
+        query = {"conversation": conversation, "first": {"$exists": True}}
+        return await self._log.find(query, _TOTALS, order=tuple(_LAST_FIRST.items()), limit=1)
+
+    @property
+    def _join(self) -> dict[str, Any]:
+        """The stage that joins the last entry by the index of ordinals.
+
+        A range of ``_id`` that depends on the head would scan a clustered log.
+        """
+        same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
+        return {
+            "$lookup": {
+                "from": self._driver.prefix + LOG,
+                "let": {"conversation": "$conversation"},
+                "pipeline": [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}],
+                "as": "last",
+            }
+        }
 
 
 def head_from(document: Document) -> Head:
@@ -231,31 +253,42 @@ def head_from(document: Document) -> Head:
             scope=scope,
             created_at=utc(document["created_at"]),
             updated_at=utc(document["updated_at"]),
-            totals=totals_from(document["totals"]),
-            start=start_from(document["start"]) if "start" in document else NO_START,
+            written_at=utc(document["written_at"]),
+            entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
             details={name: from_stored(text) for name, text in document.get("details", {}).items()},
-            open_until=_open_until(document),
         )
 
 
-def _listed(document: Document) -> Head:
-    """Return a head, or what can be read of a damaged one, which must not hide the others of a page."""
+def _last_totals(document: Document) -> Totals:
+    """Return the totals of the entry that was joined to a head."""
+    if not document["last"]:
+        return Totals()
+    with reading(entry := document["last"][0]):
+        totals = totals_from(entry["totals"])
+        if entry["_id"] != entry_id(entry["conversation"], totals.entries):
+            raise ValueError("the key does not match the number of the entry")
+    return totals
+
+
+def _listed(document: Document) -> ListedHead:
+    """Return a head with totals, or what can be read of it: damage must not hide the others of a page."""
     try:
-        return head_from(document)
+        head = head_from(document)
     except CorruptDocumentError as error:
-        conversation, scope = document.get("conversation"), document.get("scope")
-        texts = {name: value for name, value in scope.items() if isinstance(value, str)} if scope else {}
-        updated_at = document["updated_at"]
-        moment = utc(updated_at) if isinstance(updated_at, datetime) else _EPOCH
-        return Head(conversation if isinstance(conversation, str) else "", texts, moment, moment, problem=str(error))
+        return ListedHead(_readable(document), Totals(), error)
+    try:
+        return ListedHead(head, _last_totals(document))
+    except CorruptDocumentError as error:
+        return ListedHead(head, Totals(), error)
 
 
-def _open_until(document: Document) -> datetime | None:
-    if (until := document.get("open_until")) is None:
-        return None
-    for name in stored_list(document["open_by"]):
-        stored_text(name)
-    return utc(until)
+def _readable(document: Document) -> Head:
+    """Return what can be read of a damaged head."""
+    conversation, scope = document.get("conversation"), document.get("scope")
+    texts = {name: value for name, value in scope.items() if isinstance(value, str)} if scope else {}
+    updated_at = document["updated_at"]
+    moment = utc(updated_at) if isinstance(updated_at, datetime) else _EPOCH
+    return Head(conversation if isinstance(conversation, str) else "", texts, moment, moment, moment)
 
 
 def _write_cursor(document: Document) -> str:

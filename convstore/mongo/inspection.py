@@ -34,15 +34,12 @@ class Inspection:
         """Return a head as it is now, or None. One command."""
         return await self._heads.find_one({"_id": key})
 
-    async def set_head(self, unchanged: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
-        """Change a head if it matches the filter of `log_fields`; `closes` closes it, too. One command."""
-        update: dict[str, Any] = {"$set": dict(changes)}
-        if closes:
-            update["$unset"] = {"open_until": "", "open_by": ""}
-        return await self._heads.update(unchanged, update)
+    async def set_head(self, unchanged: Document, changes: Mapping[str, Any]) -> bool:
+        """Change a head if it matches the filter of `head_as_read`. One command."""
+        return await self._heads.update(unchanged, {"$set": dict(changes)})
 
     async def is_same(self, unchanged: Document) -> bool:
-        """Return True if a head matches the filter of `log_fields`. One command."""
+        """Return True if a head matches the filter of `head_as_read`. One command."""
         return await self._heads.find_one(unchanged, {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
@@ -127,12 +124,9 @@ class Inspection:
         return removed
 
 
-def log_fields(head: Document) -> Document:
-    """Return the filter for a head that no append has refreshed since it was read; it needs no damaged total."""
-    fields = {name: head.get(name) for name in ("_id", "conversation", "updated_at", "open_by")}
-    if not isinstance(totals := head.get("totals"), Mapping):
-        return fields | {"totals": totals}
-    return fields | {f"totals.{name}": value for name, value in totals.items() if isinstance(value, int | str)}
+def head_as_read(head: Document) -> Document:
+    """Return the filter for a head that no writer has refreshed since it was read."""
+    return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "written_at", "entry")}
 
 
 class SchemaInspection:

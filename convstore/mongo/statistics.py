@@ -1,24 +1,22 @@
-"""Read the totals of heads, and measure the documents of the collections by kind and day."""
+"""Measure the documents of the collections by kind and day, and what summaries cover."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import bson
 
-from convstore.mongo.bson_values import reading, stored_number, stored_text, utc
+from convstore.mongo.bson_values import reading, stored_number, stored_text
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import HEADS, LOG, conversation_range, scope_filter
+from convstore.mongo.keys import LOG, conversation_range
 
 _BATCH = 1_000
 _MAXIMUM_DAYS = 100_000
 _DAY = "%Y-%m-%d"
-_TOTALS = ("active", "turns", "tokens", "view_tokens")
-_HEAD_FIELDS = dict.fromkeys(("conversation", "created_at", *(f"totals.{name}" for name in _TOTALS)), 1)
 _SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
 
 _SUMS = {
@@ -32,27 +30,6 @@ _GROUP = {
     },
     **_SUMS,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class HeadTotals:
-    """The totals of one head.
-
-    Attributes:
-        conversation: The id that the log uses.
-        created_at: When its first message was appended.
-        messages: Active messages.
-        turns: Human messages.
-        tokens: Size of all messages in full.
-        view_tokens: Size of all messages in the default view of finished turns.
-    """
-
-    conversation: str
-    created_at: datetime
-    messages: int
-    turns: int
-    tokens: int
-    view_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +53,7 @@ class Statistics:
     """Commands that read all documents, or those of some conversations, without changing any."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._heads = driver, Collection(driver, HEADS)
-
-    async def heads(self, partial_scope: Mapping[str, str]) -> AsyncIterator[HeadTotals]:
-        """Iterate over the totals of the heads with these scope values, without tombstones. One command a thousand."""
-        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}, "_id": {"$gt": ""}}
-        while True:
-            documents = await self._heads.find(query, _HEAD_FIELDS, order=[("_id", 1)], limit=_BATCH)
-            for document in documents:
-                yield _head_totals(document)
-            if len(documents) < _BATCH:
-                return
-            query["_id"] = {"$gt": documents[-1]["_id"]}
+        self._driver = driver
 
     async def summaries(self, conversations: Sequence[str] | None) -> dict[str, tuple[int, int]]:
         """Return by conversation the size of the messages that its summary covers, and the summary's. One command."""
@@ -134,10 +100,3 @@ def _amount(collection: str, document: Document) -> Amount:
 
 def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:
     return "payloads" if is_payload else "entries" if collection == LOG else collection
-
-
-def _head_totals(document: Document) -> HeadTotals:
-    with reading(document, HEADS):
-        totals = document["totals"]
-        counts = (stored_number(totals[name]) for name in _TOTALS)
-        return HeadTotals(stored_text(document["conversation"]), utc(document["created_at"]), *counts)

@@ -19,7 +19,7 @@ from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, conversation_range, head_id, scope_filter
 
-_KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}
+_KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1}
 _BY_KEY = (("_id", 1),)
 
 
@@ -31,13 +31,15 @@ class HeadKey:
         key: The ``_id`` of the head.
         conversation: The id that the log uses; "" if that field is damaged.
         scope: The scope; empty if that field is damaged.
-        updated_at: The time of the last refresh, as stored; None if that field is damaged.
+        updated_at: The date of the newest entry at the last refresh; None if that field is damaged.
+        written_at: The time of the last refresh; None if that field is damaged.
     """
 
     key: str
     conversation: str
     scope: Mapping[str, str]
     updated_at: datetime | None
+    written_at: datetime | None
 
 
 class Tombstones:
@@ -58,19 +60,13 @@ class Tombstones:
         return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
 
     async def idle(
-        self,
-        partial_scope: Mapping[str, str],
-        *,
-        at: datetime,
-        before: datetime,
-        after: HeadKey | None,
-        limit: int,
+        self, partial_scope: Mapping[str, str], *, before: datetime, after: HeadKey | None, limit: int
     ) -> list[HeadKey]:
-        """Return heads with these scope values that are closed now and were last refreshed before a time, oldest first.
+        """Return heads with these scope values both of whose dates are before a time, oldest first.
 
         `after` is the last head of the page before. One command.
         """
-        query = scope_filter(partial_scope) | {"updated_at": {"$lt": before}, **_is_closed(at)}
+        query = scope_filter(partial_scope) | {"updated_at": {"$lt": before}, "written_at": {"$lt": before}}
         if after is not None:
             query["$or"] = [
                 {"updated_at": {"$gt": after.updated_at}},
@@ -79,15 +75,15 @@ class Tombstones:
         order = [("updated_at", 1), ("_id", 1)]
         return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
-    async def write_tombstone(self, head: HeadKey, *, at: datetime, sweep_after: timedelta, pruned: bool) -> bool:
+    async def write_tombstone(self, head: HeadKey, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
 
-        With `pruned`, only if the head was not opened or refreshed since it was read: a concurrent writer then starts a
-        new conversation and writes its batch there. After `sweep_after`, no append can still be in flight.
+        With `pruned`, only if the head was not refreshed since it was read: a concurrent writer then starts a new
+        conversation and writes its batch there. After `sweep_after`, no append can still be in flight.
         """
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
-            query |= {"updated_at": head.updated_at, **_is_closed(at)}
+            query |= {"updated_at": head.updated_at, "written_at": head.written_at}
         tombstone = {
             "conversation": head.conversation,
             "head": head.key,
@@ -153,11 +149,6 @@ class Tombstones:
             await self._heads.update(taken, again)
 
 
-def _is_closed(at: datetime) -> dict[str, Any]:
-    """Return the filter for closed heads: no store may append without refreshing them."""
-    return {"open_until": {"$not": {"$gt": at}}}
-
-
 def _tombstone_id(conversation: str) -> str:
     return f"deleted:{conversation}"
 
@@ -175,10 +166,11 @@ def _mark(key: str, value: object) -> str:
 
 
 def _key_from(document: Document) -> HeadKey:
-    conversation, scope, updated_at = (document.get(name) for name in ("conversation", "scope", "updated_at"))
+    conversation, scope = document.get("conversation"), document.get("scope")
+    dates = (document.get(name) for name in ("updated_at", "written_at"))
     return HeadKey(
-        key=document["_id"],
-        conversation=conversation if isinstance(conversation, str) else "",
-        scope=dict(scope) if isinstance(scope, Mapping) else {},
-        updated_at=utc(updated_at) if isinstance(updated_at, datetime) else None,
+        document["_id"],
+        conversation if isinstance(conversation, str) else "",
+        dict(scope) if isinstance(scope, Mapping) else {},
+        *(utc(date) if isinstance(date, datetime) else None for date in dates),
     )

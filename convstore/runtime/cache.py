@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from sys import getsizeof
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,11 +17,10 @@ from weakref import WeakKeyDictionary
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
-from convstore.log.state import NO_START, LeadingSystem, State, ViewStart
+from convstore.log.state import LeadingSystem, State, ViewStart
 from convstore.log.stored_message import KeptMessage, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
-from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
 
 TAIL_LIFETIME = 10.0
@@ -137,6 +137,7 @@ class CachedConversation:
         scope: Scope of the conversation.
         conversation: Id of the conversation.
         verified_at: Time at which the head was last seen with this id.
+        refreshed: When this store last refreshed the head, and the date and the link that it wrote.
         confirmed_at: Time of the last acknowledged insert or majority read of the tail.
         tail: Totals of the last entry.
         counted: The last tail that another token counter wrote, recomputed with the store's counter.
@@ -155,6 +156,7 @@ class CachedConversation:
     scope: Scope
     conversation: str
     verified_at: Moment
+    refreshed: tuple[Moment, datetime, int] | None = None
     confirmed_at: Moment = (float("-inf"), 0.0)
     tail: Totals | None = None
     counted: Totals | None = None
@@ -202,6 +204,10 @@ class CachedConversation:
         while len(self.starts) > _MAXIMUM_STARTS:
             self.starts.popitem(last=False)
 
+    def doubt(self) -> None:
+        """Forget tail and refresh, because the entry of an insert may be in the log or not."""
+        self.tail = self.refreshed = None
+
     def advance(self, tail: Totals) -> None:
         """Cache the tail of an acknowledged insert or a majority read, if it is newer."""
         self.entries = max(self.entries, tail.entries)
@@ -217,8 +223,8 @@ class ConversationCache:
         ends: The last entries of logs that loads have read. Entries are immutable.
     """
 
-    def __init__(self, clock: Clock, policy: HistoryPolicy) -> None:
-        self._clock, self._own_policy = clock, start_key(policy)
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
         limit = SharedLimit(_MAXIMUM_BYTES)
         self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
@@ -280,10 +286,6 @@ class ConversationCache:
     def is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation in the cache."""
         return self._by_scope.get(cached.scope) is cached
-
-    def own_start(self, cached: CachedConversation) -> ViewStart:
-        """Return the start of views under the store's own policy, which heads store for other processes."""
-        return cached.starts.get(self._own_policy, NO_START)
 
     def forget(self, cached: CachedConversation) -> None:
         """Drop a conversation that no longer belongs to its scope."""

@@ -57,9 +57,9 @@ def as_of(moment: datetime | None) -> Iterator[None]:
         _said.reset(token)
 
 
-def is_backdated() -> bool:
-    """Return True if this context dates what it writes with another moment."""
-    return _said.get() is not None
+def backdated() -> datetime | None:
+    """Return the moment with which this context dates what it writes, None for the current time."""
+    return _said.get()
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
@@ -69,7 +69,7 @@ Moment = tuple[float, float]
 
 def _now() -> datetime:
     # MongoDB stores milliseconds.
-    moment = _said.get() or datetime.now(UTC)
+    moment = backdated() or datetime.now(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
@@ -92,6 +92,11 @@ class Clock:
     token: Callable[[], str] = lambda: str(ObjectId())
     # Fits into BSON's signed 64-bit integer.
     link: Callable[[], int] = lambda: secrets.randbits(63)
+
+    def undated(self) -> datetime:
+        """Return the current time, even where everything is dated with another moment."""
+        with as_of(None):
+            return self.now()
 
     def moment(self) -> Moment:
         """Return the time by both clocks."""

@@ -15,7 +15,7 @@ from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, restored
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.heads import Head, Heads
+from convstore.mongo.heads import Heads
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.state_documents import current_summary, state_from, summary_in
 from convstore.mongo.states import States
@@ -62,12 +62,15 @@ class LogEndReader:
         self._reader, self._heads, self._states, self._summaries = reader, heads, states, summaries
         self._cache, self._clock = cache, clock
 
-    async def find(self, scope: Scope) -> tuple[CachedConversation | None, Head | None]:
-        """Return the scope's conversation, and its head if that had to be read. No command if it is cached."""
+    async def find(self, scope: Scope) -> tuple[CachedConversation | None, Totals | None]:
+        """Return the scope's conversation, and the totals of its log if its head had to be read.
+
+        One command; none if it is cached.
+        """
         if (cached := self._cache.get(scope)) is not None:
             return cached, None
-        head = await self._heads.find(dict(scope))
-        return self._reader.seen(scope, head), head
+        found = await self._heads.find_listed(dict(scope))
+        return self._reader.seen(scope, found and found.head), found and found.totals
 
     async def read(
         self,

@@ -112,7 +112,7 @@ class ConversationStore(StoreReader):
         codec, extractors = Codec(), dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
         clock = clock or Clock()
-        self._known = ConversationCache(clock, self.policy)
+        self._known = ConversationCache(clock)
         self._all_known = [self._known]
         self._services = Services(
             driver,
@@ -205,19 +205,13 @@ class ConversationStore(StoreReader):
         return [Migration(name=one.name, summary=one.summary, is_applied=one.name not in pending) for one in discover()]
 
     async def close(self) -> None:
-        """Stop background work, flush listings, and close the client if the store owns it.
-
-        The store cannot be used afterwards. Without `close`, as after ``kill -9``, listings are still exact, at the
-        cost of reading the log.
-        """
+        """Stop background work, and close the client if the store owns it. The store cannot be used afterwards."""
         if self._host.is_closed:
             return
         self._host.is_closed = True
         try:
             await self._services.compactor.close()
             await self._services.retention.background.close()
-            if self._host.is_ready:
-                await self._services.open_heads.close()
             if self._services.sealer:
                 await self._services.sealer.close()
         finally:
@@ -303,7 +297,6 @@ class ConversationStore(StoreReader):
 
         It reads every document of the selected conversations in bounded memory, concurrently with writers; writes in
         flight are not reported. Schema and indexes are always checked, and without scope values orphaned documents too.
-        If a head seems stale, it waits 15 seconds once at the end and reports only heads that are still stale.
 
         Args:
             repair: Rebuild data that can be derived from the log: heads, missing indexes and migrations. Remnants of

@@ -58,9 +58,9 @@ class StoreReader:
     ) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first.
 
-        Order and counts lag at most 15 s behind other processes, even killed ones, if clocks agree to 5 s. Appends
-        of this store count at once. It takes one command, one more for each conversation on the page whose writer did
-        not update it in time, and one for up to 500 conversations to which this store appended recently.
+        Counts, previews and usage are exact, even after a process was killed. The order is exact to 10 s, if clocks
+        agree. It takes one command, which joins the last entry of each log. On servers that do not join collections
+        (``$lookup``), as of sharded ones before MongoDB 5.1, it takes one more for each conversation on the page.
 
         Args:
             limit: Maximum number of conversations on a page, up to 1,000.
@@ -79,8 +79,8 @@ class StoreReader:
     async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
         """Return counts, sizes and growth of the conversations with these scope values.
 
-        Counts lag at most 15 s behind other processes. It reads every head, a thousand with one command. What views
-        save is estimated from the running totals, with the budget of the store's policy; no message is read.
+        Counts are exact. It reads every head and the last entry of each log, a thousand with one command. What views
+        save is estimated from the running totals, with the budget of the store's policy; no other entry is read.
 
         Args:
             sizes: Also measure what is stored, and when it grew. The server then reads every document, with four
@@ -105,10 +105,10 @@ class StoreReader:
     ) -> SearchResult:
         """Return the messages that match some words best, from all conversations with these scope values.
 
-        Exact to 15 s, like a listing; a store with ``search_index="across"`` keeps segments of short conversations,
-        too. At most 4 million characters or 2 seconds of messages in no segment are read; the other conversations are
-        named in the result, and sealed. One command lists the conversations, one reads all segments, two read a
-        conversation with messages in no segment, and one the hits of a conversation; large results take one more.
+        A store with ``search_index="across"`` keeps segments of short conversations, too. At most 4 million characters
+        or 2 seconds of messages in no segment are read; the other conversations are named in the result, and sealed.
+        One command lists the conversations, one reads all segments, two read a conversation with messages in no
+        segment, and one the hits of a conversation; large results take one more.
 
         Args:
             text: The words, as in `Conversation.search`.
@@ -125,12 +125,12 @@ class StoreReader:
         request = search_request(text, limit=limit)
         services = await self._host.services()
         found = await services.catalog.newest(scope, limit=conversations)
-        newest = [(head, info) for head, info in found if not head.problem]
+        newest = [(one, info) for one, info in found if not one.damage]
         searched = []
-        for head, _ in newest:
+        for (head, totals, _), _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
             cached = services.reader.outside(tuple((key, head.scope[key]) for key in keys), head)
-            searched.append((cached, head.totals))
+            searched.append((cached, totals))
         matches, incomplete = await services.across.search(searched, request)
         hits: dict[int, list[SearchHit]] = {}
         for index, match in matches:

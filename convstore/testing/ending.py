@@ -22,7 +22,6 @@ from convstore.exceptions import (
     InvalidScopeError,
     UnknownMessageError,
 )
-from convstore.integration import host_of
 from convstore.mongo.heads import Heads
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
@@ -265,7 +264,6 @@ class EndContract:
         for number in range(2):
             await early.append(HumanMessage(f"q{number}"))
         await late.update(title="Seals")
-        await (await host_of(early).services()).open_heads.flush()
         [listed] = (await early.store.list_conversations(user_id=scope["user_id"])).conversations
         assert listed.updated_at == start + timedelta(hours=1)
 

@@ -1,6 +1,6 @@
-"""Listings that are exact to 15 s from every process, though heads are brought up to date only now and then.
+"""Listings: counts, previews and usage are exact after every append, the order is exact to 10 seconds.
 
-Floor 7, part of the contract. The tests move the clock and ring the timer themselves.
+Floor 7, part of the contract. The tests move the clock themselves.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, StoreUnavailableError
-from convstore.integration import host_of
+from convstore.exceptions import (
+    ContentConflictError,
+    InvalidInputError,
+    InvalidScopeError,
+    StoreError,
+    StoreUnavailableError,
+)
+from convstore.mongo.collection import Collection
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log
-from convstore.runtime import cache as known
-from convstore.runtime.clock import Clock, as_of, is_backdated
+from convstore.runtime.clock import Clock, as_of, backdated
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
 from convstore.values.models import ConversationInfo
@@ -31,16 +36,14 @@ _LONG_AGO = _START - timedelta(days=400)
 
 
 class HandMovedTime:
-    """A clock that a test moves, and the timers that stores set by it.
+    """A clock that a test moves.
 
     Attributes:
         seconds: Since the test began.
-        timers: When each timer is due, and what it calls.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
 
     @property
     def now(self) -> datetime:
@@ -49,25 +52,12 @@ class HandMovedTime:
 
     @property
     def clock(self) -> Clock:
-        """A clock that stores use; imports date their messages 400 days back."""
+        """A clock that stores use; it rings no timer."""
         return Clock(
-            now=lambda: _LONG_AGO if is_backdated() else self.now,
+            now=lambda: backdated() or self.now,
             monotonic=lambda: self.seconds,
-            call_later=self._call_later,
+            call_later=lambda _seconds, _callback: None,
         )
-
-    def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        self.timers.append((self.seconds + seconds, callback))
-
-    async def pass_by(self, seconds: float, *stores: ConversationStore) -> None:
-        """Move the clock, ring the timers that are due, and wait until these stores have done their work."""
-        self.seconds += seconds
-        due = [timer for timer in self.timers if timer[0] <= self.seconds]
-        self.timers = [timer for timer in self.timers if timer not in due]
-        for _, callback in due:
-            callback()
-        for store in stores:
-            await (await host_of(store).services()).open_heads.settled()
 
 
 def _shown(info: ConversationInfo) -> tuple[int, str]:
@@ -104,182 +94,190 @@ class ListContract:
         """A user whom no other test has."""
         return new_id()
 
-    async def test_conversations_that_left_the_cache_are_refreshed(
+    async def test_counts_previews_and_usage_are_exact_after_every_append(
+        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+    ) -> None:
+        """At once, from another process too, although no head was written; and after a rewind."""
+        chat, other = appender.conversation(user_id=user, thread_id="t"), new_store(clock=time.clock)
+        usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
+        for number in range(1, 4):
+            time.seconds += 1
+            await chat.append(HumanMessage(f"q{number}"))
+            await chat.append(AIMessage(f"a{number}", id=f"a{number}", usage_metadata=usage))
+            for store in (appender, other):
+                [listed] = (await store.list_conversations(user_id=user)).conversations
+                assert _shown(listed) == (2 * number, f"a{number}")
+                assert listed.usage["unknown"]["total_tokens"] == 9 * number
+                assert (listed.turns, listed.updated_at) == (number, time.now)
+                assert listed == await chat.info()
+        await chat.rewind(before="a3")
+        assert await _listed(other, user) == {"t": (5, "q3")}
+
+    async def test_a_reservation_and_a_rewind_are_last_entries_too(
+        self, appender: ConversationStore, new_store: _NewStore, user: str
+    ) -> None:
+        """Entries without messages begin with the same ordinal as the next one; the last of them counts."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        await chat.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
+        await chat.rewind(before="a")
+        await chat.reserve_source_ids(3)
+        await chat.rewind(before="q")
+        assert await _listed(new_store(), user) == {"t": (0, "")}
+        await chat.undo_rewind()
+        assert await _listed(new_store(), user) == {"t": (1, "q")}
+
+    async def test_a_server_that_refuses_to_join_is_asked_for_each_entry(
         self, appender: ConversationStore, new_store: _NewStore, user: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A store that has touched more conversations than it remembers brings the heads of all up to date."""
-        monkeypatch.setattr(known, "_MAXIMUM_CONVERSATIONS", 2)
-        for number in range(6):
+        """Pages, cursors, `info` and `stats` are the same."""
+        for number in range(5):
             chat = appender.conversation(user_id=user, thread_id=f"t{number}")
-            await chat.append(HumanMessage("q"))
-            await chat.append(AIMessage(f"a{number}"))
-        await appender.close()
-        assert await _listed(new_store(), user) == {f"t{number}": (2, f"a{number}") for number in range(6)}
+            await chat.append(HumanMessage(f"q{number}"))
+        store = new_store()
 
-    async def test_a_listing_is_right_after_its_writer_was_killed(
+        async def read() -> tuple[Any, ...]:
+            page = await store.list_conversations(user_id=user, limit=3)
+            rest = await store.list_conversations(user_id=user, limit=3, cursor=page.next_cursor)
+            return page, rest, await chat.info(), await store.stats(sizes=False, user_id=user)
+
+        async def refuse(_collection: Collection, _pipeline: Any) -> Any:
+            raise StoreError("$lookup is not supported")
+
+        joined = await read()
+        monkeypatch.setattr(Collection, "aggregate", refuse)
+        assert await read() == joined
+
+    async def test_the_order_is_exact_to_ten_seconds(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
-        """Ten seconds after the first append of a burst another process lists all of it; nobody wrote to the head."""
-        for number in range(3):
-            chat = appender.conversation(user_id=user, thread_id=f"t{number}")
-            await chat.append(HumanMessage("q"))
-        time.seconds += 9.9
-        await appender.conversation(user_id=user, thread_id="t0").append(AIMessage("so"))
-        time.seconds += 0.2
+        """The first append after ten seconds moves a conversation to the front; nothing else has to happen."""
+        for thread in ("a", "b"):
+            await appender.conversation(user_id=user, thread_id=thread).append(HumanMessage("q"))
+            time.seconds += 1
+        time.seconds += 8.5
         other = new_store(clock=time.clock)
-        assert await _listed(other, user) == {"t0": (2, "so"), "t1": (1, "q"), "t2": (1, "q")}
-        [newest, *_] = (await other.list_conversations(user_id=user)).conversations
-        assert newest.updated_at == _START + timedelta(seconds=9.9)
+        for thread in ("a", "b", "a"):
+            await appender.conversation(user_id=user, thread_id=thread).append(AIMessage("so"))
+            assert next(iter(await _listed(other, user))) == thread
+            time.seconds += 10
 
-    async def test_the_timer_brings_heads_up_to_date(
+    async def test_a_head_is_refreshed_once_in_ten_seconds(
         self, appender: ConversationStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """Ten seconds after the first append of a burst, though nothing more is appended; then the head is closed."""
-        for number in range(3):
-            chat = appender.conversation(user_id=user, thread_id=f"t{number}")
-            await chat.append(HumanMessage("q"))
-            await chat.append(AIMessage("a"))
-        head = await _head(database, user, "t1")
-        assert (head["totals"]["active"], head["open_until"].replace(tzinfo=UTC)) == (1, _START + timedelta(seconds=10))
-        assert len(time.timers) == 1
-        await time.pass_by(10, appender)
-        for number in range(3):
-            head = await _head(database, user, f"t{number}")
-            assert (head["totals"]["active"], "open_until" in head, "open_by" in head) == (2, False, False)
-        assert time.timers == []
+        """By the first append, which it names by number and link; by a rewind as well."""
+        chat, written = appender.conversation(user_id=user, thread_id="t"), []
+        for seconds in (0, 5, 4.5, 1, 9.5, 1):
+            time.seconds += seconds
+            await chat.append(HumanMessage("q", id=f"q{time.seconds}"))
+            head = await _head(database, user)
+            number, link = head["entry"]
+            entry = await database["log"].find_one({"_id": f"{head['conversation']}:{number:012d}"})
+            assert (entry["totals"]["link"], entry["at"]) == (link, head["updated_at"])
+            assert head["written_at"] == head["updated_at"]
+            written.append(number)
+        assert written == [1, 1, 1, 4, 4, 6]
+        time.seconds += 10
+        await chat.rewind(before="q0.0")
+        assert (await _head(database, user))["entry"][0] == 7
 
-    async def test_an_append_after_the_burst_opens_the_head_again(
-        self, appender: ConversationStore, database: Any, time: HandMovedTime, user: str
-    ) -> None:
-        """The head opens again although the timer of the earlier burst is late, and that timer does not close it."""
+    async def test_a_head_has_no_counts(self, appender: ConversationStore, database: Any, user: str) -> None:
+        """Scope, id, dates, an entry, title and metadata are all that it holds."""
         chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append(HumanMessage("q1"))
-        time.seconds += 10.5  # the timer is late
-        await chat.append(HumanMessage("q2"))
-        await chat.append(AIMessage("a2"))
-        await time.pass_by(0.5, appender)
-        head = await _head(database, user)
-        assert (head["totals"]["active"], len(head["open_by"])) == (2, 1)
-        assert head["open_until"].replace(tzinfo=UTC) == _START + timedelta(seconds=20.5)
-        await time.pass_by(10, appender)
-        head = await _head(database, user)
-        assert (head["totals"]["active"], "open_until" in head) == (3, False)
+        await chat.append(HumanMessage("q"))
+        await chat.update(title="T", metadata={"a": 1})
+        names = {"_id", "conversation", "scope", "created_at", "updated_at", "written_at", "entry", "details"}
+        assert set(await _head(database, user)) == names
 
-    async def test_a_late_writer_takes_nothing_back(
+    async def test_two_writers_take_nothing_back(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """A pending update of a head is dropped if the head already counts more."""
-        one, other = (
-            store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
-        )
-        await one.append(HumanMessage("q"))
-        await one.append(AIMessage("a"))
-        time.seconds += 5
-        await other.append(HumanMessage("q2"))
-        await other.append(AIMessage("a2"))
-        await time.pass_by(5, appender)
-        head = await _head(database, user)
-        assert (head["totals"]["active"], len(head["open_by"])) == (3, 1)
-        await time.pass_by(5, other.store)
-        assert (await _head(database, user))["totals"]["active"] == 4
+        """Whichever refresh comes last, the dates do not go back and the counts are those of the log."""
+        late = Clock(now=lambda: time.now - timedelta(seconds=30), monotonic=lambda: time.seconds)
+        one, other = (store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=late)))
+        for number in range(3):
+            await one.append(HumanMessage(f"q{number}"))
+            before = await _head(database, user)
+            await other.append(AIMessage(f"a{number}"))
+            head = await _head(database, user)
+            assert [head[name] for name in ("updated_at", "written_at")] == [before["updated_at"]] * 2
+            assert await _listed(one.store, user) == {"t": (2 * number + 2, f"a{number}")}
+            time.seconds += 11
 
-    async def test_a_head_stays_open_for_a_writer_that_died_during_another(
+    async def test_a_batch_that_was_refused_leaves_nothing(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """The store that lives on does not close it, as it cannot know of the last append; a later burst does."""
-        died, lives = new_store(clock=time.clock), appender
-        await died.conversation(user_id=user, thread_id="t").append(HumanMessage("q"))
-        time.seconds += 5
-        await lives.conversation(user_id=user, thread_id="t").append(AIMessage("a"))
-        time.seconds += 1
-        await died.conversation(user_id=user, thread_id="t").append(AIMessage("said last"))
-        del died
-        time.timers = time.timers[1:]
-        await time.pass_by(10, lives)
-        assert "open_until" in await _head(database, user)
-        assert await _listed(new_store(clock=time.clock), user) == {"t": (3, "said last")}
-        time.seconds += 100
-        await lives.conversation(user_id=user, thread_id="t").append(HumanMessage("more"))
-        await time.pass_by(10, lives)
-        assert "open_until" not in await _head(database, user)
-
-    async def test_a_batch_that_was_refused_is_taken_back(
-        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
-    ) -> None:
-        """The head was refreshed along with its insert; the timer writes the totals of the log."""
+        """The head was refreshed along with its insert; it names an entry of the log."""
         one, other = (
             store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
         )
         await one.append(HumanMessage("q", id="q"))
         await other.append(AIMessage("said last"))
         time.seconds += 11
-        with pytest.raises(ContentConflictError):
-            await one.append([HumanMessage("never said", id="q"), AIMessage("nor this")])
-        await time.pass_by(10, appender)
-        assert await _listed(other.store, user) == {"t": (2, "said last")}
-
-    async def test_a_batch_that_another_store_wrote_first_is_listed_as_written(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
-    ) -> None:
-        """The head was refreshed with a date that no entry has; the timer writes that of the log."""
-        one, other = (
-            store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
-        )
-        await one.append(HumanMessage("q", id="q"))
-        time.seconds += 5
-        await other.append(AIMessage("a", id="a"))
-        time.seconds += 6
-        assert (await one.append(AIMessage("a", id="a"))).written == 0
-        await time.pass_by(10, appender, other.store)
-        head = await _head(database, user)
-        entry = await database["log"].find_one({"_id": f"{head['conversation']}:{2:012d}"})
-        assert head["totals"] == entry["totals"]
+        for _ in range(2):
+            with pytest.raises(ContentConflictError):
+                await one.append([HumanMessage("never said", id="q"), AIMessage("nor this")])
+            await one.load_history()  # the next append refreshes beside its insert, not before
+            number, link = (await _head(database, user))["entry"]
+            entry = await database["log"].find_one({"totals.link": link})
+            assert entry["totals"]["entries"] == number
+            assert await _listed(other.store, user) == {"t": (2, "said last")}
 
     async def test_a_repeated_batch_refreshes_the_head_of_a_killed_writer(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """An entry whose writer was killed before it refreshed the head is listed once it is appended again."""
+        """An entry whose writer was killed before it refreshed the head is listed in its place once it is repeated."""
         chat = appender.conversation(user_id=user, thread_id="t")
-        before = await _head(database, user)
         await chat.append(HumanMessage("q", id="q"))
+        before = await _head(database, user)
+        time.seconds += 100
         await chat.append(AIMessage("a", id="a"))
-        unset = {"$unset": {"open_until": "", "open_by": ""}}
-        await database["heads"].update_one({"scope.user_id": user}, unset)
-        assert before is None
-        other = new_store(clock=time.clock)
-        await other.conversation(user_id=user, thread_id="t").append(AIMessage("a", id="a"))
-        await time.pass_by(10, other)
-        assert (await _head(database, user))["totals"]["active"] == 2
+        await database["heads"].replace_one({"_id": before["_id"]}, before)
+        receipt = await new_store(clock=time.clock).conversation(**chat.scope).append(AIMessage("a", id="a"))
+        assert receipt.written == 0
+        head = await _head(database, user)
+        assert (head["entry"][0], head["updated_at"].replace(tzinfo=UTC)) == (2, time.now)
 
-    async def test_a_damaged_log_keeps_no_other_conversation_from_a_listing(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+    @pytest.mark.parametrize("failures", [1, 2])
+    async def test_a_refresh_that_fails_loses_no_append(  # noqa: PLR0917 - fixtures
+        self,
+        appender: ConversationStore,
+        database: Any,
+        time: HandMovedTime,
+        user: str,
+        monkeypatch: pytest.MonkeyPatch,
+        failures: int,
     ) -> None:
-        """Its own line says what the head says."""
+        """It is repeated once. If that fails too, the append fails, and its repetition finds what was written."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        await chat.append(HumanMessage("q", id="q"))
+        time.seconds += 11
+        await chat.load_history()
+        refresh, left = Heads.refresh, [StoreUnavailableError("no answer")] * failures
+
+        async def fail_first(*values: Any, **options: Any) -> bool:
+            if left:
+                raise left.pop()
+            return await refresh(*values, **options)
+
+        monkeypatch.setattr(Heads, "refresh", fail_first)
+        if failures == 2:
+            with pytest.raises(StoreUnavailableError):
+                await chat.append(AIMessage("a", id="a"))
+        assert (await chat.append(AIMessage("a", id="a"))).last == 2
+        assert await _listed(appender, user) == {"t": (2, "a")}
+        assert (await _head(database, user))["written_at"].replace(tzinfo=UTC) == time.now
+
+    async def test_a_damaged_log_hides_no_other_conversation(
+        self, appender: ConversationStore, new_store: _NewStore, database: Any, user: str
+    ) -> None:
+        """Its own row says what is damaged."""
         for number in range(2):
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
-        head = await _head(database, user, "t1")
-        await database["log"].update_one({"_id": f"{head['conversation']}:{1:012d}"}, {"$set": {"first": "x"}})
-        time.seconds += 11
-        assert await _listed(new_store(clock=time.clock), user) == dict.fromkeys(("t0", "t1"), (1, "q"))
-
-    async def test_a_damaged_log_keeps_no_other_head_open(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
-    ) -> None:
-        """The others are brought up to date though this one cannot be, and the store can be closed."""
-        one, other = (
-            store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
-        )
-        await one.append(HumanMessage("q", id="q"))
-        await other.append(AIMessage("a"))
-        time.seconds += 11
-        with pytest.raises(ContentConflictError):
-            await one.append([HumanMessage("never said", id="q"), AIMessage("nor this")])
-        await appender.conversation(user_id=user, thread_id="whole").append(HumanMessage("q"))
-        head = await _head(database, user)
-        await database["log"].update_one({"_id": f"{head['conversation']}:{2:012d}"}, {"$set": {"first": "x"}})
-        await time.pass_by(10, appender)
-        assert "open_until" not in await _head(database, user, "whole")
-        await appender.close()
+        key = f"{(await _head(database, user, 't1'))['conversation']}:{1:012d}"
+        await database["log"].update_one({"_id": key}, {"$set": {"totals.turns": "x"}})
+        assert await _listed(new_store(), user) == {"t0": (1, "q"), "t1": (0, "")}
+        problems = [one.problem for one in (await new_store().list_conversations(user_id=user)).conversations]
+        assert [key in problem for problem in sorted(problems)] == [False, True]
 
     async def test_a_conversation_is_dated_by_its_first_message(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
@@ -298,14 +296,13 @@ class ListContract:
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
-        """Of writers that died, too: each conversation once, and those of one page as their dates say."""
+        """Each conversation is listed once, in the order of the last refreshes, and each page as its dates say."""
         for number in range(6):
             time.seconds += 1
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
         for number in (0, 4):
             time.seconds += 1
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(AIMessage("a"))
-        time.seconds += 20
         other, pages, cursor = new_store(clock=time.clock), [], None
         for _ in range(3):
             page = await other.list_conversations(user_id=user, limit=2, cursor=cursor)
@@ -316,23 +313,40 @@ class ListContract:
         assert pages == [["t4", "t5"], ["t3", "t2"], ["t0", "t1"]]
         assert cursor is None
 
-    async def test_what_is_owed_is_never_pruned(
-        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+    async def test_an_import_is_listed_by_its_newest_date(
+        self, appender: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
-        """An import dates its messages long ago, and still writes; its head is open, so no policy ends it."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        with as_of(_LONG_AGO):
-            await chat.append(HumanMessage("q"))
-        pruning = new_store(clock=time.clock)
+        """Also within ten seconds, and a message of today after it moves the conversation to the front."""
+        chats = [appender.conversation(user_id=user, thread_id=name) for name in ("old", "older")]
+        for chat, days in zip(chats, (0, 50), strict=True):
+            for year in (2, 1, 0):
+                with as_of(_LONG_AGO - timedelta(days=365 * year + days)):
+                    await chat.append(HumanMessage(f"{year}"))
+        assert list(await _listed(appender, user)) == ["old", "older"]
+        await chats[1].append(HumanMessage("now"))
+        assert list(await _listed(appender, user)) == ["older", "old"]
+        [first, last] = (await appender.list_conversations(user_id=user)).conversations
+        assert (first.updated_at, last.updated_at) == (time.now, _LONG_AGO)
+
+    async def test_an_import_with_old_dates_is_not_pruned(
+        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+    ) -> None:
+        """It goes once both its dates and its import are older than the policy allows; nothing acknowledged is lost."""
+        chat, pruning = appender.conversation(user_id=user, thread_id="t"), new_store(clock=time.clock)
         policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
-        assert await pruning.prune(**policy) == ErasureReceipt()
-        with as_of(_LONG_AGO):
-            await chat.append(AIMessage("a"))
+        for text in ("q", "a"):
+            with as_of(_LONG_AGO):
+                await chat.append(HumanMessage(text))
+            assert await pruning.prune(**policy) == ErasureReceipt()
         assert [message.text async for message in new_store().conversation(**chat.scope).messages()] == ["q", "a"]
-        await time.pass_by(10, appender)
+        head = await _head(database, user)
+        assert (head["updated_at"].replace(tzinfo=UTC), head["written_at"].replace(tzinfo=UTC)) == (_LONG_AGO, _START)
+        time.seconds += 89 * 86_400
+        assert await pruning.prune(**policy) == ErasureReceipt()
+        time.seconds += 2 * 86_400
         assert (await pruning.prune(**policy)).conversations == 1
 
-    async def test_a_head_that_is_opened_meanwhile_is_not_pruned(
+    async def test_a_head_that_is_refreshed_meanwhile_is_not_pruned(
         self,
         appender: ConversationStore,
         new_store: _NewStore,
@@ -340,13 +354,12 @@ class ListContract:
         user: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Between the look at the log and the end of the conversation, by an import whose date changes nothing."""
+        """Between the look at the log and the end of the conversation, by an import that does not change its date."""
         chat = appender.conversation(user_id=user, thread_id="t")
         with as_of(_LONG_AGO):
             await chat.append(HumanMessage("q"))
-        await time.pass_by(10, appender)
-        pruning = new_store(clock=time.clock)
-        look = Log.last_totals
+        time.seconds += 100 * 86_400
+        pruning, look = new_store(clock=time.clock), Log.last_totals
 
         async def look_and_be_late(log: Log, conversation: str) -> Any:
             found = await look(log, conversation)
@@ -362,37 +375,19 @@ class ListContract:
     async def test_a_deleted_conversation_is_not_brought_back(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """A pending update of a head is not written to a tombstone, nor to the next conversation of the scope."""
+        """A late refresh is not written to a tombstone, nor to the next conversation of the scope."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.append(HumanMessage("q"))
-        await chat.append(AIMessage("a"))
         other = new_store(clock=time.clock).conversation(**chat.scope)
         await other.delete()
-        await time.pass_by(10, appender)
+        time.seconds += 9
+        await chat.append(AIMessage("a"))  # by a process that has not learnt of it
         assert await _head(database, user) is None
         await other.append(HumanMessage("new"))
-        await appender.close()
         assert await _listed(other.store, user) == {"t": (1, "new")}
-
-    async def test_a_write_that_fails_is_repeated(
-        self,
-        appender: ConversationStore,
-        database: Any,
-        time: HandMovedTime,
-        user: str,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """Ten seconds later; nothing that is owed is lost with a server that is away for a while."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append(HumanMessage("q"))
-        await chat.append(AIMessage("a"))
-        with monkeypatch.context() as patch:
-            patch.setattr(Heads, "catch_up", _fails)
-            await time.pass_by(10, appender)
-        assert "open_until" in await _head(database, user)
-        await time.pass_by(10, appender)
-        head = await _head(database, user)
-        assert (head["totals"]["active"], "open_until" in head) == (2, False)
+        time.seconds += 10
+        await chat.append(AIMessage("newer"))
+        assert await _listed(other.store, user) == {"t": (2, "newer")}
 
     async def test_a_conversation_is_found_by_its_random_id(
         self, appender: ConversationStore, new_store: _NewStore, user: str
@@ -422,7 +417,3 @@ class ListContract:
         assert await other.find_conversation(id_) is None
         await chat.append(HumanMessage("Again"))
         assert (await chat.info()).conversation_id != id_
-
-
-async def _fails(*_: Any) -> None:
-    raise StoreUnavailableError("no answer")

@@ -6,14 +6,15 @@ Floor 7, part of the contract.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 from convstore.conversation import Conversation
-from convstore.runtime.clock import ID_LIFETIME, Clock
+from convstore.mongo.inspection import Inspection
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.verifying import VerifyFixtures, clock_ahead, kinds
@@ -30,7 +31,7 @@ class RepairContract(VerifyFixtures):
         """Fields copied from the log are written again; title and metadata stay; the finding is marked as repaired."""
         before, user = await full.info(), full.scope["user_id"]
         head = await self.head_of(database, full)
-        damage = {"totals": "x", "start": [1], "updated_at": 7, "created_at": None}
+        damage = {"entry": "x", "written_at": 7, "updated_at": 7, "created_at": None}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": damage})
         found = [one for one in (await later.verify(user_id=user)).findings if one.kind == "head"]
         assert [(one.document_id, one.repairable, one.repaired) for one in found] == [(head["_id"], True, False)]
@@ -38,87 +39,57 @@ class RepairContract(VerifyFixtures):
         assert [one.repaired for one in report.findings if one.kind == "head"] == [True]
         assert kinds(await later.verify(user_id=user)) == []
         after = await full.info()
-        entry = await database["log"].find_one({"_id": f"{head['conversation']}:000000000001"})
-        assert after.model_copy(update={"created_at": before.created_at}) == before
-        assert after.created_at == entry["at"].replace(tzinfo=UTC)
-
-    async def test_a_stale_head_is_refreshed(self, full: Conversation, later: ConversationStore, database: Any) -> None:
-        """Of a process that died right after an append: listings read the log, until a repair closes the head."""
-        user = full.scope["user_id"]
-        await full.append(HumanMessage("quick", id=new_id()))
-        await full.append(HumanMessage("quick again", id=new_id()))
-        [listed] = (await later.list_conversations(user_id=user)).conversations
-        assert listed.message_count == 23
-        assert (await self.head_of(database, full))["totals"]["active"] == 22
-        report = await later.verify(user_id=user, repair=True)
-        assert [(one.kind, one.repaired) for one in report.findings if one.kind == "head_behind"] == [
-            ("head_behind", True)
+        first, last = [
+            (await database["log"].find_one({"_id": f"{head['conversation']}:{number:012d}"}))["at"].replace(tzinfo=UTC)
+            for number in (1, 14)
         ]
-        head = await self.head_of(database, full)
-        assert (head["totals"]["active"], "open_until" in head, "open_by" in head) == (23, False, False)
-        [listed] = (await later.list_conversations(user_id=user)).conversations
-        assert listed.message_count == 23
+        assert after == before.model_copy(update={"created_at": first, "updated_at": last})
 
-    async def test_a_wrong_start_is_forgotten(
+    async def test_a_late_head_is_brought_to_its_place(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """A hint where the view begins that leads elsewhere is named and taken away."""
-        head = await self.head_of(database, full)
-        start = [head["totals"]["rewind_entry"], 0, 3, 99, 0, 0, 0, "x", "", []]
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"start": start}})
-        report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert kinds(report) == [("head_start", head["_id"])]
-        assert (await self.head_of(database, full))["start"] == [*[0] * 7, "", "", []]
+        """Of a process that was killed between its insert and the refresh: only the order of listings is wrong."""
+        user, head = full.scope["user_id"], await self.head_of(database, full)
+        early = {"updated_at": head["updated_at"] - timedelta(hours=1)}
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
+        assert kinds(await later.verify(user_id=user)) == [("head_behind", head["_id"])]
+        report = await later.verify(user_id=user, repair=True)
+        assert [(one.kind, one.repaired) for one in report.findings] == [("head_behind", True)]
+        assert kinds(await later.verify(user_id=user)) == []
+        last = await database["log"].find_one({"_id": f"{head['conversation']}:000000000014"})
+        assert (await self.head_of(database, full))["updated_at"] == last["at"]
 
     async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
-        """A head without the last entry is refreshed, and does not count as older than it is."""
+        """A head that names a lost entry keeps its date."""
         user, days = new_id(), timedelta(days=1)
         old = new_store(clock=clock_ahead(-100 * days))
         await old.setup()
         chat = old.conversation(user_id=user, thread_id="t")
-        for _ in range(2):
-            await chat.append(HumanMessage("hi", id=new_id()))
+        await chat.append(HumanMessage("hi", id=new_id()))
         titled = new_store(clock=clock_ahead(-days)).conversation(**chat.scope)
         await titled.update(title="kept")
-        then = (await self.head_of(database, chat))["updated_at"]
+        head = await self.head_of(database, chat)
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"entry.1": 7}})
         report = await new_store(clock=clock_ahead(0 * days)).verify(user_id=user, repair=True)
-        assert kinds(report) == [("head_behind", (await self.head_of(database, chat))["_id"])]
-        assert (await self.head_of(database, chat))["updated_at"] == then
+        assert kinds(report) == [("head_entry", head["_id"])]
+        assert await self.head_of(database, chat) == head
 
     @pytest.mark.parametrize("repair", [False, True])
-    async def test_a_head_that_is_refreshed_a_little_later_is_no_finding(
-        self, new_store: _NewStore, database: Any, repair: bool
+    async def test_a_head_that_is_refreshed_meanwhile_is_no_finding(
+        self, full: Conversation, later: ConversationStore, database: Any, monkeypatch: pytest.MonkeyPatch, repair: bool
     ) -> None:
-        """Dates do not say whether somebody is at work, a second look does; and it overwrites nothing."""
-        user, waited, stores = new_id(), list[float](), [new_store() for _ in range(3)]
-        await stores[0].setup()
-        chats = [store.conversation(user_id=user, thread_id=f"t{index}") for index, store in enumerate(stores)]
-        for chat in chats:
-            for _ in range(2):
-                await chat.append(HumanMessage("hi", id=new_id()))
+        """A head that looks late is read again before it is reported, and a refreshed one is not overwritten."""
+        head, read = await self.head_of(database, full), Inspection.entries
+        early = {"updated_at": head["updated_at"] - timedelta(hours=1)}
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
 
-        async def meanwhile(seconds: float) -> None:
-            waited.append(seconds)
-            await stores[0].close()
-            await chats[1].append(HumanMessage("more", id=new_id()))
-            # As another process does whose counts are its own.
-            await database["heads"].update_one({"_id": key}, {"$set": {"totals.active": 7}})
+        async def read_late(self: Inspection, conversation: str, **options: Any) -> Any:
+            await database["heads"].replace_one({"_id": head["_id"]}, head)
+            return await read(self, conversation, **options)
 
-        key = (await self.head_of(database, chats[2]))["_id"]
-        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=meanwhile)
-        report = await new_store(clock=clock).verify(user_id=user, repair=repair)
-        assert (kinds(report), len(waited)) == ([], 1)
-        assert waited[0] > ID_LIFETIME
-        assert (await self.head_of(database, chats[2]))["totals"]["active"] == 7
-
-    async def test_what_is_whole_is_not_waited_for(self, full: Conversation, new_store: _NewStore) -> None:
-        """There is no second look where the first one found nothing."""
-
-        async def wait(seconds: float) -> None:
-            raise AssertionError(seconds)
-
-        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=wait)
-        assert (await new_store(clock=clock).verify(user_id=full.scope["user_id"])).entries == 14
+        monkeypatch.setattr(Inspection, "entries", read_late)
+        assert kinds(await later.verify(user_id=full.scope["user_id"], repair=repair)) == []
+        assert await self.head_of(database, full) == head
 
     async def test_chunks_of_a_killed_append_are_removed_after_a_day(
         self, full: Conversation, new_store: _NewStore, later: ConversationStore, database: Any
@@ -179,17 +150,19 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
         self, new_store: _NewStore, later: ConversationStore, database: Any
     ) -> None:
-        """The head counts an entry that is missing; chunks that seem orphaned may belong to it."""
-        store = new_store()
+        """The head names an entry that is missing; chunks that seem orphaned may belong to it."""
+        seconds = [0.0]
+        store = new_store(clock=Clock(monotonic=lambda: seconds[0]))
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await chat.append(rag_turn("What about seals?"))
+        seconds[0] += 11
         await chat.append(rag_turn("And whales?"))
         await store.close()
         conversation = await self.id_of(database, chat)
         await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
         report = await later.verify(user_id=chat.scope["user_id"], repair=True)
-        assert sorted(report.counts) == ["head_totals", "orphan_chunks"]
+        assert sorted(report.counts) == ["head_entry", "orphan_chunks"]
         assert await database["log"].count_documents({"conversation": conversation}) == 4
 
     @pytest.mark.parametrize("change", [{"$unset": {"newest": 1}}, {"newest": "first"}, {"versions": 1}])

@@ -112,7 +112,6 @@ class SealContract:
         await short.append(HumanMessage("hi", id=new_id()))
         services = await host_of(store).services()
         assert services.sealer is not None
-        await services.open_heads.close()  # as the timer does
         for later, until in ((59, []), (2, [70])):
             seconds[0] += later
             services.sealer.ring()
@@ -122,7 +121,6 @@ class SealContract:
         assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id())])
-        await services.open_heads.close()
         seconds[0] += 59
         await other.conversation(**chat.scope).append(HumanMessage("number 100", id=new_id()))
         for later, until in ((2, [70]), (59, [70, 141])):
@@ -167,7 +165,6 @@ class SealContract:
         await chat.append(HumanMessage("number 1", id=new_id()))
         services = await host_of(store).services()
         assert services.sealer is not None
-        await services.open_heads.close()
         seconds[0] += 61
         services.sealer.ring()
         await services.sealer.wait()

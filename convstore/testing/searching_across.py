@@ -46,7 +46,6 @@ class SearchAcrossContract:
         if sealed:
             services = await host_of(store).services()
             assert services.sealer is not None
-            await services.open_heads.close()
             await services.sealer.finish()
         await store.conversation(user_id=ada, thread_id="gone").delete()
         for searching in (store, new_store(), new_store(search_index=False)):
@@ -89,7 +88,6 @@ class SearchAcrossContract:
         if sealed:
             services = await host_of(store).services()
             assert services.sealer is not None
-            await services.open_heads.close()
             await services.sealer.finish()
         for searching in (store, new_store()):
             result = await searching.search("orca", user_id=ada)

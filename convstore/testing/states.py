@@ -139,11 +139,11 @@ class StateContract(VerifyFixtures):
         seconds, scope = [0.0], {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**scope)
         await _talk(chat, 1)
-        conversation, now = await self.id_of(database, chat), datetime.now(UTC)
+        conversation = await self.id_of(database, chat)
         tombstones = (await host_of(chat).services()).retention._tombstones  # noqa: SLF001 - no call stops half-way
         head = await tombstones.find(scope)
         assert head is not None
-        await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(minutes=1), pruned=False)
+        await tombstones.write_tombstone(head, sweep_after=timedelta(minutes=1), pruned=False)
         assert await _view(new_store().conversation(**scope)) == []
         seconds[0] += 11
         assert await _view(chat) == []

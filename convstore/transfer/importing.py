@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -37,7 +37,6 @@ ScopeOf: TypeAlias = (
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
 _SHOWN = 5
-_OLD = timedelta(days=30)
 
 
 async def import_conversations(
@@ -176,7 +175,6 @@ class _Import:
                 known = done.known
         self.report.messages += done.written
         self.report.known += done.known
-        self.report.old += done.is_old
         for reason in done.changed:
             self._note("changed", record, reason)
         self.report.settle(done.outcome)
@@ -209,10 +207,6 @@ class _ConversationImport:
             return "unchanged"
         return "extended" if self.known else "imported"
 
-    @property
-    def is_old(self) -> bool:
-        return bool(self.written and self._last_date and self._last_date < datetime.now(UTC) - _OLD)
-
     async def run(self) -> None:
         """Append the missing messages, or with `dry_run` count them; an InvalidInputError before anything is written.
 
@@ -228,9 +222,6 @@ class _ConversationImport:
         await self._check_sources()
         await self._describe()
         await self._annotate()
-        if self.written:
-            # The import is complete: `prune` may remove the conversation, and listings need not read its log.
-            await self._log.close()
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""

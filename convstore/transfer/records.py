@@ -162,8 +162,6 @@ class ImportReport(_Report):
         unchanged: Conversations that were complete already.
         messages: Messages written.
         known: Messages stored already.
-        old: Written conversations that ended over 30 days ago, by the source's dates; `ConversationStore.prune` goes by
-            these.
         left_out: Conversations that were not imported, or not completed.
         messages_left_out: Messages left out of imported conversations (``skip_messages``).
         changed: Differences from the source, such as a message with a new id.
@@ -177,7 +175,6 @@ class ImportReport(_Report):
     unchanged: int = 0
     messages: int = 0
     known: int = 0
-    old: int = 0
 
     def settle(self, outcome: Literal["imported", "extended", "unchanged"]) -> None:
         """Count a finished conversation by its outcome."""

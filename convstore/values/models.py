@@ -344,18 +344,17 @@ class ConversationInfo(_Value):
         metadata: Set with `update`, {} if never.
         created_at: When its first message was appended (UTC), or source ids were reserved before it; None for a scope
             without a conversation. Of a conversation without messages, when its title or metadata was first set.
-        updated_at: When a message was last appended or rewound, or source ids were reserved (UTC). In a listing also
-            when title or metadata was set, and up to 15 s old.
+        updated_at: When a message was last appended or rewound, source ids were reserved, or title or metadata was set
+            (UTC).
         message_count: Messages in the log, without rewound ones.
         turns: Human messages among them.
         tokens: Their size, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
             model is "unknown" for messages that do not name one.
-        last_message: The beginning of the last message with text, None if there is none; in a listing up to 15 s
-            behind.
-        problem: In a listing, why title and metadata, or all but the scope, cannot be shown: they are damaged, or have
-            a value of a type that this store has not registered; else "".
+        last_message: The beginning of the last message with text, None if there is none.
+        problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
+            damaged, or have a value of a type that this store has not registered; else "".
     """
 
     scope: dict[str, str]
@@ -378,8 +377,8 @@ class ConversationPage(_Value):
 
     Attributes:
         conversations: Newest first.
-        next_cursor: Cursor of the next page; None on the last. A conversation that was appended to less than 15 s
-            before the first page was read, or later, may have moved to the front and be missing on later pages.
+        next_cursor: Cursor of the next page; None on the last. A conversation that was appended to after the first page
+            was read may have moved to the front and be missing on later pages.
     """
 
     conversations: list[ConversationInfo] = []

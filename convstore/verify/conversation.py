@@ -12,18 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.state import ViewStart
 from convstore.mongo.bson_values import from_stored, stored_number, utc
 from convstore.mongo.collection import Document
-from convstore.mongo.documents import totals_document
-from convstore.mongo.inspection import log_fields
+from convstore.mongo.inspection import head_as_read
 from convstore.mongo.keys import ANNOTATIONS, HEADS, annotation_id
 from convstore.mongo.log import Log
-from convstore.mongo.state_documents import start_document
 from convstore.runtime.clock import Clock
 from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
-from convstore.verify.heads import Recheck, check_head, read_head
+from convstore.verify.heads import check_head, read_head
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
 from convstore.verify.segments import SearchIndex, check_segments
@@ -43,22 +40,21 @@ class ConversationCheck:
     index: SearchIndex
     _state: Document | None = None
 
-    async def run(self, findings: Findings) -> Recheck | None:
-        """Check everything, and repair it if asked to; return what a writer may be about to fix in the head."""
-        subject, recheck = self.subject, None
+    async def run(self, findings: Findings) -> None:
+        """Check everything, and repair it if asked to."""
+        subject = self.subject
         if not subject.conversation:
             problem = read_head(self.head)[1] or "it does not name its conversation"
             subject.report("head", HEADS, str(self.head["_id"]), problem)
         else:
             check = await self._checked_log()
-            recheck = await check_head(subject, self.head, check)
+            await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
             await _check_annotations(subject, self.log, check.tail.messages)
             scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
             await check_segments(subject, scope, self.index)
         if not subject.findings or await self._still_exists():
             findings.add(subject)
-        return recheck
 
     async def _checked_log(self) -> LogCheck:
         check = await self._check_log()
@@ -86,9 +82,9 @@ class ConversationCheck:
 
     async def _check_log(self, *, keeps_chunks: bool = False) -> LogCheck:
         head, _ = read_head(self.head)
-        head_entries = head.totals.entries if head else 0
+        head_entries = head.entry.number if head else 0
         self._state = await self.subject.inspection.state(self.subject.conversation)
-        wanted = frozenset({head.start.entry if head else 0, head_entries, *start_entries(self._state)})
+        wanted = frozenset({head_entries, *start_entries(self._state)})
         subject = replace(self.subject, checked=Counter(), findings=[])
         check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()
@@ -99,12 +95,10 @@ class ConversationCheck:
         recount_entry = await Repairer(self.subject, self.log, self.clock, self.index).run()
         if recount_entry is None:
             return False
-        changes: dict[str, Any] = {
-            "totals": totals_document(recount_entry.totals),
-            "start": start_document(ViewStart(recount_entry.number)),
-        }
+        entry = [recount_entry.number, recount_entry.totals.link]
+        changes: dict[str, Any] = {"entry": entry}
         inspection = self.subject.inspection
-        if await inspection.set_head(log_fields(self.head), changes):
+        if await inspection.set_head(head_as_read(self.head), changes):
             self.head = {**self.head, **changes}
         else:  # a writer refreshed the head meanwhile, and will do so again within seconds
             self.head = await inspection.head(str(self.head["_id"])) or self.head

@@ -36,7 +36,7 @@ class LogCheck:
     """Checks the log of one conversation in a single pass.
 
     Attributes:
-        head_entries: The number of the last entry that the head counts.
+        head_entries: The number of the entry that the head names.
         wanted: Numbers of entries to keep in `kept`.
         keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
         tail: The totals of the last entry that could be read.
@@ -68,11 +68,6 @@ class LogCheck:
 
     def __post_init__(self) -> None:
         self.active = ActiveTotals(self.subject)
-
-    def doubts(self, number: int) -> bool:
-        """Return True if the totals of an entry, or of the last one, were reported, so that no head may copy them."""
-        keys = [entry_id(self.subject.conversation, one) for one in (number, self.tail.entries)]
-        return any(one.kind == "totals" and one.document_id in keys for one in self.subject.findings)
 
     def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)

@@ -20,12 +20,11 @@ from convstore.values.reports import VerifyReport
 from convstore.values.scope import Scope
 from convstore.verify.conversation import ConversationCheck
 from convstore.verify.findings import ORPHAN_AGE, Findings, Subject
-from convstore.verify.heads import BETWEEN_LOOKS, Recheck
 from convstore.verify.log import age_of, token_of
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.segments import SearchIndex
 
-_HEADS, _PARALLEL, _MAX_RECHECKS = 100, 4, 1_000
+_HEADS, _PARALLEL = 100, 4
 
 
 class Verifier:
@@ -50,8 +49,7 @@ class Verifier:
         """Check everything; see `ConversationStore.verify`."""
         findings = Findings(repair, progress)
         await self._schema.run(findings)
-        gate, rechecks = asyncio.Semaphore(_PARALLEL), list[Recheck]()
-        after = ""
+        gate, after = asyncio.Semaphore(_PARALLEL), ""
         while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
             now = self._clock.now()
             checks = [self._check(gate, head, now, findings) for head in heads]
@@ -59,32 +57,18 @@ class Verifier:
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
-                rechecks += [outcome] if outcome else []
             after = str(heads[-1]["_id"])
-            if len(rechecks) >= _MAX_RECHECKS:
-                await self._look_again(rechecks, findings)
         if not partial_scope:
             for collection in (LOG, SUMMARIES, ANNOTATIONS, SEARCH):
                 await self._strays(collection, findings)
-        await self._look_again(rechecks, findings)
         return findings.result()
 
-    async def _check(
-        self, gate: asyncio.Semaphore, head: Document, now: datetime, findings: Findings
-    ) -> Recheck | None:
+    async def _check(self, gate: asyncio.Semaphore, head: Document, now: datetime, findings: Findings) -> None:
         name = head.get("conversation")
         conversation = name if isinstance(name, str) else ""
         async with gate:
             subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
-            return await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
-
-    async def _look_again(self, rechecks: list[Recheck], findings: Findings) -> None:
-        """Wait once for all suspicious heads, then report those that no writer has fixed meanwhile."""
-        if rechecks:
-            await self._clock.sleep(BETWEEN_LOOKS)
-        for recheck in rechecks:
-            await recheck.run(self._inspection, findings)
-        rechecks.clear()
+            await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Report conversations that no head and no tombstone names."""

@@ -1,7 +1,7 @@
 """Loads the view of a conversation for the next model call.
 
 One command reads the state and the entries, from the end of the log back to the start of the last view under the same
-policy. That start is cached in this process, or stored in the head or the state. If it is unknown, reading continues
+policy. That start is cached in this process, or stored in the state. If it is unknown, reading continues
 until the budget is full. Leading system messages and names of earlier results never change and are read once.
 """
 
@@ -22,7 +22,6 @@ from convstore.log.state import NO_START, ViewStart, system_of
 from convstore.log.summary import fits
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
-from convstore.mongo.heads import Head
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log
 from convstore.mongo.state_documents import starts_in
@@ -77,22 +76,22 @@ class Loader:
         return await self._load(scope, policy)
 
     async def _load(self, scope: Scope, policy: HistoryPolicy) -> History:
-        cached, head = await self._ends.find(scope)
+        cached, found = await self._ends.find(scope)
         if cached is None:
             history = History(messages=[], report=HistoryReport(round_trips=1))
             return history.sealed(stamper("", policy, counter=self._counter.name))
         async with self._reader.reading(cached):
-            load = await self._begin(cached, head, policy)
+            load = await self._begin(cached, found, policy)
             window = await self._choose(load)
             await self._remember(load, window)
             window, view = await self._show(load, window)
         self._cache_end(load)
         return self._history(load, window, view)
 
-    async def _begin(self, cached: CachedConversation, head: Head | None, policy: HistoryPolicy) -> Load:
+    async def _begin(self, cached: CachedConversation, found: Totals | None, policy: HistoryPolicy) -> Load:
         """Read the state and the entries since the last known start of the view; of cached entries, only the last."""
-        start = self._known_start(cached, head, policy)
-        tail = cached.tail or (head.totals if head else Totals())
+        start = self._known_start(cached, policy)
+        tail = cached.tail or found or Totals()
         limit = entries_needed(start, tail, policy)
         held = self._cache.ends.drop(cached) or LoadedEnd()  # cached again after a successful load
         if not is_sufficient(held.entries, start, limit):
@@ -112,16 +111,14 @@ class Loader:
             self._cache.forget(cached)  # the log was restored from a backup
             raise ConversationDeletedError("the log is another one than the cached one; call again")
         load = Load(policy, cached, end.state, start, has_hints=has_hints, held=held if is_joined else LoadedEnd())
-        load.documents, load.size = end.documents + bool(head), sum(entry.size for entry in end.entries)
-        load.round_trips = end.round_trips + bool(head)
+        load.documents, load.size = end.documents + bool(found), sum(entry.size for entry in end.entries)
+        load.round_trips = end.round_trips + bool(found)
         await self._add_end(load, end.entries)
         return load
 
-    def _known_start(self, cached: CachedConversation, head: Head | None, policy: HistoryPolicy) -> ViewStart:
-        key = start_key(policy)
-        if (start := cached.starts.get(key)) is None and head and head.start.rewind_entry == head.totals.rewind_entry:
-            start = head.start
-        return start if start and (start.policy, start.counter) == (key, self._counter.name) else NO_START
+    def _known_start(self, cached: CachedConversation, policy: HistoryPolicy) -> ViewStart:
+        start = cached.starts.get(start_key(policy), NO_START)
+        return start if start.counter == self._counter.name else NO_START
 
     def _first_needed(self, known: ViewStart, policy: HistoryPolicy, state: Mapping[str, Any], totals: Totals) -> int:
         """Return the number of the entry at which views begin, given the state's document; 0 if it is unknown."""

@@ -306,7 +306,7 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any)
     head = await tombstones.find(chat.scope)
     assert head is not None
     stale = replace(head, updated_at=now - OLD)
-    assert not await tombstones.write_tombstone(stale, at=now, sweep_after=timedelta(seconds=75), pruned=True)
+    assert not await tombstones.write_tombstone(stale, sweep_after=timedelta(seconds=75), pruned=True)
     assert not await tombstones.is_ended(head.conversation)
     before = await documents(database)
     for late, left in ((timedelta(seconds=70), 1), (timedelta(seconds=90), 1), (timedelta(hours=25), 0)):
@@ -486,9 +486,9 @@ async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(
 
 
 async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(database: Any) -> None:
-    """Its writer has closed it again, so only its date shows that somebody used it."""
+    """Its dates show that somebody used it."""
     await fill(database, "ada", conversations=1, turns=1)
-    store, now = ConversationStore(database), datetime.now(UTC)
+    store = ConversationStore(database)
     tombstones, chat = (
         (await host_of(store).services()).writer._tombstones,
         store.conversation(user_id="ada", thread_id="t0"),
@@ -497,7 +497,7 @@ async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(databas
     await chat.append(HumanMessage("back"))
     await store.close()
     assert head is not None
-    assert not await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(), pruned=True)
+    assert not await tombstones.write_tombstone(head, sweep_after=timedelta(), pruned=True)
     assert (await ConversationStore(database).conversation(**chat.scope).info()).message_count == 7
 
 
@@ -506,7 +506,7 @@ async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_writ
 ) -> None:
     """The sweep found the head and took the deletion for one that was interrupted."""
     await fill(database, "ada", conversations=1, turns=1)
-    store, now = ConversationStore(database), datetime.now(UTC)
+    store = ConversationStore(database)
     tombstones = (await host_of(store).services()).writer._tombstones
     remove = collection.Collection.delete_one
 
@@ -517,7 +517,7 @@ async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_writ
     monkeypatch.setattr(collection.Collection, "delete_one", swept_first)
     head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
     assert head is not None
-    assert await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(), pruned=False)
+    assert await tombstones.write_tombstone(head, sweep_after=timedelta(), pruned=False)
     assert await tombstones.is_ended(head.conversation)
 
 
@@ -529,12 +529,12 @@ async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database: 
     head = await tombstones.find({"user_id": "ada", "thread_id": "t0"})
     assert head is not None
     for swept in (False, True):
-        await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(), pruned=False)
+        await tombstones.write_tombstone(head, sweep_after=timedelta(), pruned=False)
         await database["heads"].update_one({"sweep_at": {"$exists": True}}, {"$set": {"swept": swept}})
         await asyncio.sleep(0.01)
         taken = await tombstones.take(head.conversation, time=timedelta(minutes=5))
         assert taken is not None
-        await tombstones.write_tombstone(head, at=now, sweep_after=timedelta(seconds=80), pruned=False)
+        await tombstones.write_tombstone(head, sweep_after=timedelta(seconds=80), pruned=False)
         await database["heads"].update_one({"sweep_at": {"$exists": True}}, {"$set": {"sweep_at": now}})
         await tombstones.swept(taken, again_after=timedelta(days=1))
         assert await tombstones.is_ended(head.conversation)

@@ -18,7 +18,6 @@ from pymongo import MongoClient
 from convstore import ConversationStore
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
-from convstore.verify import verifier
 
 
 @pytest.fixture
@@ -35,12 +34,6 @@ def database(uri: str) -> Iterator[Any]:
     """The database, for those who damage it."""
     with MongoClient[dict[str, Any]](uri) as client:
         yield client.get_default_database()
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody works on these databases, so a second look needs no wait."""
-    monkeypatch.setattr(verifier, "BETWEEN_LOOKS", 0)
 
 
 @contextmanager
@@ -81,11 +74,11 @@ def test_damage_is_reported_and_repaired(uri: str, database: Any) -> None:
     """Each finding with its document; what can be mended says so, is mended on demand, and then is gone."""
     fill(uri, days=2)
     head = database["heads"].find_one({})
-    database["heads"].update_one({}, {"$set": {"totals.active": 9}})
+    database["heads"].update_one({}, {"$set": {"entry": [9, 9]}})
     database["log"].drop_index("ordinals")
     result = convstore("doctor", "--uri", uri)
     assert result.exit_code == 3
-    assert f"head_totals, can be repaired\n  heads {head['_id']}\n" in result.stdout
+    assert f"head_entry, can be repaired\n  heads {head['_id']}\n" in result.stdout
     assert "index_missing, can be repaired\n  log ordinals\n" in result.stdout
     assert result.stdout.endswith("2 found, 0 repaired. Run it again with --repair.\n")
     result = convstore("doctor", "--uri", uri, "--repair")

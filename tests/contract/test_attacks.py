@@ -147,7 +147,7 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
     other = again(chat)
     parts = await host_of(other.store).services()
     heads = parts.loader._ends._heads
-    find, calls = heads.find, []
+    find, calls = heads.find_listed, []
 
     async def find_and_delete(scope: dict[str, str]) -> Any:
         head = await find(scope)
@@ -156,7 +156,7 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
             await chat.delete()
         return head
 
-    heads.find = find_and_delete
+    heads.find_listed = find_and_delete
     assert (await other.load_history()).messages == []
 
 

@@ -75,8 +75,10 @@ class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
 
 
 IN_SHORT = {
-    "test_a_listing_is_right_after_its_writer_was_killed",
-    "test_the_timer_brings_heads_up_to_date",
+    "test_counts_previews_and_usage_are_exact_after_every_append",
+    "test_a_head_is_refreshed_once_in_ten_seconds",
+    "test_a_refresh_that_fails_loses_no_append",
+    "test_an_import_with_old_dates_is_not_pruned",
     "test_a_cancelled_write_ends_before_its_caller",
     "test_what_was_said_is_whole_in_every_view",
     "test_an_idle_store_loads_what_was_restored",

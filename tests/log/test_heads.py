@@ -88,35 +88,16 @@ async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenC
     assert found.last_message.text == "said last"
 
 
-async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: OpenChat) -> None:
-    """A load of another store's messages does not remove the preview from the listing."""
+async def test_a_listing_is_one_command(open_chat: OpenChat, commands: Commands) -> None:
+    """Whatever this store or another one appended before."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q"))
-    await chat.append(AIMessage("mine"))
-    await other.append(AIMessage("said last"))
-    await chat.load_history()
-    await chat.store.close()
-    [found] = (await other.store.list_conversations(**chat.scope)).conversations
-    assert (found.message_count, found.last_message and found.last_message.text) == (3, "said last")
-    assert (await other.store.verify(**chat.scope)).findings == ()
-
-
-async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, commands: Commands) -> None:
-    """The answer that comes seconds after its question is in the listing, though the head is refreshed later."""
-    chat = open_chat()
-    await chat.append(HumanMessage("q"))
-    await chat.append(AIMessage("answered"))
-    with commands.counted():
-        [found] = (await chat.store.list_conversations(**chat.scope)).conversations
-    assert (found.message_count, found.last_message and found.last_message.text) == (2, "answered")
-    assert commands.names == ["find", "update"]
-    with commands.counted():
-        await chat.store.list_conversations(thread_id=chat.scope["thread_id"])
-    assert commands.names == ["find"]
-    await chat.append(AIMessage("and more"))
-    with commands.counted():
-        await chat.store.list_conversations(user_id=uuid.uuid4().hex)
-    assert commands.names == ["find"]
+    await other.append(AIMessage("answered"))
+    for store in (chat.store, other.store, open_chat().store):
+        with commands.counted():
+            [found] = (await store.list_conversations(**chat.scope)).conversations
+        assert (found.message_count, found.last_message and found.last_message.text) == (2, "answered")
+        assert commands.names == ["aggregate"]
 
 
 async def test_messages_without_text_cost_one_command(open_chat: OpenChat, commands: Commands) -> None:
@@ -175,10 +156,10 @@ async def test_an_append_without_its_refresh_is_not_acknowledged(
     assert [one.text async for one in chat.messages()] == ["first", "second", "third"]
 
 
-async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
+async def test_an_insert_that_failed_is_not_listed(
     open_chat: OpenChat, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next append takes the number of the entry that was lost, and refreshes the head with its own totals."""
+    """The next append takes the number of the entry that was lost, and the head names it."""
     chat = open_chat()
     await chat.append(HumanMessage("first"))
     log = (await host_of(chat).services()).writer._log
@@ -194,20 +175,7 @@ async def test_a_head_does_not_keep_the_totals_of_an_insert_that_failed(
     await chat.append(HumanMessage("second"))
     [found] = (await open_chat().store.list_conversations(**chat.scope)).conversations
     assert (found.message_count, found.last_message and found.last_message.text) == (2, "second")
-    await chat.store.close()
-
-
-async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: Time) -> None:
-    """The head was refreshed along with an insert, another writer was first, and the batch was refused."""
-    chat, other = open_chat(), open_chat()
-    await chat.append(HumanMessage("q", id="q"))
-    await other.append(AIMessage("said last"))
-    time.seconds += 11
-    with pytest.raises(ContentConflictError):
-        await chat.append([HumanMessage("never said", id="q"), AIMessage("nor this"), AIMessage("nor that")])
-    await chat.store.close()
-    [found] = (await other.store.list_conversations(**chat.scope)).conversations
-    assert (found.message_count, found.last_message and found.last_message.text) == (2, "said last")
+    assert (await chat.store.verify(**chat.scope)).findings == ()
 
 
 async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(

@@ -1,7 +1,7 @@
-"""Processes that append and list; started by test_open_heads, which kills one of them.
+"""Processes that append and list; started by test_killed_writers, which kills some of them.
 
 ``write`` appends to three conversations in turn and prints a line for each acknowledged append, until it is killed.
-``list`` prints what a listing says at a given moment.
+``list`` prints what a listing says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -17,7 +16,6 @@ from langchain_core.messages import HumanMessage
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
-from convstore.runtime.clock import Clock
 
 
 async def write(store: ConversationStore, user: str, name: str) -> None:
@@ -45,8 +43,7 @@ async def main(uri: str, database: str, call: str, user: str, argument: str) -> 
         if call == "write":
             await write(ConversationStore(client[database]), user, argument)
         else:
-            moment = datetime.fromisoformat(argument)
-            await show(ConversationStore(client[database], clock=Clock(now=lambda: moment)), user)
+            await show(ConversationStore(client[database]), user)
 
 
 if __name__ == "__main__":

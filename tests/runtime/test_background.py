@@ -20,7 +20,7 @@ from convstore.testing.samples import rag_turn
 from convstore.values.scope import Scope
 
 
-def test_the_end_of_the_loop_cancels_a_seal_and_a_refresh_of_heads_quietly(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_the_loop_cancels_a_seal_quietly(caplog: pytest.LogCaptureFixture) -> None:
     """A script that does not close its store prints nothing when it ends."""
 
     async def main() -> None:
@@ -29,7 +29,6 @@ def test_the_end_of_the_loop_cancels_a_seal_and_a_refresh_of_heads_quietly(caplo
         await store.conversation(user_id="ada", thread_id="1").append(rag_turn("What do orcas eat?"))
         services = await host_of(store).services()
         services.sealer.schedule((("user_id", "ada"), ("thread_id", "1")), "an id")
-        services.open_heads.ring()
 
     asyncio.run(main())
     gc.collect()

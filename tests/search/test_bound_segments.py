@@ -208,7 +208,6 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
     await said(chat, "belugas sing")
     services = await host_of(store).services()
     assert services.sealer is not None
-    await services.open_heads.close()
     seconds += 70
     services.sealer.ring()
     await services.sealer.wait()

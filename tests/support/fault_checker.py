@@ -35,7 +35,7 @@ __all__ = ["Findings", "check_round", "read_notes"]
 Notes = Sequence[Mapping[str, Any]]
 
 _IDS_AT_ONCE = 200
-_LEFT_BEHIND = {"head_behind", "head_start", "head_totals", "orphan_chunks", "summary_unused"}
+_LEFT_BEHIND = {"head_behind", "head_entry", "orphan_chunks", "summary_unused"}
 
 
 @dataclass

@@ -944,7 +944,6 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
 
     async def move() -> None:
         await last.append([HumanMessage("now")])
-        await store._services.open_heads.flush()
 
     file, moved = io.BytesIO(), []
 

@@ -45,8 +45,8 @@ WEIGHTS = {"log": 8, "heads": 4, "summaries": 2, "annotations": 1, "convstore_mi
 """How often each collection is damaged."""
 
 NOT_DERIVED = {
-    # title and metadata, whole conversations (the id that a scope has), dates, open bursts, view records
-    "heads": {"details", "conversation", "created_at", "updated_at", "open_until", "open_by", "start"},
+    # title and metadata, whole conversations (the id that a scope has), dates
+    "heads": {"details", "conversation", "created_at", "updated_at", "written_at"},
     # deleted conversations
     "tombstones": {"conversation", "head", "marks", "pruned", "sweep_at", "swept"},
     # stamps

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
-from counting import STANDING, Commands
+from counting import Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from properties import STRIDE
@@ -26,7 +25,6 @@ from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 from convstore.types import Finding, VerifyReport
-from convstore.verify import verifier
 from convstore.verify.findings import Findings
 from convstore.verify.schema import SchemaCheck
 
@@ -213,47 +211,6 @@ async def test_a_field_of_another_value_is_noticed(
     tried, unnoticed = await damage(database, store, collection, wrong, strict=False)
     assert tried >= 3
     assert unnoticed == []
-
-
-@pytest.mark.usefixtures("conversations_only")
-@pytest.mark.parametrize("change", [{"totals.tokens": 7}, {"totals.usage": []}, {"totals.preview": ["ai", "Forged"]}])
-@pytest.mark.parametrize("head", [{}, {"totals.messages": "x"}, {"behind": 1}])
-async def test_a_total_that_is_damaged_is_not_copied(
-    database: Any, store: ConversationStore, full: str, change: dict[str, Any], head: dict[str, Any]
-) -> None:
-    """Not into a healthy head, one that is behind, or one that is damaged itself."""
-    [before] = await database["heads"].find({}).to_list(None)
-    key = f"{full}:{before['totals']['entries']:012d}"
-    if head.pop("behind", 0):
-        earlier = await database["log"].find_one({"_id": f"{full}:{before['totals']['entries'] - 1:012d}"})
-        head = {"totals": earlier["totals"]}
-    if head:
-        await database["heads"].update_one({}, {"$set": head})
-    [before] = await database["heads"].find({}).to_list(None)
-    await database["log"].update_one({"_id": key}, {"$set": change})
-    report = await store.verify(repair=True, user_id="ada")
-    assert ("totals", LOG, key) in findings(report)
-    assert not report.ok
-    assert not [one for one in report.findings if one.repaired]
-    assert await database["heads"].find({}).to_list(None) == [before]
-
-
-async def test_a_repair_keeps_every_count_of_a_log_with_rewinds(
-    database: Any, store: ConversationStore, full: str
-) -> None:
-    """Entries whose predecessors' links were exchanged follow each other again, and no outline or total differs."""
-    chat = store.conversation(user_id="ada", thread_id="t")
-    before = await chat.outline(), await chat.info()
-    keys = [f"{full}:{number:012d}" for number in (7, 12)]
-    links = [(await database["log"].find_one({"_id": key}))["after"] for key in keys]
-    for key, link in zip(keys, reversed(links), strict=True):
-        await database["log"].update_one({"_id": key}, {"$set": {"after": link}})
-    report = await store.verify(repair=True, user_id="ada")
-    assert [(one.kind, one.document_id, one.repaired) for one in report.findings] == [
-        ("fork", key, True) for key in keys
-    ]
-    chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
-    assert (await chat.outline(), await chat.info()) == before
 
 
 async def test_a_log_whose_head_is_lost_is_reported_and_kept(
@@ -474,25 +431,6 @@ async def test_memory_does_not_grow_with_the_conversation(database: Any, store: 
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
-
-
-async def test_heads_in_doubt_wait_together(
-    database: Any, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For one second look, unless there are so many that memory would grow."""
-    waited = []
-
-    async def wait(seconds: float) -> None:
-        waited.append(seconds)
-
-    writer = ConversationStore(database, clock=STANDING)
-    for number in range(10):
-        await writer.conversation(user_id="ada", thread_id=f"{number // 2}").append(HumanMessage("hi"))
-    looker = ConversationStore(database, clock=replace(LATER, sleep=wait))
-    assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1)
-    monkeypatch.setattr(verifier, "_HEADS", 1)
-    monkeypatch.setattr(verifier, "_MAX_RECHECKS", 2)
-    assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1 + 3)
 
 
 async def test_findings_are_counted_beyond_a_thousand(database: Any, store: ConversationStore) -> None:

@@ -1,0 +1,79 @@
+"""Refresh heads: beside the first append of every 10 seconds, and of a date that is 10 seconds later.
+
+So the order of a listing is exact to 10 seconds, and a head that is older than an append in flight was not in use
+before it. Counts are not in heads; see `Heads.page`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+from convstore.log.entry import Entry, Totals
+from convstore.mongo.heads import EntryRef, Heads
+from convstore.mongo.log import SlotTaken
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import Clock
+from convstore.values.scope import Scope
+
+REFRESH_AFTER = timedelta(seconds=10)
+"""Time for which a store appends to a conversation without refreshing its head."""
+
+
+class HeadRefresher:
+    """Refreshes the heads of conversations that a store appends to.
+
+    `on_append` gets scope, id and totals after each append: the search index below `append` seals by them.
+    """
+
+    def __init__(
+        self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str, Totals], None] | None = None
+    ) -> None:
+        self._heads, self._clock, self._on_append = heads, clock, on_append
+
+    async def insert(self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]) -> bool:
+        """Await the insert of an entry, and refresh the head concurrently if that is due.
+
+        A refresh that fails is repeated once after the insert. An acknowledged append must not have an old head:
+        `prune` would end its conversation.
+
+        Returns:
+            False if the scope has no such conversation any more.
+        """
+        exists: bool | BaseException = True
+        named = EntryRef(entry.number, entry.totals.link), entry.at
+        try:
+            if self._is_due(cached, entry.at):
+                exists, inserted = await asyncio.gather(self._refresh(cached, *named), insert, return_exceptions=True)
+                if isinstance(inserted, BaseException):
+                    raise inserted
+            else:
+                await insert
+        except SlotTaken:
+            if cached.refreshed and cached.refreshed[2] == entry.totals.link:  # the head names this entry
+                await self._refresh(cached, EntryRef(entry.number - 1, entry.after), entry.at)
+            raise
+        if self._on_append:
+            self._on_append(cached.scope, cached.conversation, entry.totals)
+        return await self._refresh(cached, *named) if isinstance(exists, BaseException) else exists
+
+    async def catch_up(self, cached: CachedConversation, tail: Totals) -> None:
+        """Refresh the head if that is due for the last entry, whose writer may have died before it did."""
+        if tail.updated_at and self._is_due(cached, tail.updated_at):
+            await self._refresh(cached, EntryRef(tail.entries, tail.link), tail.updated_at)
+
+    def _is_due(self, cached: CachedConversation, at: datetime) -> bool:
+        if cached.refreshed is None:
+            return True
+        moment, date, _ = cached.refreshed
+        is_recent = self._clock.is_within(REFRESH_AFTER.total_seconds(), since=moment)
+        return not is_recent or at - date >= REFRESH_AFTER
+
+    async def _refresh(self, cached: CachedConversation, entry: EntryRef, at: datetime) -> bool:
+        now = self._clock.undated()
+        if not await self._heads.refresh(dict(cached.scope), cached.conversation, entry=entry, at=at, now=now):
+            return False
+        cached.verified_at = self._clock.moment()
+        cached.refreshed = cached.verified_at, at, entry.link
+        return True
