@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from convstore.index.texts import Text, windows_of, without_copies
-from convstore.index.words import is_single, language_of, terms, unescaped
+from convstore.index.windows import Window, Windows, numbers_in
+from convstore.index.words import is_single, language_of, piece_terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.sources.places import SourcePlace
 
@@ -48,44 +49,19 @@ class IndexedMessage(NamedTuple):
     payload: PayloadRef | None = None
 
 
-class Window(NamedTuple):
-    """A window of a searchable text.
-
-    Attributes:
-        message: Index of its message in the part.
-        text: Index of its text among `texts_of` the message.
-        source_id: The source that it belongs to, 0 for none.
-        payload_start: First character of its text in the payload; -1 if the text is escaped or in the entry.
-        start: Its first character in the text.
-        end: The character after its last one.
-        length: Its number of terms.
-        label: Title and address of the source, in the first window of the source's text.
-    """
-
-    message: int
-    text: int
-    source_id: int
-    payload_start: int
-    start: int
-    end: int
-    length: int
-    label: str = ""
+class _HasTerms(Protocol):
+    def containing(self, sign: str) -> Iterable[str]: ...
 
 
-class WantedTerms:
-    """The terms that a query with some groups needs."""
+class _Postings(dict[str, tuple[bytearray, ...]]):
+    """The windows of the terms of each piece of text between spaces, as texts of one language have them."""
 
-    def __init__(self, groups: Iterable[tuple[str, ...]]) -> None:
-        groups = list(groups)
-        self._terms = frozenset(chain.from_iterable(groups))
-        self._signs = [term for group in groups if is_single(group) for term in group]
+    def __init__(self, by_term: Mapping[str, bytearray], language: str) -> None:
+        self._by_term, self._language = by_term, language
 
-    def among(self, terms: Sequence[str]) -> Sequence[str]:
-        """Return those of some terms that are wanted, repeated ones too."""
-        wanted = set(self._terms.intersection(terms))
-        for sign in self._signs:
-            wanted.update(term for term in terms if len(term) <= 2 and sign in term)
-        return [term for term in terms if term in wanted] if wanted else ()
+    def __missing__(self, piece: str) -> tuple[bytearray, ...]:
+        found = self[piece] = tuple(map(self._by_term.__getitem__, piece_terms(piece, self._language)))
+        return found
 
 
 @dataclass(slots=True)
@@ -93,26 +69,23 @@ class IndexBuilder:
     """A part in memory, to which messages are added in order.
 
     Attributes:
-        wanted: The terms to keep, with the texts that contain them; None for all terms, without texts, as a segment
-            has them.
         room: Maximum characters of the texts of one that is to be a segment.
-        characters: Characters of the texts and ids that were added, copies apart, and a constant for each message.
-        by_term: The windows that contain a term, in order; one that contains it twice occurs twice.
-        texts: Texts by message and position among its texts, up to a total size.
+        keeps_texts: Texts are kept, up to a total size; for a search.
+        characters: Characters of the windows and ids that were added, and a constant for each message.
+        by_term: The windows that contain a term, in order, 4 bytes for each; one that contains it twice occurs twice.
+        texts: Texts by message and position among its texts.
         places: Places of escaped sources by message and source.
     """
 
-    wanted: WantedTerms | None = None
     room: float = math.inf
+    keeps_texts: bool = False
     messages: list[IndexedMessage] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
-    by_term: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    windows: Windows = field(default_factory=Windows)
+    by_term: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     texts: dict[tuple[int, int], str] = field(default_factory=dict)
     places: dict[tuple[int, int], SourcePlace] = field(default_factory=dict)
     characters: int = 0
-    lengths: list[int] = field(default_factory=list)
-    message_of: list[int] = field(default_factory=list)
-    source_of: list[int] = field(default_factory=list)
+    _postings: dict[str, _Postings] = field(default_factory=dict)
     _kept: int = 0
 
     def has_room(self, texts: Iterable[Sequence[Text]]) -> bool:
@@ -125,51 +98,58 @@ class IndexBuilder:
         self.messages.append(
             IndexedMessage(stored.ordinal, stored.type, first, stored.id, stored.tool, at, stored.payload)
         )
-        language = language_of(" ".join(text.text[:1_000] for text in texts))
-        seen = set[str]()
         self.characters += _MESSAGE + len(stored.id)
+        language = language_of(" ".join(text.text[:1_000] for text in texts))
+        postings = self._postings.setdefault(language, _Postings(self.by_term, language))
+        begin = len(self.windows)
         for index, text in enumerate(texts):
             if text.place:
                 self.places[len(self.messages) - 1, text.source_id] = text.place
+            if self.keeps_texts and self._kept + len(text.text) <= _MAX_KEPT:
+                self.texts[len(self.messages) - 1, index] = text.text
+                self._kept += len(text.text)
             shown = without_copies(text, texts[:index]) if text.is_rest else text.text
-            blank = shown.count(" ") - text.text.count(" ") if text.is_rest else 0
-            self.characters += len(text.text) - blank + len(text.label)
-            yield from self._add_text(index, text, shown, language, seen)
+            yield from self._add_text(index, text, shown, postings, begin)
 
-    def _add_text(self, index: int, text: Text, shown: str, language: str, seen: set[str]) -> Steps[None]:
-        """Add the windows of a text; `shown` is the part of it that is searched, with spaces for the rest."""
-        message, label, new, is_found = len(self.messages) - 1, text.label, set[str](), False
+    def _add_text(self, index: int, text: Text, shown: str, postings: _Postings, begin: int) -> Steps[None]:
+        """Add the windows of a text.
+
+        Args:
+            index: Its position among the texts of its message.
+            text: The text.
+            shown: The part of it that is searched, with spaces for the rest.
+            postings: Those of its language.
+            begin: Number of the first window of its message.
+        """
+        label, until = text.label, len(self.windows)
         is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
         for start, end in windows_of(text.text) or ([(0, 0)] if label else []):
             piece = shown[start:end]
             if text.is_rest and piece.isspace():
                 continue
             piece = unescaped(piece) if is_escaped else piece
-            found = terms(f"{label} {piece}" if label else piece, language)
-            new.update(found)
-            if text.is_rest:
-                found = [term for term in found if term not in seen]
+            # No token contains white space, and most pieces occurred before.
+            found = list(chain.from_iterable(map(postings.__getitem__, f"{label} {piece}".split())))
+            if text.is_rest:  # without terms that earlier texts of the message have
+                found = [one for one in found if not begin <= _last(one) < until]
             if found:
-                window = Window(message, index, text.source_id, text.start, start, end, len(found), label)
-                is_found |= self._add_window(window, found)
+                number = len(self.windows).to_bytes(4, "little")
+                for windows in found:
+                    windows += number  # noqa: PLW2901 - in place
+                place = len(self.messages) - 1, index, text.source_id, text.start
+                self.windows.append(Window(*place, start, end, len(found), label))
+                self.characters += end - start + len(label)
             label = ""
             yield
-        seen |= new
-        if self.wanted and is_found and self._kept + len(text.text) <= _MAX_KEPT:
-            self.texts[message, index] = text.text
-            self._kept += len(text.text)
 
-    def _add_window(self, window: Window, found: Sequence[str]) -> bool:
-        """Add a window with its terms; return True if one of them is wanted."""
-        number, by_term = len(self.windows), self.by_term
-        self.windows.append(window)
-        self.lengths.append(window.length)
-        self.message_of.append(window.message)
-        self.source_of.append(window.source_id)
-        wanted = found if self.wanted is None else self.wanted.among(found)
-        for term in wanted:
-            by_term[term].append(number)
-        return bool(wanted)
+    def keep(self, groups: Iterable[tuple[str, ...]]) -> None:
+        """Drop all terms but those of a query, and all texts without them."""
+        kept = {term: windows for term in terms_of(self, groups) if (windows := self.by_term.get(term))}
+        self.by_term, self._postings = defaultdict(bytearray, kept), {}
+        message_of, text_of = self.windows.message_of, self.windows.text_of
+        found = {(message_of[window], text_of[window]) for windows in kept.values() for window in numbers_in(windows)}
+        self.texts = {key: text for key, text in self.texts.items() if key in found}
+        self._kept = sum(map(len, self.texts.values()))
 
     @property
     def size(self) -> int:
@@ -185,25 +165,35 @@ class IndexBuilder:
         """Return a message."""
         return self.messages[index]
 
-    def window(self, number: int) -> Window:
-        """Return a window."""
-        return self.windows[number]
-
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
         return len(self.postings(term))
 
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
-        return list(Counter(self.by_term.get(term, ())).items())
+        return list(Counter(numbers_in(self.by_term.get(term, b""))).items())
 
     def items(self) -> Iterable[tuple[str, Sequence[int]]]:
         """Yield each term with its windows."""
-        return self.by_term.items()
+        return ((term, numbers_in(windows)) for term, windows in self.by_term.items())
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""
         return [term for term in self.by_term if len(term) <= 2 and sign in term]
+
+
+def terms_of(part: _HasTerms, groups: Iterable[tuple[str, ...]]) -> set[str]:
+    """Return the terms that a part may have for the words of a query."""
+    return {
+        term
+        for group in groups
+        for term in (chain.from_iterable(map(part.containing, group)) if is_single(group) else group)
+    }
+
+
+def _last(windows: bytearray) -> int:
+    """Return the last of some windows, -1 if there is none."""
+    return int.from_bytes(windows[-4:], "little") if windows else -1
 
 
 def finish(steps: Steps[_Made]) -> _Made:

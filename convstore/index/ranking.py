@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.index.part import IndexedMessage, Posting
+from convstore.index.part import IndexedMessage, Posting, terms_of
 from convstore.index.segment import Part
-from convstore.index.words import is_common, is_single
+from convstore.index.words import is_common
 
 _MAX_GROUPS = 64
 """Number of words of a query that count; the rarest are taken."""
@@ -109,9 +109,9 @@ class _Log:
     def windows(self, position: int, source: int | None, scores: Mapping[int, float]) -> tuple[int, ...]:
         """Return the windows of a message, or of a source of it, that have a score, best first."""
         part = bisect_right(self.firsts, position) - 1
-        message_of, index = self.parts[part].message_of, position - self.firsts[part]
+        message_of, index = self.parts[part].windows.message_of, position - self.firsts[part]
         windows = range(bisect_left(message_of, index), bisect_right(message_of, index))
-        sources = self.parts[part].source_of
+        sources = self.parts[part].windows.source_of
         found = [one for one in windows if one in scores and source in (None, sources[one])]
         return tuple(sorted(found, key=lambda one: (-scores[one], one)))
 
@@ -129,7 +129,7 @@ def _values(
     for part, first, of_part in zip(log.parts, log.firsts, scores, strict=False):
         if not of_part:
             continue
-        message_of, source_of = part.message_of, part.source_of
+        message_of, source_of = part.windows.message_of, part.windows.source_of
         for window, score in of_part.items():
             key = first + message_of[window] + (log.size * source_of[window] if by_source else 0)
             known = best.get(key)
@@ -153,8 +153,8 @@ def _scores(
     The first is what the neighbours of a message add. The second, for human messages, is the weight of the query's
     words that it contains, of 1 for all of them.
     """
-    count = sum(len(part.lengths) for part in log.parts)
-    average = sum(sum(part.lengths) for part in log.parts) / count if count else 1.0
+    count = sum(len(part.windows) for part in log.parts)
+    average = sum(sum(part.windows.lengths) for part in log.parts) / count if count else 1.0
     base, slope = _SATURATION * (1 - _LENGTH_WEIGHT), _SATURATION * _LENGTH_WEIGHT / average
     scores: list[dict[int, float]] = [{} for _ in log.parts]
     nearby: dict[int, float] = {}
@@ -166,7 +166,7 @@ def _scores(
         factor, best = weight * (_SATURATION + 1), dict[int, float]()
         for index, of_word in terms.items():
             part, first, of_part = log.parts[index], log.firsts[index], scores[index]
-            lengths, message_of = part.lengths, part.message_of
+            lengths, message_of = part.windows.lengths, part.windows.message_of
             for window, times in _counts(part, of_word):
                 gain = factor * times / (times + base + slope * lengths[window])
                 of_part[window] = of_part.get(window, 0.0) + gain
@@ -204,12 +204,11 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
     The most frequent words are left out once the others have enough windows.
     """
     counted: list[_Word] = []
-    indexed = [(index, part) for index, part in enumerate(parts) if len(part.lengths)]
+    indexed = [(index, part) for index, part in enumerate(parts) if len(part.windows)]
     for group in groups:
-        frequency, terms, is_one = 0, dict[int, list[str]](), is_single(group)
+        frequency, terms = 0, dict[int, list[str]]()
         for index, part in indexed:
-            alternatives = sorted({term for sign in group for term in part.containing(sign)}) if is_one else group
-            for term in alternatives:
+            for term in sorted(terms_of(part, [group])):
                 if times := part.frequency(term):
                     frequency += times
                     terms.setdefault(index, []).append(term)

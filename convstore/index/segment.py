@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -19,8 +18,8 @@ from itertools import accumulate, chain, groupby
 from operator import sub
 from typing import Any
 
-from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Steps, Window
-from convstore.index.words import is_single
+from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Steps, terms_of
+from convstore.index.windows import Windows, bytes_of, numbers_in
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
@@ -30,7 +29,6 @@ SECTIONS = ("terms", "sizes", "postings", "windows", "types", "messages")
 """Names of the sections of a segment, each compressed by itself."""
 
 _TYPES = sorted(MESSAGE_TYPES)
-_COLUMNS = 7
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAXIMUM_BYTES = 64_000_000
 _TERMS_AT_ONCE = 100
@@ -41,13 +39,13 @@ def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
     terms = yield from _sorted(part.by_term)
     code, gaps = ("H" if len(part.windows) < 1 << 16 else "I"), bytearray()
     for first in range(0, len(terms), _TERMS_AT_ONCE):
-        gaps += _packed([part.by_term[term] for term in terms[first : first + _TERMS_AT_ONCE]], code)
+        gaps += _packed([numbers_in(part.by_term[term]) for term in terms[first : first + _TERMS_AT_ONCE]], code)
         yield
     sections = {
         "terms": "\n".join(terms).encode(),
-        "sizes": _bytes_of([len(part.by_term[term]) for term in terms], "I"),
+        "sizes": bytes_of(array("I", [len(part.by_term[term]) // 4 for term in terms])),
         "postings": bytes(gaps),
-        "windows": _window_columns(part.windows),
+        "windows": part.windows.to_bytes(),
         "types": bytes(_TYPES.index(one.type) for one in part.messages),
         "messages": json.dumps(_messages(part), ensure_ascii=False, separators=(",", ":")).encode(
             "utf-8", "surrogatepass"
@@ -81,17 +79,12 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
     for part in parts:
         first_window, first_message = len(whole.windows), len(whole.messages)
         whole.messages += map(part.message, range(part.size))
-        for number in range(len(part.lengths)):
-            window = part.window(number)
-            whole.windows.append(window._replace(message=window.message + first_message))
-            yield
-        whole.lengths += part.lengths
-        whole.message_of += [message + first_message for message in part.message_of]
-        whole.source_of += part.source_of
+        yield
+        whole.windows.extend(part.windows, messages=first_message)
         for (message, source_id), place in part.places.items():
             whole.places[message + first_message, source_id] = place
         for number, (term, windows) in enumerate(part.items()):
-            whole.by_term[term] += [window + first_window for window in windows]
+            whole.by_term[term] += bytes_of(array("I", [window + first_window for window in windows]))
             if number % _TERMS_AT_ONCE == 0:
                 yield
     return whole
@@ -126,22 +119,17 @@ class Segment:
 
     @cached_property
     def _sizes(self) -> array[int]:
-        return _numbers_in(self._section("sizes"), "I")
+        return numbers_in(self._section("sizes"))
 
     @cached_property
     def _gaps(self) -> array[int]:
         data = self._section("postings")
-        return _numbers_in(data, "H" if len(data) == 2 * sum(self._sizes) else "I")
+        return numbers_in(data, "H" if len(data) == 2 * sum(self._sizes) else "I")
 
     @cached_property
-    def _columns(self) -> list[array[int]]:
-        numbers = _numbers_in(self._section("windows"))
-        count, rest = divmod(len(numbers), _COLUMNS)
-        if rest:
-            raise ValueError("the columns of the windows differ in length")
-        columns = [numbers[index * count : (index + 1) * count] for index in range(_COLUMNS)]
-        columns[0] = array("Q", accumulate(columns[0]))
-        return columns
+    def windows(self) -> Windows:
+        """Return its windows."""
+        return Windows(self._section("windows"), self._details["labels"])
 
     @cached_property
     def _details(self) -> dict[str, Any]:
@@ -154,10 +142,6 @@ class Segment:
     def _starts(self) -> list[int]:
         """Return the index of the first message of each entry."""
         return list(accumulate(self._details["counts"], initial=0))[:-1]
-
-    @cached_property
-    def _labels(self) -> dict[int, str]:
-        return dict(self._details["labels"])
 
     @cached_property
     def places(self) -> dict[tuple[int, int], SourcePlace]:
@@ -188,21 +172,6 @@ class Segment:
         human = _TYPES.index("human")
         return [index for index, number in enumerate(self._types) if number == human]
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Return the number of terms of each window."""
-        return self._columns[6]
-
-    @property
-    def message_of(self) -> Sequence[int]:
-        """Return the index of the message of each window."""
-        return self._columns[0]
-
-    @property
-    def source_of(self) -> Sequence[int]:
-        """Return the source of each window, 0 for none."""
-        return self._columns[2]
-
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
         details = self._details
@@ -211,12 +180,6 @@ class Segment:
         position = bisect_left(named, index)
         values = details["names"][position] if named[position : position + 1] == [index] else None
         return IndexedMessage(first + index - self._starts[entry], _TYPES[self._types[index]], first, *_named(values))
-
-    def window(self, number: int) -> Window:
-        """Return a window."""
-        message, text, source_id, start_in_payload, start, size, length = (column[number] for column in self._columns)
-        label = self._labels.get(number, "")
-        return Window(message, text, source_id, start_in_payload - 1, start, start + size, length, label)
 
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
@@ -246,9 +209,8 @@ class Segment:
     def only(self, groups: Iterable[tuple[str, ...]]) -> Segment:
         """Return a segment with the words of a query alone, which takes little memory."""
         lean = Segment({name: self.sections[name] for name in ("windows", "types", "messages")})
-        for group in groups:
-            for term in {*group, *chain.from_iterable(map(self.containing, group if is_single(group) else ()))}:
-                self._gaps_of(term)
+        for term in terms_of(self, groups):
+            self._gaps_of(term)
         lean._found, lean._signs = self._found, self._signs
         return lean
 
@@ -271,17 +233,7 @@ def _packed(lists: Sequence[Sequence[int]], code: str) -> bytes:
     gaps = list(map(sub, flat, chain((0,), flat)))
     for start in accumulate(map(len, lists[:-1]), initial=0):
         gaps[start] = flat[start]
-    return _bytes_of(gaps, code)
-
-
-def _window_columns(windows: Sequence[Window]) -> bytes:
-    """Return the windows column by column; the first column holds differences."""
-    if not windows:
-        return b""
-    messages, texts, sources, payloads, starts, ends, lengths, _ = zip(*windows, strict=True)
-    gaps = map(sub, messages, chain((0,), messages))
-    in_payload = [start + 1 for start in payloads]
-    return b"".join(map(_bytes_of, (gaps, texts, sources, in_payload, starts, map(sub, ends, starts), lengths)))
+    return bytes_of(array(code, gaps))
 
 
 def _messages(part: IndexBuilder) -> dict[str, Any]:
@@ -295,7 +247,7 @@ def _messages(part: IndexBuilder) -> dict[str, Any]:
         "counts": [count for _, count in entries],
         "named": named,
         "names": [[one.id, one.tool, _milliseconds(one.created_at), _location(one)] for one in messages],
-        "labels": [[number, window.label] for number, window in enumerate(part.windows) if window.label],
+        "labels": list(part.windows.labels.items()),
         "places": [[*key, one.part, one.middle, one.end, one.length] for key, one in part.places.items()],
     }
 
@@ -319,19 +271,3 @@ def _named(values: Sequence[Any] | None) -> tuple[Any, ...]:
 
 def _milliseconds(at: datetime | None) -> int:
     return 0 if at is None else (at - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _bytes_of(numbers: Iterable[int], code: str = "Q") -> bytes:
-    """Return numbers as little-endian bytes, 8 of each by default."""
-    packed = array(code, numbers)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def _numbers_in(data: bytes, code: str = "Q") -> array[int]:
-    numbers = array(code)
-    numbers.frombytes(data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers

@@ -114,26 +114,20 @@ def _cut(text: str, position: int) -> int:
 
 
 def without_copies(text: Text, others: Sequence[Text]) -> str:
-    """Return a text with spaces in place of other texts of its message, plain or escaped, that it repeats.
+    """Return a text with spaces in place of texts before it in its message that it repeats in their order.
 
     >>> orcas = "Orcas hunt together in large groups, they say."
     >>> without_copies(Text(f"1. {orcas} End", is_rest=True), [Text(orcas)]).split()
     ['1.', 'End']
     """
-    shown, found = text.text, set[int]()
-    # Newest first: the item of a source is found before the text in it.
-    for other in [one for one in reversed(others) if text.source_id in (0, one.source_id)][:_COPIES]:
-        if not _COPY <= len(other.text) <= len(shown) or other.source_id in found:
-            continue
-        at = other.start - text.start
-        if min(other.start, text.start, at) >= 0 and at + len(other.text) <= len(shown):
-            shown = shown[:at] + " " * len(other.text) + shown[at + len(other.text) :]
-        elif copy := next((copy for copy in _copies(other.text) if copy in shown), ""):
-            shown = shown.replace(copy, " " * len(copy))
-        else:
-            continue
-        found |= {other.source_id} - {0}
-    return shown
+    shown, end = list[str](), 0
+    for other in [one.text for one in others if not one.is_rest and text.source_id in (0, one.source_id)][:_COPIES]:
+        for copy in _copies(other) if len(other) >= _COPY else ():
+            if (start := text.text.find(copy, end)) >= 0:
+                shown += [text.text[end:start], " " * len(copy)]
+                end = start + len(copy)
+                break
+    return "".join([*shown, text.text[end:]])
 
 
 def _copies(text: str) -> Iterator[str]:

@@ -12,8 +12,7 @@ import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
-from itertools import chain
+from functools import lru_cache
 
 import Stemmer
 
@@ -28,7 +27,6 @@ _QUERY_CHARACTERS = 4_096
 _TERM_CHARACTERS = 64
 _LONG_TOKEN = 200
 """A longer token without spaces is data; only its beginning is a term."""
-_CACHED_WORDS = 50_000
 
 _PAIRED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -111,8 +109,7 @@ def terms(text: str, language: str = "") -> list[str]:
     >>> terms("Zürich 東京都")
     ['zurich', '東京', '京都']
     """
-    # No token contains white space, and most words of a text were split before.
-    return list(chain.from_iterable(map(_words_of(language).__getitem__, text.split())))
+    return [term for piece in text.split() for term in piece_terms(piece, language)]
 
 
 def spans(text: str) -> Iterator[tuple[int, int, str]]:
@@ -162,7 +159,7 @@ def query_groups(text: str) -> list[tuple[str, ...]]:
     """
     groups: dict[tuple[str, ...], None] = {}
     for token in _TOKEN.findall(text[:_QUERY_CHARACTERS]):
-        by_language = [_terms_of(token, language) for language in ("", *_STOP_WORDS)]
+        by_language = [piece_terms(token, language) for language in ("", *_STOP_WORDS)]
         for alternatives in zip(*by_language, strict=True):
             groups[tuple(sorted(set(alternatives)))] = None
     return list(groups)
@@ -184,40 +181,25 @@ def is_single(group: Iterable[str]) -> bool:
 
 def token_terms(token: str, language: str) -> set[str]:
     """Return the terms that a token may have in a text of a language."""
-    return {*_terms_of(token, ""), *_terms_of(token, language)}
+    return {*piece_terms(token, ""), *piece_terms(token, language)}
 
 
-def _terms_of(token: str, language: str) -> tuple[str, ...]:
-    return (_cached_terms if len(token) <= _TERM_CHARACTERS else _split_any)(token, language)
+def piece_terms(piece: str, language: str) -> tuple[str, ...]:
+    """Return the terms of a piece of text between spaces, which no token contains."""
+    return (_cached_terms if len(piece) <= _TERM_CHARACTERS else _split_piece)(piece, language)
 
 
-class _Words(dict[str, tuple[str, ...]]):
-    """The terms of pieces of text between spaces, as a text of one language has them."""
-
-    def __init__(self, language: str) -> None:
-        self._language = language
-
-    def __missing__(self, piece: str) -> tuple[str, ...]:
-        found = tuple(term for token in _TOKEN.findall(piece) for term in _terms_of(token, self._language))
-        if len(piece) <= _TERM_CHARACTERS:
-            if len(self) >= _CACHED_WORDS:
-                self.clear()
-            self[piece] = found
-        return found
+def _split_piece(piece: str, language: str) -> tuple[str, ...]:
+    return tuple(term for token in _TOKEN.findall(piece) for term in _split_any(token, language))
 
 
-@cache  # one for each language
-def _words_of(language: str) -> _Words:
-    return _Words(language)
+_cached_terms = lru_cache(maxsize=50_000)(_split_piece)
 
 
 def _split_any(token: str, language: str) -> tuple[str, ...]:
     if _IS_PAIRED.match(token):
         return _pairs(token)
     return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)
-
-
-_cached_terms = lru_cache(maxsize=50_000)(_split_any)
 
 
 def _pairs(token: str) -> tuple[str, ...]:
@@ -280,7 +262,7 @@ _CANARIES = """
 
 def _fingerprint() -> str:
     """Return a name for all that terms depend on: our rules, the stemmer's, and Unicode's."""
-    stems = [_terms_of(word, language) for language in _STOP_WORDS for word in _CANARIES.split()]
+    stems = [piece_terms(word, language) for language in _STOP_WORDS for word in _CANARIES.split()]
     return hashlib.sha256(repr((_RULES, unicodedata.unidata_version, stems)).encode()).hexdigest()[:12]
 
 

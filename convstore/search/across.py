@@ -13,7 +13,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
-from convstore.index.part import IndexBuilder, IndexedMessage, WantedTerms
+from convstore.index.part import IndexBuilder, IndexedMessage
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.log.entry import Totals
@@ -123,14 +123,14 @@ class AcrossSearcher:
                 search.incomplete |= {index} if size > room else set()
                 room -= size if size <= room else 0
                 unsealed.append(index)
-        wanted, until = WantedTerms(search.request.groups), self._clock.monotonic() + _MAX_SECONDS
+        until = self._clock.monotonic() + _MAX_SECONDS
 
         async def read(index: int) -> SearchedLog:
             cached, chain = search.conversations[index][0], known[index]
             if index in search.incomplete or self._clock.monotonic() > until:
                 search.incomplete.add(index)
                 return SearchedLog(chain.parts if chain and await self._logs.follows(cached, chain) else ())
-            log = await self._logs.read(cached, wanted, chain)
+            log = await self._logs.read(cached, search.request, chain)
             if log.is_due or index in unsealed[_MAX_TAILS:]:
                 self._schedule(cached)
             return log

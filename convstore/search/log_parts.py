@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from convstore.index.part import IndexBuilder, IndexedMessage, Steps, WantedTerms, finish
+from convstore.index.part import IndexBuilder, IndexedMessage, Steps, finish
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.index.texts import Text, cut_to_fit, texts_of
@@ -29,6 +29,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.pace import COMMAND, Pace
 from convstore.runtime.threads import run_in_thread_if_long
+from convstore.search.request import SearchRequest
 
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
@@ -97,7 +98,7 @@ class SearchedLog:
     def turn_of(self, found: Found) -> IndexedMessage:
         """Return the first message of the turn that contains an active message."""
         part = self.parts[found.part]
-        until = bisect_right(part.humans, part.message_of[found.windows[0]])
+        until = bisect_right(part.humans, part.windows.message_of[found.windows[0]])
         before = ((one, one.humans) for one in reversed(self.parts[: found.part]))
         for one, humans in ((part, part.humans[:until]), *before):
             for human in reversed(humans):
@@ -113,9 +114,9 @@ class LogParts:
     def __init__(self, reader: LogReader, queries: LogQueries, segments: Segments | None, *, codec: Codec) -> None:
         self._reader, self._queries, self._segments, self._codec = reader, queries, segments, codec
 
-    async def read(self, cached: CachedConversation, wanted: WantedTerms, chain: Chain) -> SearchedLog:
+    async def read(self, cached: CachedConversation, request: SearchRequest, chain: Chain) -> SearchedLog:
         """Return the log whose segments are known with the terms that a query needs."""
-        return await self.whole(cached, _ends(chain, await self._tail(cached)), wanted)
+        return await self.whole(cached, _ends(chain, await self._tail(cached)), request)
 
     async def follows(self, cached: CachedConversation, chain: Chain) -> bool:
         """Return True if the last of some segments was made from this log. One command."""
@@ -130,16 +131,16 @@ class LogParts:
             cached.entries = max(cached.entries, ends.entries[-1].number)
         return ends
 
-    async def whole(self, cached: CachedConversation, ends: LogEnds, wanted: WantedTerms) -> SearchedLog:
+    async def whole(self, cached: CachedConversation, ends: LogEnds, request: SearchRequest) -> SearchedLog:
         """Return the log whose ends were read, with the terms that a query needs."""
         if not ends.entries:
             return SearchedLog()
-        builder, last = IndexBuilder(wanted), ends.entries[-1]
+        builder, last = IndexBuilder(keeps_texts=True), ends.entries[-1]
         rewinds, added = await asyncio.gather(
-            self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, ends)
+            self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, ends, request)
         )
         if added is None:
-            return await self.whole(cached, _ends(Chain(), ends.documents), wanted)
+            return await self.whole(cached, _ends(Chain(), ends.documents), request)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
         return SearchedLog([*ends.chain.parts, builder], rewinds, last.last, _question(ends.entries, rewinds), is_due)
 
@@ -153,13 +154,16 @@ class LogParts:
             last=lambda documents: _number(documents[-1]) if documents else 0,
         )
 
-    async def _add_rest(self, cached: CachedConversation, builder: IndexBuilder, ends: LogEnds) -> int | None:
+    async def _add_rest(
+        self, cached: CachedConversation, builder: IndexBuilder, ends: LogEnds, request: SearchRequest
+    ) -> int | None:
         """Add the entries after the segments; return their number, None if the segments are those of another log."""
         added = 0
         async for entries in self._rest(cached, ends):
             if ends.chain and not added and entries[0].after != ends.chain.link:
                 return None
             await self.add(cached, builder, entries)
+            builder.keep(request.groups)
             added += len(entries)
         return added
 

@@ -12,10 +12,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.index.part import IndexedMessage, WantedTerms, Window
+from convstore.index.part import IndexedMessage
 from convstore.index.ranking import Found, ranked
 from convstore.index.segment import Part
 from convstore.index.texts import Snippets
+from convstore.index.windows import Window
 from convstore.log.entry import PayloadRef
 from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
@@ -76,7 +77,7 @@ class Searcher:
             texts = _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
             ends = await self._logs.ends(cached)
             log, _ = await asyncio.gather(
-                self._logs.whole(cached, ends, WantedTerms(request.groups)),
+                self._logs.whole(cached, ends, request),
                 self._read_ahead(cached, ends, texts, request),
             )
             if self._sealer:
@@ -112,7 +113,7 @@ class Searcher:
             part, label = log.parts[one.part], window.window.label
             message_id, tool, at = texts.named(one.message)
             text = texts.text(window)
-            sources = (part.source_of[number] for number in one.windows)
+            sources = (part.windows.source_of[number] for number in one.windows)
             hit = SearchHit(
                 message_id=message_id,
                 ordinal=one.message.ordinal,
@@ -158,12 +159,12 @@ def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> 
 
 def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:
     """Return the window to show; for a model that of a source grows to the whole source, or as much as is shown."""
-    window = part.window(number)
+    window = part.windows[number]
     if not request.is_for_model or not window.source_id:
         return window
     start, end = window.start, window.end
-    for step, stop in ((1, len(part.lengths)), (-1, -1)):
-        for other in map(part.window, range(number + step, stop, step)):
+    for step, stop in ((1, len(part.windows)), (-1, -1)):
+        for other in map(part.windows.__getitem__, range(number + step, stop, step)):
             if other[:3] != window[:3] or max(end, other.end) - min(start, other.start) > request.source_characters:
                 break
             start, end = min(start, other.start), max(end, other.end)
@@ -172,10 +173,10 @@ def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:
 
 def _label(part: Part, number: int) -> str:
     """Return title and address of the source that a window belongs to, from the source's first window."""
-    window = part.window(number)
-    while number and window.source_id and part.window(number - 1)[:3] == window[:3]:
+    window = part.windows[number]
+    while number and window.source_id and part.windows[number - 1][:3] == window[:3]:
         number -= 1
-    return part.window(number).label
+    return part.windows[number].label
 
 
 class _ShownWindow(NamedTuple):

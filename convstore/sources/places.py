@@ -149,7 +149,7 @@ def read_item(codec: Codec, place: SourcePlace, item: str) -> FoundSource | None
         if end < len(item):
             raise ValueError("its item is not the text of one value")
     else:
-        value = codec.decode(item, fetch=lambda _start, _end: "")
+        value = codec.decode(item, fetch=None if place.is_inside else lambda _start, _end: "")
     found = FoundSource(value, value, {}) if is_text(value) else source_in(value)
     if place.is_inside and (found is None or len(found.text) != place.length):
         raise ValueError("its item has another text")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from convstore.index.part import IndexBuilder, WantedTerms, finish
+from convstore.index.part import IndexBuilder, finish
 from convstore.index.ranking import ranked
 from convstore.index.texts import Text
 from convstore.index.words import query_groups
@@ -50,12 +50,13 @@ def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int)
 def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], query: str) -> None:
     """A scan keeps only what the query asks for."""
     groups = query_groups(query)
-    lean = IndexBuilder(WantedTerms(groups))
+    lean = IndexBuilder()
     for ordinal, text in enumerate(texts, 1):
         type_ = "human" if ordinal % 3 == 1 else "ai"
         finish(
             lean.adding(EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1), [Text(text)], first=ordinal, at=AT)
         )
+        lean.keep(groups)
     results = [ranked([part], groups, is_allowed=lambda *_: True, limit=20) for part in (part_of(texts), lean)]
     assert results[0] == results[1]
 

@@ -1,0 +1,113 @@
+"""Hold the windows of a searchable part column by column, as segments store them.
+
+A window is a piece of a searchable text, the unit that is ranked and shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    """A window of a searchable text.
+
+    Attributes:
+        message: Index of its message in the part.
+        text: Index of its text among `texts_of` the message.
+        source_id: The source that it belongs to, 0 for none.
+        payload_start: First character of its text in the payload; -1 if the text is escaped or in the entry.
+        start: Its first character in the text.
+        end: The character after its last one.
+        length: Its number of terms.
+        label: Title and address of the source, in the first window of the source's text.
+    """
+
+    message: int
+    text: int
+    source_id: int
+    payload_start: int
+    start: int
+    end: int
+    length: int
+    label: str = ""
+
+
+class Windows:
+    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do.
+
+    Attributes:
+        labels: The labels that are not empty, by number of the window.
+    """
+
+    def __init__(self, data: bytes = b"", labels: Iterable[tuple[int, str]] = ()) -> None:
+        numbers = numbers_in(data, "q")
+        count, rest = divmod(len(numbers), len(Window._fields) - 1)
+        if rest:
+            raise ValueError("the columns of the windows differ in length")
+        self._columns = [numbers[index * count : (index + 1) * count] for index in range(len(Window._fields) - 1)]
+        self.labels = dict(labels)
+
+    def to_bytes(self) -> bytes:
+        """Return all columns but the labels."""
+        return b"".join(map(bytes_of, self._columns))
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, number: int) -> Window:
+        return Window._make([*[column[number] for column in self._columns], self.labels.get(number, "")])
+
+    def append(self, window: Window) -> None:
+        """Add a window."""
+        if window.label:
+            self.labels[len(self)] = window.label
+        for column, value in zip(self._columns, window[:-1], strict=True):
+            column.append(value)
+
+    def extend(self, others: Windows, *, messages: int) -> None:
+        """Add the windows of another part, whose messages follow this number of messages."""
+        self.labels |= {len(self) + number: label for number, label in others.labels.items()}
+        first, *rest = others._columns
+        self._columns[0].extend([message + messages for message in first])
+        for column, more in zip(self._columns[1:], rest, strict=True):
+            column.extend(more)
+
+    @property
+    def message_of(self) -> Sequence[int]:
+        """Return the index of the message of each window."""
+        return self._columns[0]
+
+    @property
+    def text_of(self) -> Sequence[int]:
+        """Return the index of the text of each window among those of its message."""
+        return self._columns[1]
+
+    @property
+    def source_of(self) -> Sequence[int]:
+        """Return the source of each window, 0 for none."""
+        return self._columns[2]
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Return the number of terms of each window."""
+        return self._columns[6]
+
+
+def bytes_of(numbers: array[int]) -> bytes:
+    """Return numbers as little-endian bytes."""
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def numbers_in(data: bytes | bytearray, code: str = "I") -> array[int]:
+    """Return the numbers in little-endian bytes; ValueError if the last one is cut off."""
+    numbers = array(code)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
