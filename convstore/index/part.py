@@ -34,18 +34,14 @@ _MESSAGE = 100
 
 
 class IndexedMessage(NamedTuple):
-    """A message of a part; `payload` is the location of its payload.
-
-    In a segment, id, tool and date are missing if the message has to be read anyway, as its texts are in its entry.
-    `first` is the ordinal of the first message of that entry.
-    """
+    """A message of a part; `first` is the ordinal of the first message of its entry."""
 
     ordinal: int
     type: str
-    first: int = 0
-    id: str = ""
-    tool: str = ""
-    created_at: datetime | None = None
+    first: int
+    id: str
+    tool: str
+    created_at: datetime
     payload: PayloadRef | None = None
 
 
@@ -75,6 +71,7 @@ class IndexBuilder:
         by_term: The windows that contain a term, in order, 4 bytes for each; one that contains it twice occurs twice.
         texts: Texts by message and position among its texts.
         places: Places of escaped sources by message and source.
+        labels: Title and address of a source by the first window of its text.
     """
 
     room: float = math.inf
@@ -84,6 +81,7 @@ class IndexBuilder:
     by_term: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     texts: dict[tuple[int, int], str] = field(default_factory=dict)
     places: dict[tuple[int, int], SourcePlace] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
     characters: int = 0
     _postings: dict[str, _Postings] = field(default_factory=dict)
     _kept: int = 0
@@ -136,8 +134,10 @@ class IndexBuilder:
                 number = len(self.windows).to_bytes(4, "little")
                 for windows in found:
                     windows += number  # noqa: PLW2901 - in place
+                if label:
+                    self.labels[len(self.windows)] = label
                 place = len(self.messages) - 1, index, text.source_id, text.start
-                self.windows.append(Window(*place, start, end, len(found), label))
+                self.windows.append(Window(*place, start, end, len(found)))
                 self.characters += end - start + len(label)
             label = ""
             yield

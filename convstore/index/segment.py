@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain
 from operator import sub
 from typing import Any
 
@@ -25,11 +24,11 @@ from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.sources.places import SourcePlace
 
-SECTIONS = ("terms", "sizes", "postings", "windows", "types", "messages")
+SECTIONS = ("terms", "sizes", "postings", "windows", "types", "details")
 """Names of the sections of a segment, each compressed by itself."""
 
 _TYPES = sorted(MESSAGE_TYPES)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _MAXIMUM_BYTES = 64_000_000
 _TERMS_AT_ONCE = 100
 
@@ -47,9 +46,7 @@ def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
         "postings": bytes(gaps),
         "windows": part.windows.to_bytes(),
         "types": bytes(_TYPES.index(one.type) for one in part.messages),
-        "messages": json.dumps(_messages(part), ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "surrogatepass"
-        ),
+        "details": json.dumps(_details(part), separators=(",", ":")).encode(),
     }
     compressed = {}
     for name, data in sections.items():
@@ -81,6 +78,7 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
         whole.messages += map(part.message, range(part.size))
         yield
         whole.windows.extend(part.windows, messages=first_message)
+        whole.labels |= {first_window + window: label for window, label in part.labels.items()}
         for (message, source_id), place in part.places.items():
             whole.places[message + first_message, source_id] = place
         for number, (term, windows) in enumerate(part.items()):
@@ -129,19 +127,19 @@ class Segment:
     @cached_property
     def windows(self) -> Windows:
         """Return its windows."""
-        return Windows(self._section("windows"), self._details["labels"])
+        return Windows(self._section("windows"))
 
     @cached_property
     def _details(self) -> dict[str, Any]:
-        details = json.loads(self._section("messages").decode("utf-8", "surrogatepass"))
+        details = json.loads(self._section("details"))
         if not isinstance(details, dict):
-            raise ValueError("the messages of a segment are not an object")
+            raise ValueError("the details of a segment are not an object")
         return details
 
     @cached_property
-    def _starts(self) -> list[int]:
-        """Return the index of the first message of each entry."""
-        return list(accumulate(self._details["counts"], initial=0))[:-1]
+    def labels(self) -> dict[int, str]:
+        """Return title and address of sources by the first window of their texts."""
+        return dict(self._details["labels"])
 
     @cached_property
     def places(self) -> dict[tuple[int, int], SourcePlace]:
@@ -174,12 +172,10 @@ class Segment:
 
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
-        details = self._details
-        entry = bisect_right(self._starts, index) - 1
-        first, named = details["firsts"][entry], details["named"]
-        position = bisect_left(named, index)
-        values = details["names"][position] if named[position : position + 1] == [index] else None
-        return IndexedMessage(first + index - self._starts[entry], _TYPES[self._types[index]], first, *_named(values))
+        ordinal, first, id_, tool, at, location = self._details["messages"][index]
+        ref = PayloadRef(location[0], location[1], tuple(location[2:]), 0, b"", 0) if location else None
+        moment = _EPOCH + at * _MILLISECOND
+        return IndexedMessage(ordinal, _TYPES[self._types[index]], first, id_, tool, moment, ref)
 
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
@@ -208,7 +204,7 @@ class Segment:
 
     def only(self, groups: Iterable[tuple[str, ...]]) -> Segment:
         """Return a segment with the words of a query alone, which takes little memory."""
-        lean = Segment({name: self.sections[name] for name in ("windows", "types", "messages")})
+        lean = Segment({name: self.sections[name] for name in ("windows", "types", "details")})
         for term in terms_of(self, groups):
             self._gaps_of(term)
         lean._found, lean._signs = self._found, self._signs
@@ -236,38 +232,15 @@ def _packed(lists: Sequence[Sequence[int]], code: str) -> bytes:
     return bytes_of(array(code, gaps))
 
 
-def _messages(part: IndexBuilder) -> dict[str, Any]:
-    """Return all that is not columns of windows, by the index of the message or the window."""
-    # The others are read from their entries in any case.
-    named = [index for index, one in enumerate(part.messages) if one.type == "human" or one.payload]
-    messages = [part.messages[index] for index in named]
-    entries = [(first, len(list(group))) for first, group in groupby(one.first for one in part.messages)]
+def _details(part: IndexBuilder) -> dict[str, Any]:
+    """Return all that only hits need."""
     return {
-        "firsts": [first for first, _ in entries],
-        "counts": [count for _, count in entries],
-        "named": named,
-        "names": [[one.id, one.tool, _milliseconds(one.created_at), _location(one)] for one in messages],
-        "labels": list(part.windows.labels.items()),
+        "messages": list(map(_row, part.messages)),
+        "labels": list(part.labels.items()),
         "places": [[*key, one.part, one.middle, one.end, one.length] for key, one in part.places.items()],
     }
 
 
-def _location(message: IndexedMessage) -> list[Any] | None:
-    ref = message.payload
-    return None if ref is None else [ref.token, ref.chunk, *ref.ends]
-
-
-def _named(values: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return id, tool, date and payload of a message, as `IndexedMessage` has them."""
-    if values is None:
-        return ()
-    id_, tool, at, location = values
-    named = id_, tool, _EPOCH + timedelta(milliseconds=at)
-    if location is None:
-        return named
-    token, chunk, *ends = location
-    return *named, PayloadRef(token, chunk, tuple(ends), 0, b"", 0)
-
-
-def _milliseconds(at: datetime | None) -> int:
-    return 0 if at is None else (at - _EPOCH) // timedelta(milliseconds=1)
+def _row(one: IndexedMessage) -> list[Any]:
+    ref, at = one.payload, (one.created_at - _EPOCH) // _MILLISECOND
+    return [one.ordinal, one.first, one.id, one.tool, at, [ref.token, ref.chunk, *ref.ends] if ref else []]

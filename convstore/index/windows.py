@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -22,7 +22,6 @@ class Window(NamedTuple):
         start: Its first character in the text.
         end: The character after its last one.
         length: Its number of terms.
-        label: Title and address of the source, in the first window of the source's text.
     """
 
     message: int
@@ -32,44 +31,35 @@ class Window(NamedTuple):
     start: int
     end: int
     length: int
-    label: str = ""
 
 
 class Windows:
-    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do.
+    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do."""
 
-    Attributes:
-        labels: The labels that are not empty, by number of the window.
-    """
-
-    def __init__(self, data: bytes = b"", labels: Iterable[tuple[int, str]] = ()) -> None:
+    def __init__(self, data: bytes = b"") -> None:
         numbers = numbers_in(data, "q")
-        count, rest = divmod(len(numbers), len(Window._fields) - 1)
+        count, rest = divmod(len(numbers), len(Window._fields))
         if rest:
             raise ValueError("the columns of the windows differ in length")
-        self._columns = [numbers[index * count : (index + 1) * count] for index in range(len(Window._fields) - 1)]
-        self.labels = dict(labels)
+        self._columns = [numbers[index * count : (index + 1) * count] for index in range(len(Window._fields))]
 
     def to_bytes(self) -> bytes:
-        """Return all columns but the labels."""
+        """Return all columns."""
         return b"".join(map(bytes_of, self._columns))
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def __getitem__(self, number: int) -> Window:
-        return Window._make([*[column[number] for column in self._columns], self.labels.get(number, "")])
+        return Window._make([column[number] for column in self._columns])
 
     def append(self, window: Window) -> None:
         """Add a window."""
-        if window.label:
-            self.labels[len(self)] = window.label
-        for column, value in zip(self._columns, window[:-1], strict=True):
+        for column, value in zip(self._columns, window, strict=True):
             column.append(value)
 
     def extend(self, others: Windows, *, messages: int) -> None:
         """Add the windows of another part, whose messages follow this number of messages."""
-        self.labels |= {len(self) + number: label for number, label in others.labels.items()}
         first, *rest = others._columns
         self._columns[0].extend([message + messages for message in first])
         for column, more in zip(self._columns[1:], rest, strict=True):

@@ -37,7 +37,7 @@ class StoredSegment:
         link: The link of the last entry. A log that was restored from a backup has another one.
         tokens: The running total of the log at that entry, to estimate how much was appended since.
         characters: Characters of the texts in it.
-        merges: How often its oldest texts were merged.
+        merges: 1 if it was merged, else 0.
         read_at: When it was made, or last found by a search, to half a day; None for a new one.
         is_own: This analyzer made it.
         part: Its contents; empty if they were not read.

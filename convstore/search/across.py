@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -37,7 +38,7 @@ _MAX_TAILS = 20
 """If more conversations have such entries, the others are sealed after the search."""
 _SPARE = 200
 """Messages that are ranked beyond the limit, as some may be rewound. If more are, messages are ranked again."""
-_GAP = [IndexedMessage(0, "human")] * 8
+_GAP = [IndexedMessage(0, "human", 0, "", "", datetime.min.replace(tzinfo=UTC))] * 8
 """Messages between two conversations, so that the end of one is no neighbour of the beginning of another."""
 
 _Conversation = tuple[CachedConversation, Totals]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from itertools import takewhile
+from itertools import accumulate, islice, takewhile
 from typing import TypeVar
 
 from convstore.exceptions import (
@@ -48,8 +48,8 @@ _CLOSE_SECONDS = 1.0
 """Time for which a store that is closed goes on sealing."""
 _RETRY_SECONDS = 600.0
 """Time after which a conversation is sealed again if that failed."""
-_MERGED_AT_ONCE, _MAX_MERGES = 8, 2
-"""So many segments that were merged equally often are merged into one, unless they were merged so often."""
+_MERGED_AT_ONCE = 16
+"""So many segments that were never merged are merged into one."""
 
 _Value = TypeVar("_Value")
 
@@ -285,7 +285,7 @@ class Sealer:
                 first=absorbed[0].first,
                 after=absorbed[0].after,
                 characters=new.characters + sum(one.characters for one in absorbed),
-                merges=max(one.merges for one in absorbed) + 1,
+                merges=1,
             )
         segment = replace(new, part=Segment(await pace.steps(sections_of(builder))))
         kept, now = chain[: len(chain) - len(absorbed)], self._clock.now()
@@ -300,16 +300,8 @@ def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value)
 
 
 def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[StoredSegment]:
-    """Return the last segments of a chain that a new one takes in; its own texts count as never merged."""
-    size, absorbed = new.characters, list[StoredSegment]()
-    for merges in range(_MAX_MERGES):
-        rest = reversed(chain[: len(chain) - len(absorbed)])
-        run = list(takewhile(lambda one: one.merges <= merges, rest))  # noqa: B023 - used at once
-        if len(run) < _MERGED_AT_ONCE - 1:
-            break
-        for segment in run:
-            size += segment.characters
-            if size > MAX_CHARACTERS:
-                return absorbed
-            absorbed.insert(0, segment)
-    return absorbed
+    """Return the last segments of a chain that a new one takes in: those never merged, if they are enough."""
+    run = list(takewhile(lambda one: not one.merges, reversed(chain)))
+    sizes = accumulate((one.characters for one in run), initial=new.characters)
+    fitting = [one for one, size in zip(run, islice(sizes, 1, None), strict=True) if size <= MAX_CHARACTERS]
+    return fitting[::-1] if len(run) >= _MERGED_AT_ONCE - 1 else []

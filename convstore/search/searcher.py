@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
@@ -106,27 +105,26 @@ class Searcher:
         """Return found messages with snippets; `texts` has those that were read already. One round trip."""
         texts = texts or _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
         shown, turns = _shown(log, found, request), [log.turn_of(one) for one in found]
-        await texts.read(shown, [turn for turn in turns if not turn.id])
+        await texts.read(shown)
         snippets = Snippets(request.groups)
 
         def match(one: Found, window: _ShownWindow, turn: IndexedMessage) -> Match:
-            part, label = log.parts[one.part], window.window.label
-            message_id, tool, at = texts.named(one.message)
-            text = texts.text(window)
+            part, message, text = log.parts[one.part], one.message, texts.text(window)
+            label = part.labels.get(one.windows[0])
             sources = (part.windows.source_of[number] for number in one.windows)
             hit = SearchHit(
-                message_id=message_id,
-                ordinal=one.message.ordinal,
-                turn_id=turn.id or texts.row(turn).message.id,
-                type=one.message.type,
-                tool=tool,
+                message_id=message.id,
+                ordinal=message.ordinal,
+                turn_id=turn.id,
+                type=message.type,
+                tool=message.tool,
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
                 snippet=snippets.of(
                     f"{label}\n{text}" if label and not request.is_for_model else text,
                     characters=request.source_characters if window.window.source_id else request.characters,
                 ),
                 score=one.score,
-                created_at=at,
+                created_at=message.created_at,
             )
             return Match(hit, _label(part, one.windows[0]))
 
@@ -176,7 +174,7 @@ def _label(part: Part, number: int) -> str:
     window = part.windows[number]
     while number and window.source_id and part.windows[number - 1][:3] == window[:3]:
         number -= 1
-    return part.windows[number].label
+    return part.labels.get(number, "")
 
 
 class _ShownWindow(NamedTuple):
@@ -210,9 +208,9 @@ class _WindowTexts:
         self._pieces: dict[_Range, str] = {}
         self._rows: dict[int, StoredMessageRow] = {}
 
-    async def read(self, shown: Iterable[_ShownWindow], messages: Iterable[IndexedMessage] = ()) -> None:
-        """Read what the texts of some windows and the ids of some messages need."""
-        ranges, firsts = dict[_Range, None](), {one.first for one in messages if one.ordinal not in self._rows}
+    async def read(self, shown: Iterable[_ShownWindow]) -> None:
+        """Read what the texts of some windows need."""
+        ranges, firsts = dict[_Range, None](), set[int]()
         for one in shown:
             if one.text is None:
                 if found := _range_of(one):
@@ -235,23 +233,12 @@ class _WindowTexts:
                 return text
             text = read_text(self._codec, place.moved(-place.middle), text)
         elif text is None:
-            row = self.row(message)
+            if message.ordinal not in self._rows:
+                key = entry_id(self._cached.conversation, 0)
+                raise CorruptDocumentError(key, f"no entry has the message {message.ordinal}")
+            row = self._rows[message.ordinal]
             text = self._logs.texts(row.message, row.sources)[window.text].text
         return text[window.start : window.end]
-
-    def named(self, message: IndexedMessage) -> tuple[str, str, datetime]:
-        """Return id, tool and date of a message."""
-        if message.created_at:
-            return message.id, message.tool, message.created_at
-        row = self.row(message)
-        return row.message.id, row.message.tool, row.entry.at
-
-    def row(self, message: IndexedMessage) -> StoredMessageRow:
-        """Return a message that was read with its entry."""
-        if message.ordinal not in self._rows:
-            key = entry_id(self._cached.conversation, 0)
-            raise CorruptDocumentError(key, f"no entry has the message {message.ordinal}")
-        return self._rows[message.ordinal]
 
 
 def _range_of(shown: _ShownWindow) -> _Range | None:

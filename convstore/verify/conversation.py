@@ -6,12 +6,11 @@ everywhere. Documents younger than the longest append are not reported, because 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.bson_values import from_stored, stored_number, utc
 from convstore.mongo.collection import Document
 from convstore.mongo.inspection import head_as_read
@@ -50,7 +49,7 @@ class ConversationCheck:
             check = await self._checked_log()
             await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
-            await _check_annotations(subject, self.log, check.tail.messages)
+            await _check_annotations(subject, check.tail.messages)
             scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
             await check_segments(subject, scope, self.index)
         if not subject.findings or await self._still_exists():
@@ -109,38 +108,28 @@ class ConversationCheck:
         return now is not None and now.get("conversation") == self.head.get("conversation")
 
 
-async def _check_annotations(subject: Subject, log: Log, last: int) -> None:
+async def _check_annotations(subject: Subject, last: int) -> None:
     """Check that annotations can be read and belong to a message; `last` is the last ordinal of the log."""
     async for document in subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation):
         subject.checked["annotations"] += 1
         key = str(document["_id"])
-        problem, ordinal = _annotation_problem(subject, document)
-        if ordinal > last:
-            last = max(last, await _current_last(subject, log))
-        if problem:
-            subject.report("damaged", ANNOTATIONS, key, problem)
-        elif not 1 <= ordinal <= last:
+        try:
+            ordinal, at = _annotation(subject, document)
+        except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
+            subject.report("damaged", ANNOTATIONS, key, repr(error))
+            continue
+        # A young one may belong to a message that was appended after the log was checked.
+        if ordinal < 1 or (ordinal > last and subject.is_old(at)):
             subject.report("annotation", ANNOTATIONS, key, "there is no message with its ordinal")
 
 
-def _annotation_problem(subject: Subject, document: Document) -> tuple[str, int]:
-    try:
-        ordinal = stored_number(document["ordinal"])
-        if document["_id"] != annotation_id(subject.conversation, ordinal):
-            return "the key and the ordinal do not agree", 0
-        if document["conversation"] != subject.conversation:
-            return "the field `conversation` names another one", 0
-        utc(document["at"])
-        for text in document.get("values", {}).values():
-            subject.codec.decode(from_stored(text))
-    except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
-        return repr(error), 0
-    return "", ordinal
-
-
-async def _current_last(subject: Subject, log: Log) -> int:
-    """Return the current last ordinal; the largest integer if it cannot be read, so that no ordinal is too high."""
-    try:
-        return (await log.last_totals(subject.conversation)).messages
-    except CorruptDocumentError:
-        return sys.maxsize
+def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
+    """Return ordinal and date of an annotation; raise any error if it is damaged."""
+    ordinal = stored_number(document["ordinal"])
+    if document["_id"] != annotation_id(subject.conversation, ordinal):
+        raise ValueError("the key and the ordinal do not agree")
+    if document["conversation"] != subject.conversation:
+        raise ValueError("the field `conversation` names another one")
+    for text in document.get("values", {}).values():
+        subject.codec.decode(from_stored(text))
+    return ordinal, utc(document["at"])

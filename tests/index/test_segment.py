@@ -59,12 +59,12 @@ def part_of(messages: list[tuple[str, bool, list[Text]]], first: int = 1, in_ent
 
 
 def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
-    """Return everything that a part answers; a segment lacks names that are read with the entry in any case."""
-    messages = [part.message(index) for index in range(part.size)]
+    """Return everything that a part answers."""
     windows = [part.windows[number] for number in range(len(part.windows))]
     postings = sorted((term, list(found)) for term, found in part.items() if found)
     return (
-        [one if one.type == "human" or one.payload else one[:3] for one in messages],
+        [part.message(index) for index in range(part.size)],
+        part.labels,
         windows,
         list(part.windows.lengths),
         list(part.windows.message_of),
@@ -106,8 +106,7 @@ def test_segments_rank_like_parts(messages: Any, query: Any, by_source: Any) -> 
         ranked([one], groups, is_allowed=lambda *_: True, limit=20, by_source=by_source)
         for one in (part, segment, segment.only(groups))
     ]
-    plain = [[one._replace(message=one.message[:3]) for one in result] for result in results]
-    assert plain[0] == plain[1] == plain[2]
+    assert results[0] == results[1] == results[2]
 
 
 def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else() -> None:
@@ -126,7 +125,7 @@ def test_a_copy_in_a_rest_is_not_split_again(escape: Any) -> None:
     assert [(window.text, window.length) for window in part.windows][-1] == (1, 2)
 
 
-@pytest.mark.parametrize("section", ["terms", "postings", "windows", "messages"])
+@pytest.mark.parametrize("section", ["terms", "postings", "windows", "details"])
 def test_a_damaged_section_is_an_error(section: str) -> None:
     """A checksum is in each section."""
     sections = finish(sections_of(part_of([("human", False, [Text("orca")])])))
