@@ -27,7 +27,7 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── StoreUnavailableError             no server, no primary, or a timeout: retry
     │   ├── StoreClosedError                  close() was called
     │   ├── NotSetUpError                     setup() has not run on this database
-    │   ├── SchemaVersionError                the database was set up by a newer convstore
+    │   ├── SchemaVersionError                a newer convstore set up the database or wrote a document
     │   ├── ConversationDeletedError          deleted during a read: call again
     │   ├── CorruptDocumentError              a stored document is damaged: names it
     │   │   └── BrokenLogError                entries are missing or do not follow each other: run the doctor
@@ -324,7 +324,7 @@ class NotSetUpError(StoreError):
 
 
 class SchemaVersionError(StoreError):
-    """The database was set up by a newer convstore than this one; upgrade the package."""
+    """A newer convstore set up the database or wrote a document of the conversation; upgrade the package."""
 
 
 class ConversationDeletedError(StoreError):

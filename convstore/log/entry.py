@@ -27,6 +27,13 @@ ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 250, 5
 _NO_USAGE: Mapping[str, Usage] = {}
 
 
+RULES = 1
+"""Version of the rules for derived fields: stubs, sizes, totals, look-up values.
+
+A change of a constant or a word of them takes a new number, so that entries of earlier versions are no damage.
+"""
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class PayloadRef:
     """The location of a message's payload.
@@ -323,6 +330,7 @@ class Entry:
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
         repair: In a rewind entry with a whole list the findings of the last repair, None if there was none.
+        rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -337,6 +345,7 @@ class Entry:
     undo: int = 0
     lost: Lost | None = None
     repair: Repair | None = None
+    rules: int = RULES
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import (
+    RULES,
     UNREAD,
     Entry,
     EntryMessage,
@@ -44,6 +45,7 @@ from convstore.mongo.bson_values import (
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
 from convstore.mongo.rewound import rewound_data, rewound_from
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
+from convstore.mongo.versions import check_version, stamped
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -73,7 +75,9 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["kept_source_ids"] = kept  # a unique index covers ids that the store did not choose
     if lookup := lookup_of(entry):
         document["lookup"] = lookup
-    return document
+    if entry.rules > 1:
+        document["rules"] = entry.rules
+    return stamped(document, "entry")
 
 
 def lookup_of(entry: Entry) -> list[str | int]:
@@ -97,6 +101,7 @@ def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_m
 
 
 def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
+    check_version(document, "entry")
     first, count = stored_number(document["first"]), stored_number(document["count"])
     totals = totals_from(document["totals"])
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
@@ -113,10 +118,13 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
+        rules=stored_number(document.get("rules", 1)),
         **(rewound_from(document["rewound"], totals.entries) if "rewound" in document else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
         raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
+    if entry.rules != RULES:
+        return entry
     if messages and "lookup" in document and document["lookup"] != lookup_of(entry):
         raise ValueError("`lookup` does not match the entry's results and sources, so the index misses or misplaces it")
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
@@ -283,7 +291,7 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
 
 def summary_document(record: SummaryRecord) -> dict[str, Any]:
     """Return a summary in the form that states store; its own document has more fields."""
-    return {
+    document = {
         "token": record.token,
         "version": record.version,
         "parent": record.parent,
@@ -300,6 +308,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "messages": [to_stored(body) for body in record.messages],
         "digest": record.digest,
     }
+    return stamped(document, "summary")
 
 
 def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:

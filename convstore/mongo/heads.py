@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from convstore.exceptions import CorruptDocumentError, InvalidCursorError, StoreError, StoreUnavailableError
+from convstore.exceptions import (
+    CorruptDocumentError,
+    InvalidCursorError,
+    SchemaVersionError,
+    StoreError,
+    StoreUnavailableError,
+)
 from convstore.log.entry import Totals
 from convstore.messages.values import Codec, UnregisteredTypeError
 from convstore.mongo.bson_values import from_stored, reading, stored_list, stored_number, stored_text, to_stored, utc
@@ -26,11 +32,12 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import totals_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, LOG, entry_id, head_id, scope_filter
+from convstore.mongo.versions import check_version, stamped
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _BATCH = 1_000
 _LAST_FIRST = {"first": -1, "_id": -1}
-_TOTALS = {"conversation": 1, "totals": 1}
+_TOTALS = {"conversation": 1, "totals": 1, "v": 1}
 
 
 class EntryRef(NamedTuple):
@@ -84,13 +91,13 @@ class ListedHead(NamedTuple):
 
     Attributes:
         head: The head; only its scope, id and date if it is damaged.
-        totals: The totals; zeros if the head or the entry is damaged.
+        totals: The totals; zeros if the head or the entry is damaged, or newer than this version.
         damage: Why head or entry cannot be read; None if both can.
     """
 
     head: Head
     totals: Totals
-    damage: CorruptDocumentError | None = None
+    damage: CorruptDocumentError | SchemaVersionError | None = None
 
     @property
     def updated_at(self) -> datetime:
@@ -129,12 +136,8 @@ class Heads:
         conversation = secrets.token_hex(12)
         update = {
             "$max": {"updated_at": at, "written_at": now},
-            "$setOnInsert": {
-                "conversation": conversation,
-                "scope": dict(scope),
-                "created_at": at,
-                "entry": list(NO_ENTRY),
-            },
+            "$setOnInsert": stamped({"conversation": conversation, "scope": dict(scope), "created_at": at}, "head")
+            | {"entry": list(NO_ENTRY)},
         }
         async with driver_errors():
             upsert = partial(
@@ -244,6 +247,7 @@ class Heads:
 
 def head_from(document: Document) -> Head:
     """Return the head that a document holds; raise a CorruptDocumentError if it is damaged."""
+    check_version(document, "head")
     with reading(document, HEADS):
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
         if head_id(scope) != document["_id"]:
@@ -264,6 +268,7 @@ def _last_totals(document: Document) -> Totals:
     if not document["last"]:
         return Totals()
     with reading(entry := document["last"][0]):
+        check_version(entry, "entry")
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
@@ -274,11 +279,11 @@ def _listed(document: Document) -> ListedHead:
     """Return a head with totals, or what can be read of it: damage must not hide the others of a page."""
     try:
         head = head_from(document)
-    except CorruptDocumentError as error:
+    except (CorruptDocumentError, SchemaVersionError) as error:
         return ListedHead(_readable(document), Totals(), error)
     try:
         return ListedHead(head, _last_totals(document))
-    except CorruptDocumentError as error:
+    except (CorruptDocumentError, SchemaVersionError) as error:
         return ListedHead(head, Totals(), error)
 
 

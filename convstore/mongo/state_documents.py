@@ -28,11 +28,12 @@ from convstore.mongo.bson_values import (
 )
 from convstore.mongo.documents import message_document, message_from, summary_document, summary_from
 from convstore.mongo.keys import entry_id, state_id
+from convstore.mongo.versions import stamped
 
 _SUMMARY_BYTES = 32_000
 """Larger summaries are stored without their text, which is in ``summaries``."""
 
-_ALWAYS = ("token", "digest", "totals", "tokens")
+_ALWAYS = {"token", "digest", "totals", "tokens", "v"}
 
 
 def new_state(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def state_document(state: State) -> dict[str, Any]:
         "system": system_document(state.system, state.conversation) if state.system else None,
         "changes": [list(change) for change in state.changes],
     }
-    return document | {name: value for name, value in optional.items() if value}
+    return stamped(document | {name: value for name, value in optional.items() if value}, "state")
 
 
 def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> State:
@@ -136,7 +137,7 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
         return None
     document = summary_document(summary)
     is_large = len(bson.encode(document)) > _SUMMARY_BYTES
-    return {name: document[name] for name in _ALWAYS} if is_large else document
+    return {name: document[name] for name in document if name in _ALWAYS} if is_large else document
 
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from convstore.mongo.driver import Driver, decoded
 from convstore.mongo.keys import LOG, end_range, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
+from convstore.mongo.versions import readable
 
 _MAXIMUM_STARTS = 4
 _HINTS = ("starts", "system")
@@ -135,4 +136,4 @@ class States:
 
     async def _change(self, state: State, condition: Mapping[str, Any], update: Any) -> bool:
         query = {"_id": state_id(state.conversation), "conversation": state.conversation, "revision": state.revision}
-        return await self._log.update(query | dict(condition), update)
+        return await self._log.update(query | readable("state") | dict(condition), update)

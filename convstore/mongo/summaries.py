@@ -10,6 +10,7 @@ from convstore.mongo.collection import Collection, between
 from convstore.mongo.documents import summary_document, summary_from
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SUMMARIES, conversation_range, summary_id
+from convstore.mongo.versions import is_newer
 
 
 class Summaries:
@@ -32,12 +33,13 @@ class Summaries:
         """Return a summary, or None. One command."""
         query = {"_id": summary_id(conversation, token), "conversation": conversation}
         document = await self._summaries.find_one(query)
-        return summary_from(document) if document else None
+        return summary_from(document) if document and not is_newer(document, "summary") else None
 
     async def all(self, conversation: str) -> dict[str, SummaryRecord]:
         """Return all summaries of a conversation by token, including uncommitted ones. One command."""
         documents = await self._summaries.find(between(conversation, *conversation_range(conversation)))
-        return {record.token: record for record in map(summary_from, documents)}
+        records = (summary_from(document) for document in documents if not is_newer(document, "summary"))
+        return {record.token: record for record in records}
 
     async def drop(self, conversation: str, token: str) -> None:
         """Remove a summary that no state names. One command."""

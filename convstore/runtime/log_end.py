@@ -20,6 +20,7 @@ from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.state_documents import current_summary, state_from, summary_in
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
+from convstore.mongo.versions import is_newer
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
@@ -124,6 +125,8 @@ class LogEndReader:
         if document is None:
             await self._check_exists(cached)
             return await self._restored(cached, entries), 5 if entries else 2
+        if is_newer(document, "state"):
+            return State(cached.conversation, self._clock.now()), 1
         if cached.state is not None and cached.state[0] == document:
             return cached.state[1], 1
         is_new = current_summary(document)[1] != cached.summary[0]

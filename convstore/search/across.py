@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, SchemaVersionError
 from convstore.index.part import IndexBuilder, IndexedMessage
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
@@ -66,7 +66,7 @@ class _Search:
                     return await read(index)
             except ConversationDeletedError:
                 return default
-            except CorruptDocumentError:
+            except (CorruptDocumentError, SchemaVersionError):
                 self.incomplete.add(index)
                 return default
 

@@ -25,6 +25,7 @@ from convstore.mongo.state_documents import (
     summary_in,
     system_document,
 )
+from convstore.mongo.versions import is_newer
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.log import LogCheck
 
@@ -46,10 +47,17 @@ class StateCheck:
         self.subject.report("summary", SUMMARIES, summary_id(self.subject.conversation, token), problem)
 
     async def run(self, check: LogCheck) -> None:
-        """Check the state against the log and the summaries, and the summaries against the log."""
+        """Check the state against the log and the summaries, and the summaries against the log.
+
+        Nothing is checked if a newer convstore wrote the state or a summary.
+        """
         found, is_whole = dict[str, SummaryRecord](), True
+        if self.document and is_newer(self.document, "state"):
+            return
         async for document in self._stored_summaries():
             self.subject.checked["summaries"] += 1
+            if is_newer(document, "summary"):
+                return
             record = self._summary(document)
             is_whole = is_whole and record is not None
             if record is not None:

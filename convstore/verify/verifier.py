@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
+from convstore.exceptions import SchemaVersionError
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import ANNOTATIONS, LOG, SEARCH, SUMMARIES, state_id
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.reports import VerifyReport
@@ -68,7 +69,10 @@ class Verifier:
         conversation = name if isinstance(name, str) else ""
         async with gate:
             subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
-            await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
+            try:
+                await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
+            except SchemaVersionError as error:
+                findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Report conversations that no head and no tombstone names."""

@@ -1,0 +1,48 @@
+"""Decide which stored documents this version of convstore understands.
+
+A document carries the version of its format as ``v``; without it, that is 1. The number of a kind rises with a change
+that earlier versions would misread; a new field with a default is no such change. A newer entry or head stops calls for
+its conversation. Newer derived data (states, summaries, segments) is ignored, and never overwritten or repaired.
+Deletions take documents of any version.
+
+`log.entry.RULES` is the version of the rules by which an entry's derived fields were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from convstore.exceptions import SchemaVersionError
+
+Kind = Literal["entry", "head", "state", "summary"]
+
+FORMATS: dict[Kind, int] = {"entry": 1, "head": 1, "state": 1, "summary": 1}
+"""The newest version of each kind of document, which this version writes."""
+
+
+def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:
+    """Return True if a newer convstore wrote a document, or the copy of the summary in a state."""
+    version, copy = document.get("v", 1), document.get("summary") if kind == "state" else None
+    is_copy_newer = isinstance(copy, Mapping) and is_newer(copy, "summary")
+    return is_copy_newer or (isinstance(version, int) and version > FORMATS[kind])
+
+
+def check_version(document: Mapping[str, Any], kind: Kind) -> None:
+    """Raise a SchemaVersionError if a newer convstore wrote a document."""
+    if is_newer(document, kind):
+        raise SchemaVersionError(
+            f"the {kind} {document.get('_id')!r} was written by a newer convstore; upgrade the package to use its "
+            "conversation"
+        )
+
+
+def stamped(document: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return a document with the version of its kind."""
+    return document if FORMATS[kind] == 1 else document | {"v": FORMATS[kind]}
+
+
+def readable(kind: Kind) -> dict[str, Any]:
+    """Return the filter for documents of which `is_newer` is False."""
+    found: dict[str, Any] = {"v": {"$not": {"$gt": FORMATS[kind]}}}
+    return found | ({"summary.v": {"$not": {"$gt": FORMATS["summary"]}}} if kind == "state" else {})
