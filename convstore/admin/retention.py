@@ -166,7 +166,7 @@ class Retention:
             last = heads[-1]
 
     async def _is_idle(self, head: HeadKey, before: datetime) -> bool:
-        written_at = (await self._log.last_totals(head.conversation)).updated_at
+        written_at = await self._log.last_date(head.conversation)
         return written_at is None or written_at < before
 
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:

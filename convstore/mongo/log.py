@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +25,7 @@ from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, To
 from convstore.log.rewind import Rewinds
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk, decompress
-from convstore.mongo.bson_values import encoded
+from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, between, count_range, delete_range
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, decoded, driver_errors
@@ -81,6 +82,15 @@ class Log:
             return Totals(shown={})
         totals = entry_from(documents[0]).totals
         return replace(totals, shown=shown_in(documents[::-1])) if shown else totals
+
+    async def last_date(self, conversation: str) -> datetime | None:
+        """Return the date of the last entry, of any version; None if there is none. One command."""
+        query = between(conversation, *entry_range(conversation))
+        documents = await self._log.find(query, {"at": 1}, order=_NEWEST_FIRST, limit=1)
+        for document in documents:
+            with reading(document):
+                return utc(document["at"])
+        return None
 
     async def entry(self, conversation: str, number: int) -> Entry:
         """Return one entry without its messages: totals, and rewound ranges of a rewind entry. One command.
