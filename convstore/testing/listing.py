@@ -359,7 +359,7 @@ class ListContract:
         with as_of(_LONG_AGO):
             await chat.append(HumanMessage("q"))
         time.seconds += 100 * 86_400
-        pruning, look = new_store(clock=time.clock), Log.last_totals
+        pruning, look = new_store(clock=time.clock), Log.last_date
 
         async def look_and_be_late(log: Log, conversation: str) -> Any:
             found = await look(log, conversation)
@@ -368,7 +368,7 @@ class ListContract:
                 await chat.append(AIMessage("a"))
             return found
 
-        monkeypatch.setattr(Log, "last_totals", look_and_be_late)
+        monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await pruning.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
         assert [message.text async for message in new_store().conversation(**chat.scope).messages()] == ["q", "a"]
 

@@ -264,7 +264,7 @@ class RetentionContract:
         old, store, writer = (new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0))
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
-        chat, look = writer.conversation(user_id=user, thread_id="t"), Log.last_totals
+        chat, look = writer.conversation(user_id=user, thread_id="t"), Log.last_date
 
         async def look_and_be_late(log: Log, conversation: str) -> Any:
             found = await look(log, conversation)
@@ -272,7 +272,7 @@ class RetentionContract:
             await chat.append(HumanMessage("new"))
             return found
 
-        monkeypatch.setattr(Log, "last_totals", look_and_be_late)
+        monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
         assert [message.content async for message in chat.messages()] == ["old", "new"]
 

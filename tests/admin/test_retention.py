@@ -210,7 +210,7 @@ async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
     await fill(database, "ada", conversations=3, turns=1)
     head = await database["heads"].find_one({"scope.thread_id": "t1"})
     key = f"{head['conversation']}:000000000002"
-    await database["log"].update_one({"_id": key}, {"$set": {"totals": 7}})
+    await database["log"].update_one({"_id": key}, {"$set": {"at": 7}})
     store = ConversationStore(database)
     with pytest.raises(CorruptDocumentError, match=key):
         await store.prune(older_than=POLICY)
