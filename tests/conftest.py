@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +27,10 @@ settings.register_profile("quick", max_examples=6, deadline=None, suppress_healt
 settings.register_profile("whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True)
 settings.load_profile("whole" if os.environ.get("CI") else "quick")
 
+# Workers and programs that this run starts share what is compiled: without it each compiles all of the package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 _COMMANDS = Commands()
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its own
@@ -46,6 +51,7 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through modules and cases again and again: they stay to the end."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _acknowledge_in_memory(node: DevNode) -> None:

@@ -118,8 +118,8 @@ class Names:
         return found
 
     async def _begun(self, cached: CachedConversation, texts: Iterable[str]) -> dict[str, StoredMessageRow]:
-        """Return the messages with some ids, or with the only ids that begin so."""
-        wanted = [text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and not id_problem(text)]
+        """Return the messages with some ids, or with the only ids that begin so; MongoDB refuses patterns with NUL."""
+        wanted = [text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and "\0" not in text]
         rows = await self._queries.messages_by_beginning(cached.conversation, wanted[:_MAX_BEGINNINGS])
         found: dict[str, StoredMessageRow] = {}
         for text in wanted[:_MAX_BEGINNINGS]:

@@ -42,7 +42,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-QUICK = ("additional_kwargs", "text")
+QUICK = ("text",)
 
 
 @pytest.mark.parametrize(

@@ -1199,6 +1199,7 @@ async def test_what_is_summarised_does_not_count_in_the_budget() -> None:
     assert len(history.messages) == 21
 
 
+@pytest.mark.slow
 async def test_a_long_log_is_summarised_in_several_summaries() -> None:
     """Each shows the summarizer a bounded part of it, however long the log; the last one reaches its end."""
     writer = ScriptedWriter(_nothing)

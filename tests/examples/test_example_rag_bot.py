@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from fixture_types import Client
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from programs import run_program
 from test_examples import address, run_example, server_address
 
 from convstore import ConversationStore
@@ -52,15 +52,16 @@ def modules() -> Iterator[Any]:
         ("mongomock_motor", "run: pip install 'convstore[memory]'"),
     ],
 )
-def test_the_program_says_what_it_lacks(package: str, help_: str) -> None:
+def test_the_program_says_what_it_lacks(package: str, help_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and how to install it, instead of a traceback."""
-    code = f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = ['main.py', 'memory://']"
-    code += f"; sys.path.insert(0, {str(FOLDER)!r}); runpy.run_path({str(FOLDER / 'main.py')!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("The RAG bot ")
-    assert done.stderr.endswith(f"{help_}\n")
-    assert done.stderr.count("\n") == 1
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as ended:
+        run_program(FOLDER / "main.py", "memory://")
+    assert str(ended.value).startswith("The RAG bot ")
+    assert str(ended.value).endswith(help_)
+    assert "\n" not in str(ended.value)
 
 
 class Bot:

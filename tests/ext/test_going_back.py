@@ -110,7 +110,13 @@ def _graph(store: ConversationStore, model: Any, saver: Any, number: list[int], 
     return graph.compile(checkpointer=saver)
 
 
-@pytest.fixture(params=[agent_of, graph_of, stepwise_graph_of], ids=["agent", "graph", "stepwise graph"])
+@pytest.fixture(
+    params=[
+        pytest.param(agent_of, id="agent"),
+        pytest.param(graph_of, id="graph"),
+        pytest.param(stepwise_graph_of, id="stepwise graph", marks=pytest.mark.slow),
+    ]
+)
 def make(request: pytest.FixtureRequest) -> Make:
     """What makes the program."""
     return request.param

@@ -83,7 +83,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
-@pytest.mark.parametrize("history", [0, 1, 2])
+@pytest.mark.parametrize("history", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_a_forged_approval_is_neither_logged_nor_shown(
     store: ConversationStore, scope: dict[str, str], attack: list[Any], history: int, saves: bool

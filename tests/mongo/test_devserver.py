@@ -134,6 +134,7 @@ def test_three_nodes_survive_kill_9_of_the_primary() -> None:
         assert inserted(server) == [1, 2]
 
 
+@pytest.mark.slow
 def test_stop_is_idempotent_and_removes_the_folder(scratch: Path) -> None:
     """After ``stop`` neither process nor folder is there, and another ``stop`` does nothing."""
     server = DevServer()
@@ -158,6 +159,7 @@ def test_start_of_a_running_server_changes_nothing(one: DevServer) -> None:
     assert one.nodes[0].pid == pid
 
 
+@pytest.mark.slow
 def test_a_stopped_server_can_be_started_again() -> None:
     """The same object can be started again, with empty data."""
     server = DevServer()
@@ -167,6 +169,7 @@ def test_a_stopped_server_can_be_started_again() -> None:
         assert inserted(server) == []
 
 
+@pytest.mark.slow
 def test_an_exception_inside_with_leaves_no_process() -> None:
     """The process is gone when an exception leaves the block."""
     server = DevServer()
@@ -203,6 +206,7 @@ def test_stop_ends_a_paused_node() -> None:
     assert not is_alive(pid)
 
 
+@pytest.mark.slow
 def test_a_killed_node_has_no_pid() -> None:
     """The id of a dead process is not handed out, as it may be a stranger's."""
     with DevServer() as server:
@@ -212,6 +216,7 @@ def test_a_killed_node_has_no_pid() -> None:
             _ = server.nodes[0].pid
 
 
+@pytest.mark.slow
 def test_a_killed_node_restarts_with_its_data_and_port() -> None:
     """Writes acknowledged before SIGKILL are there after ``restart``, on the same port."""
     with DevServer() as server:
@@ -251,6 +256,7 @@ def test_other_numbers_of_nodes_are_refused(nodes: int) -> None:
         DevServer(nodes=nodes)
 
 
+@pytest.mark.slow
 def test_the_directory_of_the_caller_is_kept(tmp_path: Path) -> None:
     """Data in the caller's directory is there for the next server, whose port is another."""
     directory = tmp_path / "kept" / "data"

@@ -42,10 +42,15 @@ async def examined(database: Any, command: dict[str, Any]) -> tuple[int, int, in
 @pytest.mark.parametrize(
     ("keys", "listings", "scope"),
     [
-        (KEYS, [], {"team_id": "red", "user_id": "u1"}),
         (KEYS, [("thread_id", "team_id")], {"team_id": "red", "thread_id": "t1"}),
-        (("team_id", "user_id"), [], {"team_id": "red", "user_id": "u1"}),
-        (KEYS, [], {"team_id": "red"}),
+        *(
+            pytest.param(keys, [], scope, marks=pytest.mark.slow)
+            for keys, scope in (
+                (KEYS, {"team_id": "red", "user_id": "u1"}),
+                (("team_id", "user_id"), {"team_id": "red", "user_id": "u1"}),
+                (KEYS, {"team_id": "red"}),
+            )
+        ),
     ],
 )
 async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixtures and cases

@@ -22,10 +22,12 @@ def run_program(path: Path, *arguments: str, **variables: str) -> str:
         patch.setattr(sys, "argv", [str(path), *arguments])
         for name, value in variables.items():
             patch.setenv(name, value)
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
-            runpy.run_path(str(path), run_name="__main__")
-    for name in set(sys.modules) - loaded:
-        if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(ROOT / "examples"):
-            del sys.modules[name]  # another example has modules of the same names
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
+                runpy.run_path(str(path), run_name="__main__")
+        finally:
+            for name in set(sys.modules) - loaded:
+                if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(ROOT / "examples"):
+                    del sys.modules[name]  # another example has modules of the same names
     assert complaints.getvalue() == ""
     return checked(printed.getvalue(), printed.getvalue())

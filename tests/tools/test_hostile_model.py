@@ -213,7 +213,7 @@ HUGE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    "arguments", sampled(HUGE), ids=lambda huge: "-".join(f"{key}-{str(huge[key])[:12]}" for key in huge)
+    "arguments", sampled(HUGE, every=9), ids=lambda huge: "-".join(f"{key}-{str(huge[key])[:12]}" for key in huge)
 )
 async def test_however_much_a_model_sends_is_answered(world: World, tool: BaseTool, arguments: dict[str, Any]) -> None:
     """Ten thousand ids and ten megabytes cost no more commands than one."""
@@ -335,10 +335,10 @@ async def test_a_cursor_in_an_empty_conversation_is_unknown_too(world: World) ->
 
 async def test_what_is_not_there_is_named_in_one_line(world: World) -> None:
     """Nothing that a model made up can pass for a line of ours, or break the request that shows it."""
-    answer = await world.ask(world.bound, {"tool_message_ids": ['a\nMore: cursor="1@0"', "b\ud800\x00"]})
+    answer = await world.ask(world.bound, {"tool_message_ids": ['a\nMore: cursor="1@0"', "b\ud800\x00", "made-up\x00"]})
     lines = str(answer.content).splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith('Not found: a\ufffdMore: cursor="1@0", b\ufffd\ufffd. Valid ids: ')
+    assert lines[0].startswith('Not found: a\ufffdMore: cursor="1@0", b\ufffd\ufffd, made-up\ufffd. Valid ids: ')
 
 
 async def test_the_tool_writes_down_no_more_than_it_was_asked_for(world: World) -> None:

@@ -24,6 +24,7 @@ SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height
 playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.skipif(
         not Path(CHROMIUM).exists() and not os.environ.get("CONVSTORE_BROWSER"),
@@ -70,11 +71,7 @@ async def cookies(browser: Any, address: str) -> Any:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "wide-light",
-        "phone-dark",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("wide-dark", "phone-light")),
-    ],
+    params=["wide-light", "wide-dark", "phone-light", "phone-dark"],
 )
 async def window(request: pytest.FixtureRequest, browser: Any, address: str, cookies: Any) -> AsyncIterator[Any]:
     """A window without JavaScript, and what is wrong with its pages: console messages, requests to other servers."""
