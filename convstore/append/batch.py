@@ -29,8 +29,8 @@ from convstore.messages.encoding import (
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
-from convstore.sources.detection import SourceExtractor, extract_sources, read_back_ids
-from convstore.sources.places import Located, SourcePlace, located_json, place_sources
+from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
+from convstore.sources.places import Located, SourcePlace, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
@@ -222,12 +222,13 @@ class _Preparation:
         """Prepare a tool result with its sources and the facts for its stub."""
         content, is_own = message.content, message.name == RETRIEVAL_TOOL
         text = text_of(content)
-        parsed, spans = located_json(text) if isinstance(content, str) else (None, [])  # the JSON of blocks is ours
+        written = text if isinstance(content, str) else ""  # the JSON of blocks is ours
+        parsed = parse_json(written)
         found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
         # A result without a name gets that of its call, which is found only when the entry is composed.
         read_back = read_back_ids(message) if is_own or not message.name else ()
         tokens = count(self.counter, message)
-        located = place_sources(found, spans, self.codec, omitted) if found.items else Located()
+        located = place_sources(found, written, self.codec, omitted) if found.items else Located()
         encoded, plain = self._encoded(fields, omitted, artifact=located.artifact)
         is_stub = wants_stub(tokens, has_sources=bool(found.items or (is_own and read_back)))
         if is_stub:

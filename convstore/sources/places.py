@@ -8,9 +8,10 @@ its item without the text.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
+
+import orjson
 
 from convstore.messages.encoding import RESULT_MINIMUM, EncodedMessage
 from convstore.messages.payload_ranges import PayloadRange
@@ -22,14 +23,11 @@ Part = Literal["content", "artifact", "copy"]
 
 SOURCE_PARTS = frozenset({"content", "artifact", "copy"})
 
-Span = tuple[Any, int, int]
-"""A value in a JSON text, with the start and the end of its text."""
-
 _DECODER = json.JSONDecoder()
-_BLANK = re.compile(r"[ \t\n\r]*")
-_SIGNS = {sign: re.compile(rf"[ \t\n\r]*{sign}[ \t\n\r]*").match for sign in (",", ":")}
-_DEPTH = 3
-"""Levels of nested objects in which lists of sources are located."""
+_SLOW_DECODER = json.JSONDecoder(object_hook=lambda node: node)
+"""For long texts: other threads can run in its Python hook."""
+_LONG, _SEARCHED = 100_000, 2
+"""Items are searched for by decoding at most so many times the length of the text, for objects around them."""
 
 _MAX_IN_PLACE = 1_000_000
 """Maximum characters of an item that is read as a whole for each page of its text; larger ones get a copy."""
@@ -99,9 +97,9 @@ class Located(NamedTuple):
         return encoded.payload + (self.copies if keeps_copies else ""), stored
 
 
-def place_sources(found: FoundSources, spans: Sequence[Span], codec: Codec, omitted: list[str] | None) -> Located:
-    """Return the places of the sources of a tool result."""
-    artifact, ranges = _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, spans))
+def place_sources(found: FoundSources, text: str, codec: Codec, omitted: list[str] | None) -> Located:
+    """Return the places of the sources of a tool result; `text` is its content, if the tool wrote it as text."""
+    artifact, ranges = _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, text))
     part: Part = "artifact" if found.rebuild else "content"
     places, copies, length = [], [], 0
     for item, (start, end) in zip(found.items, ranges, strict=True):
@@ -117,10 +115,24 @@ def place_sources(found: FoundSources, spans: Sequence[Span], codec: Codec, omit
     return Located(tuple(places), artifact, "".join(copies))
 
 
-def _in_content(found: FoundSources, spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    """Yield the range of each item that is one of the located values, (0, 0) for any other."""
-    by_id = {id(value): (start, end) for value, start, end in spans}
-    return (by_id.get(id(source.item), (0, 0)) for source in found.items)
+def _in_content(found: FoundSources, text: str) -> Iterator[tuple[int, int]]:
+    """Yield the range of each item in a JSON text, where they have the same order; (0, 0) for any other."""
+    position, budget = 0, _SEARCHED * len(text)
+    decoder = _SLOW_DECODER if len(text) > _LONG else _DECODER
+    for item in (source.item for source in found.items):
+        opening = "{" if type(item) is dict else "[" if type(item) is list else '"'
+        start, end = text.find(opening, position), 0
+        while start >= 0 and budget > 0:
+            try:
+                value, end = decoder.raw_decode(text, start)
+                if value == item and orjson.dumps(value) == orjson.dumps(item):  # True is not 1
+                    break
+            except (ValueError, RecursionError, orjson.JSONEncodeError):
+                end = start + 1
+            budget -= end - start
+            start, end = text.find(opening, start + 1), 0
+        yield (start, end) if end else (0, 0)
+        position = end or position
 
 
 def _in_artifact(
@@ -162,64 +174,3 @@ def read_text(codec: Codec, place: SourcePlace, held: str) -> str:
     if place.is_inside and (found := read_item(codec, place, item)):
         return found.text
     return held[place.start : place.middle] if place.length else item
-
-
-def located_json(text: str) -> tuple[Any, list[Span]]:
-    """Return the dict or list that a text encodes in JSON, and where the items of its lists and its dicts lie.
-
-    >>> located_json('{"results": [{"a": 1}]}')
-    ({'results': [{'a': 1}]}, [({'a': 1}, 13, 21), ({'results': [{'a': 1}]}, 0, 23)])
-    >>> located_json("7")
-    (None, [])
-    """
-    start = _skip(text, 0)
-    spans: list[Span] = []
-    if text[start : start + 1] not in ("{", "["):
-        return None, spans
-    try:
-        value, end = _container(text, start, spans, _DEPTH)
-    except (ValueError, IndexError, RecursionError):
-        return None, []
-    return (value, spans) if _skip(text, end) == len(text) else (None, [])
-
-
-def _skip(text: str, position: int) -> int:
-    """Return the position of the next character that is not blank."""
-    found = _BLANK.match(text, position) if text[position : position + 1].isspace() else None
-    return found.end() if found else position
-
-
-def _container(text: str, start: int, spans: list[Span], depth: int) -> tuple[Any, int]:
-    """Parse the value at a position and record the spans in it; return the value and its end."""
-    value: Any
-    is_object = text[start] == "{"
-    if text[start] != "[" and not (is_object and depth):
-        value, end = _DECODER.raw_decode(text, start)
-    else:
-        value, closing = ({}, "}") if is_object else ([], "]")
-        position = _skip(text, start + 1)
-        while text[position] != closing:
-            position = _after(text, position, ",") if value else position
-            if is_object:
-                if text[position] != '"':
-                    raise ValueError("an object's key is a string")
-                key, position = _DECODER.raw_decode(text, position)
-                value[key], position = _container(text, _after(text, position, ":"), spans, depth - 1)
-            else:
-                item, end = _DECODER.raw_decode(text, position)
-                value.append(item)
-                spans.append((item, position, end))
-                position = end
-            position = _skip(text, position)
-        end = position + 1
-    if type(value) is dict:
-        spans.append((value, start, end))
-    return value, end
-
-
-def _after(text: str, position: int, sign: str) -> int:
-    """Return the position of the value after a sign."""
-    found = _SIGNS[sign](text, position)
-    if found is None:
-        raise ValueError(f"expected {sign!r} at character {position}")
-    return found.end()

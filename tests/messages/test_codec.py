@@ -529,7 +529,7 @@ def test_sources_lie_in_the_artifact(items: Any, wrap: Any) -> None:
     """The encoded artifact holds each source as it was found, and is equal to one that is encoded at once."""
     message = ToolMessage("hits", tool_call_id="c", artifact=wrap(items), id="m")
     found = find_sources(message, None)
-    located = place_sources(found, [], CODEC, None)
+    located = place_sources(found, "", CODEC, None)
     if located.artifact is not None and "\n" not in CODEC.encode(message.artifact):
         assert located.artifact == CODEC.encode(message.artifact)
     for place, one in zip(located.places, found.items, strict=True):
