@@ -42,6 +42,14 @@ def plain_json(value: Any) -> str | None:
     return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
 
 
+def is_same_json(one: Any, other: Any) -> bool:
+    """Return True if two values that JSON has are equal, and True is not taken for 1."""
+    try:
+        return bool(one == other) and orjson.dumps(one) == orjson.dumps(other)
+    except orjson.JSONEncodeError:  # a number beyond 64 bits, or a lone surrogate
+        return repr(one) == repr(other)
+
+
 def _is_plain(value: Any) -> bool:
     """Return True if a value has only types of JSON, not subclasses, and few enough nodes and levels for one C call."""
     level, nodes = [value], 0

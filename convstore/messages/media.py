@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-_KINDS = {
+KINDS = {
     "image": "image",
     "image_url": "image",
     "input_image": "image",
@@ -23,6 +23,7 @@ _KINDS = {
     "document": "file",
     "media": "file",
 }
+"""Types of content blocks that hold or name media, with the word for each."""
 _IN_RESULTS = frozenset({"image", "image_url", "document", "file"})
 _HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras", "metadata")
 _BYTES = ("base64", "data", "file_data", "result", "url", "image_url", "video_url", "file_url")
@@ -43,7 +44,7 @@ def is_media(block: Any) -> bool:
     >>> is_media({"type": "image", "url": "https://example.org/cat.png"}), is_media({"type": "text", "text": "cat"})
     (True, False)
     """
-    if block_type(block) not in _KINDS:
+    if block_type(block) not in KINDS:
         return False
     source = block.get("source")
     inner = source.get("type") if type(source) is dict else block.get("source_type")
@@ -61,7 +62,7 @@ def media_description(block: dict[str, Any]) -> str:
     address = data if isinstance(data, str) and "://" in data[:20] and not data.startswith("data:") else None
     name = next((value for key, value in values if key in _NAMES and isinstance(value, str) and value), address)
     mime = next((value for key, value in values if key in _MIME_TYPES and isinstance(value, str) and value), "")
-    about = _KINDS[block["type"]] + (f" {_quoted(name)}" if name else "")
+    about = KINDS[block["type"]] + (f" {_quoted(name)}" if name else "")
     if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
         about += f", {mime}"
     return about if data is None or address else f"{about}, {_size(data):,} bytes"

@@ -17,15 +17,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from convstore.messages.media import KINDS
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of
 
 _T = TypeVar("_T")
-
-MEDIA: Final = frozenset(
-    {"audio", "document", "file", "image", "image_url", "input_audio", "input_file", "input_image", "media", "video"}
-)
-"""Types of content blocks that hold or name media."""
 
 _PAYLOADS: Final = frozenset(
     {"base64", "bytes", "data", "file_data", "file_id", "file_uri", "image_url", "text", "uri", "url"}
@@ -101,7 +97,7 @@ def block_text(block: Any) -> str | None:
     """
     if isinstance(block, str):
         return block
-    if isinstance(block, Mapping) and block.get("type") not in MEDIA and isinstance(block.get("text"), str):
+    if isinstance(block, Mapping) and block.get("type") not in KINDS and isinstance(block.get("text"), str):
         return str(block["text"])
     return None
 
@@ -121,7 +117,7 @@ def _block_size(block: Any, counted: set[str]) -> int:
         return bytes_of(text)
     if _id_in(block) in counted:
         return 0
-    if block.get("type") in MEDIA and (media := media_bytes(block)):
+    if block.get("type") in KINDS and (media := media_bytes(block)):
         return media
     return bytes_of(json_text(block))
 

@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-import orjson
-
 from convstore.messages.encoding import RESULT_MINIMUM, EncodedMessage
+from convstore.messages.json_text import is_same_json
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
 from convstore.sources.source import FoundSource, FoundSources, source_in
@@ -125,9 +124,9 @@ def _in_content(found: FoundSources, text: str) -> Iterator[tuple[int, int]]:
         while start >= 0 and budget > 0:
             try:
                 value, end = decoder.raw_decode(text, start)
-                if value == item and orjson.dumps(value) == orjson.dumps(item):  # True is not 1
+                if is_same_json(value, item):
                     break
-            except (ValueError, RecursionError, orjson.JSONEncodeError):
+            except (ValueError, RecursionError):
                 end = start + 1
             budget -= end - start
             start, end = text.find(opening, start + 1), 0
