@@ -26,8 +26,6 @@ class StatsReader:
     async def read(self, partial_scope: Scope, *, sizes: bool, budget: int | None) -> StoreStats:
         """Return the statistics; see `ConversationStore.stats`."""
         heads = [one async for one in self._heads.each(dict(partial_scope))]
-        if damage := next((one.damage for one in heads if one.damage), None):
-            raise damage
         totals = [one.totals for one in heads]
         amounts = await self._amounts(heads if partial_scope else None) if sizes else []
         groups = _batches(heads if partial_scope else None)
@@ -36,6 +34,7 @@ class StatsReader:
         views = (one.totals.view_tokens - folded.get(one.head.conversation, 0) for one in heads)
         return StoreStats(
             conversations=len(heads),
+            damaged=sum(one.damage is not None for one in heads),
             messages=sum(one.active for one in totals),
             turns=sum(one.turns for one in totals),
             tokens=sum(one.tokens for one in totals),
@@ -59,13 +58,13 @@ class StatsReader:
 def _batches(heads: Sequence[ListedHead] | None) -> list[list[str] | None]:
     if heads is None:
         return [None]
-    ids = [one.head.conversation for one in heads]
+    ids = [one.head.conversation for one in heads if one.head.conversation]
     return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
 
 
 def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:
     """Return the days on which something was written, in order."""
-    conversations = Counter(one.head.created_at.date() for one in heads)
+    conversations = Counter(one.head.created_at.date() for one in heads if not one.damage)
     messages, sizes = Counter[date](), Counter[date]()
     for amount in amounts:
         if amount.kind == "entries" and amount.day:

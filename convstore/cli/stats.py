@@ -60,6 +60,7 @@ def stats_command(
 def _print(stats: StoreStats) -> None:
     console = screen()
     counts = {"conversations": stats.conversations, "turns": stats.turns, "messages": stats.messages}
+    counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
     console.print(table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]))
     console.print()
     sizes = [(kind, size_of(number)) for kind, number in stats.bytes.items()]

@@ -52,6 +52,7 @@ class StoreStats(_Value):
 
     Attributes:
         conversations: Number of conversations.
+        damaged: Those among them whose head or last entry cannot be read; their counts are missing in the next fields.
         messages: Their messages, without rewound ones.
         turns: Human messages among these.
         tokens: Size of these messages in full.
@@ -66,6 +67,7 @@ class StoreStats(_Value):
     """
 
     conversations: int = 0
+    damaged: int = 0
     messages: int = 0
     turns: int = 0
     tokens: int = 0

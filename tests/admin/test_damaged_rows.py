@@ -115,6 +115,19 @@ async def test_a_damaged_head_costs_one_row(
     assert (report.ok, {one.document_id for one in report.findings}) == (False, {head["_id"]})
 
 
+@pytest.mark.parametrize("change", [{"entry": "x"}, {"updated_at": 5}, {"conversation": 5}])
+async def test_statistics_count_a_damaged_head_apart(
+    store: ConversationStore, database: Any, user: str, change: Document
+) -> None:
+    """The sums are those of the others, with and without a scope, and say that one is missing."""
+    query = {"scope.user_id": user, "scope.thread_id": "t0"}
+    await database["heads"].update_one(query, {"$set": change})
+    for scope in ({"user_id": user}, {}):
+        stats = await store.stats(**scope)
+        assert (stats.conversations, stats.damaged, stats.turns, stats.messages) == (3, 1, 2, 4)
+        assert sum(day.conversations for day in stats.growth) == 2
+
+
 async def test_a_damaged_title_is_set_again(store: ConversationStore, database: Any, user: str) -> None:
     """Repair guesses none; the error says what to do."""
     chat = store.conversation(user_id=user, thread_id="t0")
