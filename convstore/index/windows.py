@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -34,7 +33,14 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do."""
+    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do.
+
+    Attributes:
+        message_of: The index of the message of each window.
+        text_of: The index of its text among those of its message.
+        source_of: Its source, 0 for none.
+        lengths: Its number of terms.
+    """
 
     def __init__(self, data: bytes = b"") -> None:
         numbers = numbers_in(data, "q")
@@ -42,6 +48,7 @@ class Windows:
         if rest:
             raise ValueError("the columns of the windows differ in length")
         self._columns = [numbers[index * count : (index + 1) * count] for index in range(len(Window._fields))]
+        self.message_of, self.text_of, self.source_of, *_, self.lengths = self._columns
 
     def to_bytes(self) -> bytes:
         """Return all columns."""
@@ -60,30 +67,9 @@ class Windows:
 
     def extend(self, others: Windows, *, messages: int) -> None:
         """Add the windows of another part, whose messages follow this number of messages."""
-        first, *rest = others._columns
-        self._columns[0].extend([message + messages for message in first])
-        for column, more in zip(self._columns[1:], rest, strict=True):
+        self.message_of.extend([message + messages for message in others.message_of])
+        for column, more in zip(self._columns[1:], others._columns[1:], strict=True):
             column.extend(more)
-
-    @property
-    def message_of(self) -> Sequence[int]:
-        """Return the index of the message of each window."""
-        return self._columns[0]
-
-    @property
-    def text_of(self) -> Sequence[int]:
-        """Return the index of the text of each window among those of its message."""
-        return self._columns[1]
-
-    @property
-    def source_of(self) -> Sequence[int]:
-        """Return the source of each window, 0 for none."""
-        return self._columns[2]
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Return the number of terms of each window."""
-        return self._columns[6]
 
 
 def bytes_of(numbers: array[int]) -> bytes:

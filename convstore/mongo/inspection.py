@@ -104,12 +104,6 @@ class Inspection:
         page = await Collection(self._driver, collection).find(query, {"_id": 1}, order=_BY_KEY, limit=1)
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
-    async def conversation_ids(self, *, after: str) -> list[str]:
-        """Return the next page of conversation ids in heads and tombstones; empty at the end. One command."""
-        query, order = {"conversation": {"$gt": after}}, [("conversation", 1)]
-        documents = await self._heads.find(query, {"conversation": 1}, order=order, limit=_KEYS)
-        return [document["conversation"] for document in documents if isinstance(document["conversation"], str)]
-
     async def is_known(self, conversation: str) -> bool:
         """Return True if a head or a tombstone names the conversation now. One command."""
         return await self._heads.find_one({"conversation": conversation}, {"_id": 1}) is not None

@@ -212,15 +212,12 @@ class LogParts:
 
     def _adding(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> Steps[int]:
         for index, entry in enumerate(entries):
-            texts = cut_to_fit([self._texts(entry, message, payloads.get(message.id)) for message in entry.messages])
+            texts = cut_to_fit([self.texts(one, entry.sources, payloads.get(one.id)) for one in entry.messages])
             if not builder.has_room(texts):
                 return index
             for message, some in zip(entry.messages, texts, strict=True):
                 yield from builder.adding(message, some, first=entry.first, at=entry.at)
         return len(entries)
-
-    def _texts(self, entry: Entry, message: EntryMessage, payload: str | None) -> list[Text]:
-        return self.texts(message, [source for source in entry.sources if source.message_id == message.id], payload)
 
     async def rows(self, cached: CachedConversation, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
         """Return the messages of the entries that begin with some ordinals, by ordinal. One command, if any."""
@@ -228,7 +225,8 @@ class LogParts:
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty."""
-        return texts_of(message, sources, read_message(self._codec, message), payload, self._codec)
+        own = [source for source in sources if source.message_id == message.id]
+        return texts_of(message, own, read_message(self._codec, message), payload, self._codec)
 
 
 def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:

@@ -76,17 +76,15 @@ class LogCheck:
         """Check all entries and chunks."""
         inspection, conversation = self.subject.inspection, self.subject.conversation
         self._repair = await self._last_repair()
-        keys = await inspection.chunk_keys(conversation)
-        unused = set(map(token_of, keys))
         async for document in self.subject.documents(inspection.entries, conversation):
-            unused -= _tokens_in(document)
             await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
         is_whole = not self.subject.findings and self.tail.entries >= self.head_entries
         self._is_whole = is_whole and not self.keeps_chunks
-        await self._orphans(keys, unused)
-        while keys := await inspection.chunk_keys(conversation, after=keys[-1]) if keys else []:
+        last = ""
+        while keys := await inspection.chunk_keys(conversation, after=last):
             await self._orphans(keys, await self._unused(keys))
+            last = keys[-1]
 
     async def _last_repair(self) -> Repair | None:
         """Return the record of the last repair, stored with the last whole list; None if it cannot be read."""

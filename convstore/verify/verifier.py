@@ -7,7 +7,7 @@ head refers to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from convstore.exceptions import SchemaVersionError
@@ -76,23 +76,11 @@ class Verifier:
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Report conversations that no head and no tombstone names."""
-        known_ids = self._known_ids()
-        named = await anext(known_ids, None)
         conversation = await self._inspection.next_conversation(collection, "")
         while conversation is not None:
-            while named is not None and named < conversation:
-                named = await anext(known_ids, None)
-            # Checked again: the conversation may have begun after its page of heads was read.
-            if named != conversation and not await self._inspection.is_known(conversation):
+            if not await self._inspection.is_known(conversation):
                 await self._stray(collection, conversation, findings)
             conversation = await self._inspection.next_conversation(collection, conversation)
-
-    async def _known_ids(self) -> AsyncIterator[str]:
-        after = ""
-        while page := await self._inspection.conversation_ids(after=after):
-            for conversation in page:
-                yield conversation
-            after = page[-1]
 
     async def _stray(self, collection: str, conversation: str, findings: Findings) -> None:
         """Report a conversation without a head; remove leftovers of a deletion, but keep a log.

@@ -273,10 +273,10 @@ async def test_a_conversation_that_begins_meanwhile_is_no_stray(
 ) -> None:
     """Its head was not there when heads were read; it is looked for once more."""
 
-    async def not_yet(self: Any, *, after: Any) -> Any:
+    async def not_yet(self: Any, *_: Any, **__: Any) -> Any:
         return []
 
-    monkeypatch.setattr(inspection.Inspection, "conversation_ids", not_yet)
+    monkeypatch.setattr(inspection.Inspection, "heads", not_yet)
     assert findings(await store.verify()) == []
 
 
