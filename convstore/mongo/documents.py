@@ -146,7 +146,7 @@ _MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tok
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
-    """Return the totals in the form that heads and entries store."""
+    """Return the totals in the form that entries store."""
     return {
         "entries": totals.entries,
         "messages": totals.messages,

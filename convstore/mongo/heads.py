@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -181,7 +181,7 @@ class Heads:
 
     async def find_listed(self, scope: Mapping[str, str]) -> ListedHead | None:
         """Return the head of a scope with the totals of its log, or None if it has no conversation. One command."""
-        [*found] = await self._with_last_entry({"_id": head_id(scope)}, order=(), limit=1)
+        found = await self._with_last_entry({"_id": head_id(scope)}, order={"_id": 1}, limit=1)
         return ListedHead(head_from(found[0]), _last_totals(found[0])) if found else None
 
     async def page(
@@ -193,20 +193,21 @@ class Heads:
             moment, key = _read_cursor(cursor)
             query["updated_at"] = {"$lte": moment}  # where the index begins to be read
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
-        documents = await self._with_last_entry(query, order=(("updated_at", -1), ("_id", -1)), limit=limit)
+        documents = await self._with_last_entry(query, order={"updated_at": -1, "_id": -1}, limit=limit)
         return [(_listed(document), _write_cursor(document)) for document in documents]
 
     async def each(self, partial_scope: Mapping[str, str]) -> AsyncIterator[ListedHead]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
         query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}, "_id": {"$gt": ""}}
-        while documents := await self._with_last_entry(query, order=(("_id", 1),), limit=_BATCH):
+        while True:
+            documents = await self._with_last_entry(query, order={"_id": 1}, limit=_BATCH)
             for document in documents:
                 yield _listed(document)
+            if len(documents) < _BATCH:
+                return
             query["_id"] = {"$gt": documents[-1]["_id"]}
 
-    async def _with_last_entry(
-        self, query: Document, *, order: Sequence[tuple[str, int]], limit: int
-    ) -> list[Document]:
+    async def _with_last_entry(self, query: Document, *, order: Mapping[str, int], limit: int) -> list[Document]:
         """Return heads, each with the last entry of its log in a list ``last``.
 
         One command. Where the server refuses to join two collections, as some do if these are sharded, and in memory:
@@ -215,34 +216,28 @@ class Heads:
         if self._driver.name != "memory":
             try:
                 return await self._heads.aggregate(
-                    [{"$match": query}, *([{"$sort": dict(order)}] if order else []), {"$limit": limit}, self._join]
+                    [{"$match": query}, {"$sort": order}, {"$limit": limit}, _join(self._driver.prefix + LOG)]
                 )
             except StoreUnavailableError:
                 raise
             except StoreError:
                 pass  # if the join was not the cause, the next command raises the same error
-        heads = await self._heads.find(query, order=order, limit=limit)
-        return [{**head, "last": await self._last_entry(head["conversation"])} for head in heads]
+        heads = await self._heads.find(query, order=[*order.items()], limit=limit)
+        return [{**head, "last": await self._last_entry(head.get("conversation"))} for head in heads]
 
     async def _last_entry(self, conversation: Any) -> list[Document]:
         query = {"conversation": conversation, "first": {"$exists": True}}
-        return await self._log.find(query, _TOTALS, order=tuple(_LAST_FIRST.items()), limit=1)
+        return await self._log.find(query, _TOTALS, order=[*_LAST_FIRST.items()], limit=1)
 
-    @property
-    def _join(self) -> dict[str, Any]:
-        """The stage that joins the last entry by the index of ordinals.
 
-        A range of ``_id`` that depends on the head would scan a clustered log.
-        """
-        same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
-        return {
-            "$lookup": {
-                "from": self._driver.prefix + LOG,
-                "let": {"conversation": "$conversation"},
-                "pipeline": [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}],
-                "as": "last",
-            }
-        }
+def _join(log: str) -> dict[str, Any]:
+    """Return the stage that joins the last entry to a head by the index of ordinals.
+
+    A range of ``_id`` that depends on the head would scan a clustered log.
+    """
+    same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
+    last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}]
+    return {"$lookup": {"from": log, "let": {"conversation": "$conversation"}, "pipeline": last, "as": "last"}}
 
 
 def head_from(document: Document) -> Head:

@@ -34,13 +34,10 @@ class Inspection:
         """Return a head as it is now, or None. One command."""
         return await self._heads.find_one({"_id": key})
 
-    async def set_head(self, unchanged: Document, changes: Mapping[str, Any]) -> bool:
-        """Change a head if it matches the filter of `head_as_read`. One command."""
+    async def set_head(self, head: Document, changes: Mapping[str, Any]) -> bool:
+        """Change a head, unless a writer refreshed it since it was read. One command."""
+        unchanged = {name: head.get(name) for name in ("_id", "conversation", "updated_at", "written_at", "entry")}
         return await self._heads.update(unchanged, {"$set": dict(changes)})
-
-    async def is_same(self, unchanged: Document) -> bool:
-        """Return True if a head matches the filter of `head_as_read`. One command."""
-        return await self._heads.find_one(unchanged, {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
         """Return the next page of entries after a key and through another, in order; empty at the end. One command."""
@@ -116,11 +113,6 @@ class Inspection:
             query = {"_id": {"$gte": some[0], "$lte": some[-1], "$in": some}}
             removed += await Collection(self._driver, collection).delete_many(query)
         return removed
-
-
-def head_as_read(head: Document) -> Document:
-    """Return the filter for a head that no writer has refreshed since it was read."""
-    return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "written_at", "entry")}
 
 
 class SchemaInspection:

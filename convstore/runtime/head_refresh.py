@@ -1,4 +1,4 @@
-"""Refresh heads: beside the first append of every 10 seconds, and of a date that is 10 seconds later.
+"""Refresh heads: beside the first append of every 10 seconds, and beside the first one after an import.
 
 So the order of a listing is exact to 10 seconds, and a head that is older than an append in flight was not in use
 before it. Counts are not in heads; see `Heads.page`.
@@ -14,7 +14,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.mongo.heads import EntryRef, Heads
 from convstore.mongo.log import SlotTaken
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import Clock
+from convstore.runtime.clock import Clock, backdated
 from convstore.values.scope import Scope
 
 REFRESH_AFTER = timedelta(seconds=10)
@@ -68,7 +68,8 @@ class HeadRefresher:
             return True
         moment, date, _ = cached.refreshed
         is_recent = self._clock.is_within(REFRESH_AFTER.total_seconds(), since=moment)
-        return not is_recent or at - date >= REFRESH_AFTER
+        # An import dates its messages long ago, each at another time, and refreshes the head at its end.
+        return not is_recent or (at - date >= REFRESH_AFTER and not backdated())
 
     async def _refresh(self, cached: CachedConversation, entry: EntryRef, at: datetime) -> bool:
         now = self._clock.undated()

@@ -316,12 +316,13 @@ class ListContract:
     async def test_an_import_is_listed_by_its_newest_date(
         self, appender: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
-        """Also within ten seconds, and a message of today after it moves the conversation to the front."""
+        """Once it has ended; a message of today after it moves the conversation to the front at once."""
         chats = [appender.conversation(user_id=user, thread_id=name) for name in ("old", "older")]
         for chat, days in zip(chats, (0, 50), strict=True):
             for year in (2, 1, 0):
                 with as_of(_LONG_AGO - timedelta(days=365 * year + days)):
                     await chat.append(HumanMessage(f"{year}"))
+                    await chat.update()  # as an import does at its end
         assert list(await _listed(appender, user)) == ["old", "older"]
         await chats[1].append(HumanMessage("now"))
         assert list(await _listed(appender, user)) == ["older", "old"]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
 
 from convstore import (
     Conversation,
@@ -326,14 +327,15 @@ class _ConversationImport:
                 self.changed.append(f"{one.item.where}: its sources were {one.item.sources}, now {numbers or 'none'}")
 
     async def _describe(self) -> None:
-        """Set title and metadata, unless the conversation already has them."""
+        """Set title and metadata, unless the conversation already has them, and date it by its last message."""
         record = self._record
-        if record.title is None and not record.metadata:
-            return
-        info = await self._chat.info()
-        title = record.title if info.title is None and record.title is not None else ...
-        metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
-        if title is not ... or metadata is not ...:
+        title: str | EllipsisType | None = ...
+        metadata: dict[str, Any] | EllipsisType = ...
+        if record.title is not None or record.metadata:
+            info = await self._chat.info()
+            title = record.title if info.title is None and record.title is not None else ...
+            metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
+        if self.written or title is not ... or metadata is not ...:
             await self._log.update(title=title, metadata=metadata, at=self._last_date)
 
     async def _annotate(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from convstore.mongo.bson_values import from_stored, stored_number, utc
 from convstore.mongo.collection import Document
-from convstore.mongo.inspection import head_as_read
 from convstore.mongo.keys import ANNOTATIONS, HEADS, annotation_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
@@ -97,7 +96,7 @@ class ConversationCheck:
         entry = [recount_entry.number, recount_entry.totals.link]
         changes: dict[str, Any] = {"entry": entry}
         inspection = self.subject.inspection
-        if await inspection.set_head(head_as_read(self.head), changes):
+        if await inspection.set_head(self.head, changes):
             self.head = {**self.head, **changes}
         else:  # a writer refreshed the head meanwhile, and will do so again within seconds
             self.head = await inspection.head(str(self.head["_id"])) or self.head

@@ -12,7 +12,6 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError, StoreError
 from convstore.mongo.collection import Document
 from convstore.mongo.heads import Head, head_from
-from convstore.mongo.inspection import head_as_read
 from convstore.mongo.keys import HEADS
 from convstore.runtime.head_refresh import REFRESH_AFTER
 from convstore.verify.findings import Subject
@@ -37,12 +36,14 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
         head.described(subject.codec)
     except StoreError as error:
         subject.report("damaged", HEADS, str(document["_id"]), str(error))
-    tail = check.tail
-    if (problem := _lost(subject, head, check)) and await subject.inspection.is_same(head_as_read(document)):
-        await _repair(subject, document, "head_entry", problem, {"entry": [tail.entries, tail.link]})
-    elif _is_late(subject, head, check) and await subject.inspection.is_same(head_as_read(document)):
-        problem = "its date is older than the last entry, so listings show it too far down"
-        await _repair(subject, document, "head_behind", problem, {"updated_at": tail.updated_at})
+    tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
+    if not (lost or is_late) or await subject.inspection.head(str(document["_id"])) != document:
+        return
+    if lost:
+        await _repair(subject, document, "head_entry", lost, {"entry": [tail.entries, tail.link]})
+    else:
+        late = "its date is older than the last entry, so listings show it too far down"
+        await _repair(subject, document, "head_behind", late, {"updated_at": tail.updated_at})
 
 
 def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
@@ -71,7 +72,7 @@ async def _repair(
     """Report a problem of the head, and repair it if asked to and the head is as it was read."""
     repaired = False
     if changes and subject.repair:
-        repaired = await subject.inspection.set_head(head_as_read(document), changes)
+        repaired = await subject.inspection.set_head(document, changes)
     subject.report(kind, HEADS, str(document["_id"]), problem, repairable=bool(changes), repaired=repaired)
 
 
