@@ -87,17 +87,6 @@ def leading_systems(messages: Sequence[Comparable]) -> int:
     return sum(1 for _ in takewhile(lambda one: one.type == "system", messages))
 
 
-def is_enough(batch: Sequence[Comparable], end: Sequence[Comparable]) -> bool:
-    """Return True if this end of a log has more questions than the batch, so that the batch begins within it.
-
-    >>> question = Comparable("human", False, b"")
-    >>> is_enough([question], [question]), is_enough([question], [question, question])
-    (False, True)
-    """
-    ended, asked = (sum(one.type == "human" for one in messages) for messages in (end, batch))
-    return ended > asked
-
-
 def compare(batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: int, exactly: bool) -> Match:
     """Find the messages of a batch that the log has.
 

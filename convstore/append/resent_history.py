@@ -17,7 +17,6 @@ from convstore.append.resent import (
     Match,
     comparable,
     compare,
-    is_enough,
     is_history,
     leading_systems,
     parting,
@@ -46,7 +45,8 @@ from convstore.values.scope import Scope
 _TRIES = 1_000
 _NO_LOG = Totals()
 _NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)
-_MARGIN = 8
+_LIKELY, _MARGIN = 4, 8
+"""Entries of a turn where nothing is known of the log, and those that are read in addition."""
 _GROWTH = 4
 _MAXIMUM_ENTRIES = 1_000
 _BEGINNING = 200
@@ -173,8 +173,10 @@ class Resender:
         return Decision(sent, batch, match, taken, ignored, end.tail)
 
     async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
-        """Read the end of the log, as far as the batch could match; usually one command."""
-        limit = _likely_entries(cached.tail, batch)
+        """Read the end of the log until it has more questions than the batch; usually one command."""
+        questions, tail = _questions(batch), cached.tail
+        each = max(tail.entries / max(tail.turns, 1), 1) if tail else _LIKELY
+        limit = min(int(questions * each) + _MARGIN, _MAXIMUM_ENTRIES)
         entries = await self._reader.read_your_writes(
             cached,
             lambda: self._queries.without_content(cached.conversation, limit=limit),
@@ -186,7 +188,7 @@ class Resender:
         while entries:
             active[:0] = _active(entries, rewinds)
             start = rewinds.active_before(entries[0].number)
-            if start <= 1 or is_enough(batch, active):
+            if start <= 1 or _questions(active) > questions:
                 return _End(active, tail, rewinds, start)
             limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
             entries = await self._queries.without_content(cached.conversation, before=start, limit=limit)
@@ -232,8 +234,5 @@ def _active(entries: Sequence[Entry], rewinds: Rewinds) -> list[Comparable]:
     return [stored(message) for message in messages if rewinds.is_active(message.ordinal)]
 
 
-def _likely_entries(tail: Totals | None, batch: Sequence[Comparable]) -> int:
-    """Estimate the number of entries with as many questions as a batch has, plus a margin."""
-    questions = sum(one.type == "human" for one in batch)
-    entries_each = tail.entries / max(tail.turns, 1) if tail else 4.0
-    return min(int(questions * max(entries_each, 1)) + _MARGIN, _MAXIMUM_ENTRIES)
+def _questions(messages: Sequence[Comparable]) -> int:
+    return sum(one.type == "human" for one in messages)

@@ -24,25 +24,16 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.tool_calls import Call, calls_of
 
 _CHARSETS: Final = {
-    "d": string.digits,
-    "l": string.ascii_lowercase,
-    "u": string.ascii_uppercase,
-    "a": string.ascii_letters,
-    "x": string.ascii_letters + string.digits,
-    "h": string.digits + "abcdef",
-    "H": string.digits + "ABCDEF",
-    "b": string.digits + string.ascii_uppercase + string.ascii_lowercase,
+    "d": ("digit", string.digits),
+    "l": ("lower", string.ascii_lowercase),
+    "u": ("upper", string.ascii_uppercase),
+    "a": ("alpha", string.ascii_letters),
+    "x": ("alnum", string.ascii_letters + string.digits),
+    "h": ("hex", string.digits + "abcdef"),
+    "H": ("HEX", string.digits + "ABCDEF"),
+    "b": ("base62", string.digits + string.ascii_uppercase + string.ascii_lowercase),
 }
-_NAMES: Final = {
-    "digit": "d",
-    "lower": "l",
-    "upper": "u",
-    "alpha": "a",
-    "alnum": "x",
-    "hex": "h",
-    "HEX": "H",
-    "base62": "b",
-}
+"""Name and characters of each character set."""
 _PART: Final = re.compile(r"\{(?:r:(\d+):(\w+)|(f))\}")
 _LONGEST: Final = 512
 _ATTEMPTS: Final = 1000
@@ -227,4 +218,4 @@ def _renamed(message: Any, update: dict[str, Any]) -> Any:
 
 
 def _charset(name: str) -> str | None:
-    return _CHARSETS.get(_NAMES.get(name, name))
+    return next((chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None)

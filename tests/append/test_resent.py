@@ -18,7 +18,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.append.resent import Comparable, compare, is_enough, parting
+from convstore.append.resent import Comparable, compare, parting
 from convstore.log.comparison import content_digest
 from convstore.messages.values import Codec
 
@@ -86,7 +86,7 @@ def test_what_is_read_is_enough(batch: str, log: str, exactly: bool) -> None:
     whole = compare(line(batch), line(log), turns=turns, exactly=exactly)
     for start in range(len(line(log))):
         end = line(log)[start:]
-        if is_enough(line(batch), end):
+        if log[2 * start :].count("h") > batch.count("h"):
             part = compare(line(batch), end, turns=turns, exactly=exactly)
             assert (part.differs, part.matched) == (whole.differs, whole.matched)
 
