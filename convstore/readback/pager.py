@@ -38,7 +38,6 @@ from convstore.readback.page import (
 )
 from convstore.readback.passages import (
     Passage,
-    StoredBlock,
     in_order,
     is_compared,
     passage_of_source,
@@ -195,8 +194,8 @@ class Pager:
         room = _ITEMS_AT_ONCE
         for piece in pieces:
             passage = piece.passage
-            if isinstance(passage.block, StoredBlock) and passage.block.ref:
-                wanted.append((passage.block.ref, passage.block.range.start, passage.block.range.end))
+            if passage.media and passage.media.stored:
+                wanted.append(passage.media.stored)
             if passage.ref is None:
                 piece.text = passage.text[piece.start : piece.end]
                 if passage.source:
@@ -209,10 +208,9 @@ class Pager:
                 room -= passage.source.place.rest
         found = dict(zip(wanted, await self._reader.log.payload_ranges(cached.conversation, wanted), strict=True))
         for piece in pieces:
-            passage, block = piece.passage, piece.passage.block
-            if isinstance(block, StoredBlock) and block.ref:
-                block = self._codec.decode(found[block.ref, block.range.start, block.range.end])
-            piece.block = shown_block(block)
+            passage, media = piece.passage, piece.passage.media
+            if media:
+                piece.block = shown_block(self._codec.decode(found[media.stored]) if media.stored else media.block)
             if passage.ref is None:
                 continue
             if passage.source and (item := found.get((passage.ref, *_item(passage.source)))) is not None:

@@ -38,21 +38,19 @@ _WRAPPER_LENGTHS = tuple(len(frame) for frame in ("", '{"results":}', '{"documen
 _REPLACEMENT = "\ufffd"
 
 
-class StoredBlock(NamedTuple):
-    """An image or file in a payload."""
+class Media(NamedTuple):
+    """An image or file that a page may show: its description and size, and its block or where a payload holds it."""
 
-    range: PayloadRange
-    ref: PayloadRef | None
+    about: str
+    size: int
+    block: Any = None
+    stored: tuple[PayloadRef, int, int] | None = None
 
-
-def block_weight(block: Any) -> int:
-    """Return the weight of an image or file on a page, 0 for None: that of its tokens, and a little for its size."""
-    if block is None:
-        return 0
-    is_stored = isinstance(block, StoredBlock)
-    size = block.range.end - block.range.start if is_stored else len(text_of(block))
-    about = block.range.about if is_stored else media_description(block)
-    return IMAGE_TOKENS * CHARACTERS_PER_TOKEN + size // 1_000 if about.startswith("image") else size
+    @property
+    def weight(self) -> int:
+        """Return its weight on a page: that of an image's tokens, and a little for its size; else that of its text."""
+        is_image = self.about.startswith("image")
+        return IMAGE_TOKENS * CHARACTERS_PER_TOKEN + self.size // 1_000 if is_image else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class Passage:
         compared_append: Token of the append whose payload was read to find repeated texts, "" for none.
         is_deferred: True if it may repeat others but was not compared yet; no page shows it.
         remark: Line that announces it on the page before; it begins a new page.
-        block: The image or file that the text describes, or where a payload holds it; None if no page shows it.
+        media: The image or file that the text describes; None if no page shows it.
     """
 
     key: str
@@ -89,7 +87,7 @@ class Passage:
     is_deferred: bool = False
     remark: str = ""
     suffix: str = ""
-    block: Any = None
+    media: Media | None = None
 
     def header(self, start: int, end: int, *, limit: int) -> str:
         """Return the header line for a part of the passage; its label is cut to a weight.
@@ -100,12 +98,12 @@ class Passage:
         return f"{self._name(limit)}, characters {start}-{end} of {self.length}"
 
     def overhead(self, limit: int) -> int:
-        """Return the maximum weight of its header line and its block on a page."""
-        return weight(self._name(limit)) + _NUMBERS + block_weight(self.block)
+        """Return the maximum weight of its header line and its image or file on a page."""
+        return weight(self._name(limit)) + _NUMBERS + (self.media.weight if self.media else 0)
 
     def named_only(self) -> Passage:
         """Return the passage with a text in place of its image or file."""
-        return replace(self, block=None) if self.block is not None else self
+        return replace(self, media=None) if self.media else self
 
     def _name(self, limit: int) -> str:
         return self.label[: fitting(self.label, limit - len(self.suffix))].rstrip() + self.suffix
@@ -237,10 +235,14 @@ def in_line(text: Any, limit: int) -> str:
 def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
     """Split a content or an artifact into passages; parts in the payload become separate passages."""
     label = _one_line(label)
-    if is_media(value) or (isinstance(value, PayloadRange) and value.is_media):
-        in_payload = isinstance(value, PayloadRange)
-        text = f"[{value.about if in_payload else media_description(value)}]"
-        return [Passage("", label, len(text), text=text, block=StoredBlock(value, ref) if in_payload else value)]
+    media: Media | None = None
+    if is_media(value):
+        media = Media(media_description(value), len(text_of(value)), block=value)
+    elif isinstance(value, PayloadRange) and value.is_media and ref:
+        media = Media(value.about, value.end - value.start, stored=(ref, value.start, value.end))
+    if media:
+        text = f"[{media.about}]"
+        return [Passage("", label, len(text), text=text, media=media)]
     if isinstance(value, PayloadRange):
         return [_stored(label, value.start, value.end, ref, payload)]
     parts = _parts_of(value)
