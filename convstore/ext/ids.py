@@ -12,19 +12,8 @@ from itertools import takewhile
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
-from convstore.messages.tool_calls import Call
 
 _TEMPLATE = CallIdTemplate("call_{r:24:x}")
-
-
-class _OwnIds(NewIds):
-    """Keeps an id unless it is empty or already used."""
-
-    def keeps(self, call: Call) -> bool:
-        if not call.id or call.id in self.taken:
-            return False
-        self.taken.add(call.id)
-        return True
 
 
 def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
@@ -59,7 +48,7 @@ def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 def _renamed(ai: AIMessage, results: list[ToolMessage]) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
-    ids = _OwnIds(_TEMPLATE)
+    ids = NewIds(_TEMPLATE, unique=True, any_form=True)
     # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
     invalid = [
         {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call

@@ -108,11 +108,15 @@ class NewIds:
         template: The template of new ids.
         taken: Ids in use.
         seen: Occurrences of each old id in messages that have no id of their own.
+        unique: Only the first call with an id keeps it.
+        any_form: An id that does not fit the template may be kept, too, but not an empty one.
     """
 
     template: CallIdTemplate
     taken: set[str] = field(default_factory=set)
     seen: Counter[str] = field(default_factory=Counter)
+    unique: bool = False
+    any_form: bool = False
 
     def give(self, call: Call, message: BaseMessage) -> str:
         """Return the id of a call of a message if it may stay, else a new one derived from it."""
@@ -123,7 +127,11 @@ class NewIds:
 
     def keeps(self, call: Call) -> bool:
         """Return True if a call keeps its id, which is taken from then on."""
-        return self.template.fits(call.id, tool=call.tool)
+        is_kept = bool(call.id) if self.any_form else self.template.fits(call.id, tool=call.tool)
+        if self.unique and is_kept:
+            is_kept = call.id not in self.taken
+            self.taken.add(call.id)
+        return is_kept
 
     def make(self, call_id: str, *, tool: str, key: str) -> str:
         """Return a unique id derived from another id and its key; InvalidInputError if the template has too few ids."""

@@ -14,7 +14,7 @@ write:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
@@ -99,13 +99,9 @@ def without_reasoning(message: BaseMessage) -> BaseMessage:
     update["additional_kwargs"] = _without_keys(message.additional_kwargs)
     for name in _LISTS:
         if calls := getattr(message, name, None):
-            update[name] = _cleaned_all(calls)
+            update[name] = list(map(_cleaned, calls))
     changed = {name: value for name, value in update.items() if value != getattr(message, name)}
     return message.model_copy(update=changed) if changed else message
-
-
-def _cleaned_all(calls: Sequence[Any]) -> list[Any]:
-    return [_cleaned(call) for call in calls]
 
 
 def _cleaned(block: Any) -> Any:
@@ -127,7 +123,7 @@ def _without_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
             if inner or not value:  # a container emptied by the removal is dropped too
                 kept[key] = inner
         elif key == "tool_calls" and isinstance(value, list):
-            kept[key] = _cleaned_all(value)
+            kept[key] = list(map(_cleaned, value))
         else:
             kept[key] = value
     return kept

@@ -26,7 +26,7 @@ from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
 from convstore.messages.media import is_media, media_description
 from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.tool_calls import Call, calls_of, pair
+from convstore.messages.tool_calls import calls_of, pair
 
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
@@ -61,16 +61,6 @@ PROVIDERS = {
     "openai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=False, media_in_results="moved"),
 }
 """Providers by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
-
-
-class _UniqueIds(NewIds):
-    """Keeps ids that fit and are unique, because some adapters look up a result by its id in the whole request."""
-
-    def keeps(self, call: Call) -> bool:
-        if call.id in self.taken or not super().keeps(call):
-            return False
-        self.taken.add(call.id)
-        return True
 
 
 def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
@@ -170,8 +160,9 @@ def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
     ]
 
 
-def _ids_for(provider: str) -> _UniqueIds:
-    return _UniqueIds(PROVIDERS[provider].call_ids)
+def _ids_for(provider: str) -> NewIds:
+    # Unique, because some adapters look up a result by its id in the whole request.
+    return NewIds(PROVIDERS[provider].call_ids, unique=True)
 
 
 def _without_foreign_parts(message: AIMessage) -> AIMessage:
