@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from convstore.mongo.bson_values import from_stored, reading, stored_number, stored_text, to_stored
+from convstore.mongo.bson_values import reading, sealed, stored_number, stored_text, unsealed
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
@@ -23,10 +23,11 @@ class Annotations:
     ) -> None:
         """Set some values of a message and remove others; the rest stays. One command."""
         change: dict[str, Any] = {"$set": {"conversation": conversation, "ordinal": ordinal, "at": at}}
-        change["$set"] |= {f"values.{name}": to_stored(text) for name, text in values.items()}
+        key = annotation_id(conversation, ordinal)
+        change["$set"] |= {f"values.{name}": sealed(text, key, name) for name, text in values.items()}
         if unset := {f"values.{name}": "" for name in removed}:
             change["$unset"] = unset
-        query = {"_id": annotation_id(conversation, ordinal), "conversation": conversation}
+        query = {"_id": key, "conversation": conversation}
         await self._annotations.update(query, change, upsert=True)
 
     async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
@@ -34,13 +35,14 @@ class Annotations:
         if not ordinals:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
-        return dict(map(_values_in, await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})))
+        return dict(map(values_in, await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})))
 
 
-def _values_in(document: Document) -> tuple[int, dict[str, str]]:
+def values_in(document: Document) -> tuple[int, dict[str, str]]:
     """Return the ordinal of a message and its annotations; raise a CorruptDocumentError if they are damaged."""
     with reading(document, ANNOTATIONS):
         ordinal = stored_number(document["ordinal"])
         if document["_id"] != annotation_id(stored_text(document["conversation"]), ordinal):
             raise ValueError("the key, the conversation and the ordinal do not agree")
-        return ordinal, {name: from_stored(text) for name, text in document.get("values", {}).items()}
+        values = document.get("values", {})
+        return ordinal, {name: unsealed(text, document["_id"], name) for name, text in values.items()}

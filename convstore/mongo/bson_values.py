@@ -15,7 +15,9 @@ import bson
 from bson.int64 import Int64
 
 from convstore.exceptions import CorruptDocumentError
+from convstore.messages.encoding import digest_of
 
+_SEAL_BYTES = 8
 _NUMBERS, _TEXTS = frozenset({int, Int64}), frozenset({str})
 
 
@@ -43,6 +45,19 @@ def encoded(document: dict[str, Any]) -> bytes:
         return bson.encode(document)
     except UnicodeEncodeError:
         return bson.encode(storable(document))
+
+
+def sealed(text: str, *owner: str) -> list[str | bytes]:
+    """Return a text that nothing derives, with a checksum of it and of the names of its document and field."""
+    return [to_stored(text), digest_of("\n".join([*owner, text]))[:_SEAL_BYTES]]
+
+
+def unsealed(value: Any, *owner: str) -> str:
+    """Return the text that `sealed` was given; a ValueError or TypeError if it is damaged or of another owner."""
+    stored, seal = stored_list(value)
+    if sealed(text := from_stored(stored), *owner)[1] != seal:
+        raise ValueError("it does not match its checksum")
+    return text
 
 
 def from_stored(stored: str | bytes) -> str:

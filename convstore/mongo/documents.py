@@ -33,6 +33,7 @@ from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
 from convstore.mongo.bson_values import (
     from_stored,
+    sealed,
     stored_bytes,
     stored_list,
     stored_number,
@@ -40,6 +41,7 @@ from convstore.mongo.bson_values import (
     stored_text,
     stored_texts,
     to_stored,
+    unsealed,
     utc,
 )
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
@@ -222,7 +224,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "sources": message.sources,
         "stub": message.stub,
         "payload": _payload_document(message.payload) if message.payload else None,
-        "seen": message.seen,
+        "seen": sealed(message.seen, message.id) if message.seen else None,
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -233,7 +235,8 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
     get = document.get
     if type_ not in MESSAGE_TYPES:
         raise ValueError(f"unknown message type {type_!r}")
-    id_, call, sources, seen = stored_texts((id_, get("call", ""), get("sources", ""), get("seen", "")))
+    id_, call, sources = stored_texts((id_, get("call", ""), get("sources", "")))
+    seen = unsealed(found, id_) if (found := get("seen")) else ""
     tokens, view_tokens, calls = stored_numbers((tokens, view_tokens, get("calls", 0)))
     payload, stub, tool, arguments = get("payload"), get("stub"), get("tool", ""), get("arguments", "")
     return EntryMessage(

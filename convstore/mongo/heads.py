@@ -11,7 +11,7 @@ import binascii
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Totals
 from convstore.messages.values import Codec, UnregisteredTypeError
-from convstore.mongo.bson_values import from_stored, reading, stored_list, stored_number, stored_text, to_stored, utc
+from convstore.mongo.bson_values import reading, sealed, stored_list, stored_number, stored_text, unsealed, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import totals_from
 from convstore.mongo.driver import Driver, driver_errors
@@ -61,7 +61,7 @@ class Head:
         updated_at: Date of the newest entry at the last refresh, or of a later title; an import sets it back.
         written_at: When the head was last refreshed, by the writer's clock; never backdated.
         entry: The last entry at the last refresh; it is missing in the log if its append failed, or the log lost it.
-        details: Title and metadata as the codec wrote them, as far as they were set.
+        details: Title and metadata as the codec wrote them, as far as they were set, each with its checksum.
     """
 
     conversation: str
@@ -70,17 +70,18 @@ class Head:
     updated_at: datetime
     written_at: datetime
     entry: EntryRef = NO_ENTRY
-    details: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
         try:
-            title, metadata = (codec.decode(self.details.get(*one)) for one in (("title", "null"), ("metadata", "{}")))
+            texts = {name: unsealed(text, self.conversation, name) for name, text in self.details.items()}
+            title, metadata = (codec.decode(texts.get(*one)) for one in (("title", "null"), ("metadata", "{}")))
             if not isinstance(title, str | None) or not isinstance(metadata, dict):
                 raise ValueError("its title or its metadata has the wrong type")
         except UnregisteredTypeError as error:
             raise StoreError(f"title and metadata of {self.scope} cannot be read in this store: {error}") from error
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             problem = f"its title and its metadata cannot be read; set them again: {error}"
             raise CorruptDocumentError(head_id(self.scope), problem, collection=HEADS) from error
         return title, metadata
@@ -136,8 +137,15 @@ class Heads:
         conversation = secrets.token_hex(12)
         update = {
             "$max": {"updated_at": at, "written_at": now},
-            "$setOnInsert": stamped({"conversation": conversation, "scope": dict(scope), "created_at": at}, "head")
-            | {"entry": list(NO_ENTRY)},
+            "$setOnInsert": stamped(
+                {
+                    "conversation": conversation,
+                    "scope": dict(scope),
+                    "created_at": creation(at, conversation),
+                    "entry": list(NO_ENTRY),
+                },
+                "head",
+            ),
         }
         async with driver_errors():
             upsert = partial(
@@ -168,13 +176,13 @@ class Heads:
         """
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
-            fields["created_at"] = at  # of the first message, not of an earlier title
+            fields["created_at"] = creation(at, conversation)  # of the first message, not of an earlier title
         update = {"$set": fields, "$max": {"updated_at": at, "written_at": now}}
         return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, update)
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
-        changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
+        changes = {f"details.{name}": sealed(text, conversation, name) for name, text in details.items()}
         if not changes:
             return True
         return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, {"$set": changes})
@@ -240,6 +248,11 @@ def _join(log: str) -> dict[str, Any]:
     return {"$lookup": {"from": log, "let": {"conversation": "$conversation"}, "pipeline": last, "as": "last"}}
 
 
+def creation(at: datetime, conversation: str) -> list[str | bytes]:
+    """Return the date of a conversation's first message in the form that heads store, with a checksum."""
+    return sealed(at.astimezone(UTC).isoformat(timespec="milliseconds"), conversation, "created_at")
+
+
 def head_from(document: Document) -> Head:
     """Return the head that a document holds; raise a CorruptDocumentError if it is damaged."""
     check_version(document, "head")
@@ -250,11 +263,11 @@ def head_from(document: Document) -> Head:
         return Head(
             conversation=stored_text(document["conversation"]),
             scope=scope,
-            created_at=utc(document["created_at"]),
+            created_at=datetime.fromisoformat(unsealed(document["created_at"], document["conversation"], "created_at")),
             updated_at=utc(document["updated_at"]),
             written_at=utc(document["written_at"]),
             entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
-            details={name: from_stored(text) for name, text in document.get("details", {}).items()},
+            details=dict(document.get("details", {})),
         )
 
 

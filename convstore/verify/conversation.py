@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from convstore.mongo.bson_values import from_stored, stored_number, utc
+from convstore.mongo.annotations import values_in
+from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
-from convstore.mongo.keys import ANNOTATIONS, HEADS, annotation_id
+from convstore.mongo.keys import ANNOTATIONS, HEADS
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.scope import Scope
@@ -124,11 +125,9 @@ async def _check_annotations(subject: Subject, last: int) -> None:
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
     """Return ordinal and date of an annotation; raise any error if it is damaged."""
-    ordinal = stored_number(document["ordinal"])
-    if document["_id"] != annotation_id(subject.conversation, ordinal):
-        raise ValueError("the key and the ordinal do not agree")
+    ordinal, values = values_in(document)
     if document["conversation"] != subject.conversation:
         raise ValueError("the field `conversation` names another one")
-    for text in document.get("values", {}).values():
-        subject.codec.decode(from_stored(text))
+    for text in values.values():
+        subject.codec.decode(text)
     return ordinal, utc(document["at"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, StoreError
 from convstore.mongo.collection import Document
-from convstore.mongo.heads import Head, head_from
+from convstore.mongo.heads import Head, creation, head_from
 from convstore.mongo.keys import HEADS
 from convstore.runtime.head_refresh import REFRESH_AFTER
 from convstore.verify.findings import Subject
@@ -78,7 +78,8 @@ async def _repair(
 
 def _rebuilt(subject: Subject, document: Document, check: LogCheck) -> dict[str, Any] | None:
     """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
-    moments = {"updated_at": check.tail.updated_at, "created_at": check.first_at, "written_at": subject.now}
+    moments = {"updated_at": check.tail.updated_at, "written_at": subject.now}
     missing = {name: at for name, at in moments.items() if at and not isinstance(document.get(name), datetime)}
     changes = {"entry": [check.tail.entries, check.tail.link], **missing}
-    return changes if read_head({**document, **changes})[0] else None
+    first = {"created_at": creation(check.first_at, subject.conversation)} if check.first_at else {}
+    return next((one for one in (changes, changes | first) if read_head({**document, **one})[0]), None)

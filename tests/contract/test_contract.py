@@ -12,6 +12,7 @@ from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
 
 from convstore import Conversation, ConversationStore
+from convstore.mongo.bson_values import sealed
 from convstore.mongo.keys import head_id
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import StoreContract
@@ -50,7 +51,17 @@ class CopiedConversation:
         """Return a document with other ids, which are equally long."""
         for old, new in zip(self._ids, ids, strict=True):
             document = document.replace(old.encode(), new.encode())
-        return bson.decode(document)
+        return resealed(bson.decode(document))
+
+
+def resealed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document whose checksums name its own ids."""
+    for texts, owner in (("details", document["conversation"]), ("values", document["_id"])):
+        for name, (text, _) in document.get(texts, {}).items():
+            document[texts][name] = sealed(text, owner, name)
+    if "created_at" in document:
+        document["created_at"] = sealed(document["created_at"][0], document["conversation"], "created_at")
+    return document
 
 
 class TestPyMongo(CopiedConversation, StoreContract):

@@ -45,17 +45,16 @@ WEIGHTS = {"log": 8, "heads": 4, "summaries": 2, "annotations": 1, "convstore_mi
 """How often each collection is damaged."""
 
 NOT_DERIVED = {
-    # title and metadata, whole conversations (the id that a scope has), dates
-    "heads": {"details", "conversation", "created_at", "updated_at", "written_at"},
+    # whole conversations (the id that a scope has), dates that only grow
+    "heads": {"conversation", "updated_at", "written_at"},
     # deleted conversations
     "tombstones": {"conversation", "head", "marks", "pruned", "sweep_at", "swept"},
-    # stamps
-    "log": {"messages.seen"},
+    "log": set(),
     # dates, view records, leases, and when a summary was made current or failed
     "state": {"at", "starts", "changes", "failures", "wait_until", "lease", "revision", "summary.at"},
     "summaries": {"at"},
-    # values of the application; deleted ones are not missed either
-    "annotations": {"values", "at"},
+    # deleted annotations are not missed either
+    "annotations": {"at"},
     "convstore_migrations": {"at"},
     "search": {"at"},
 }

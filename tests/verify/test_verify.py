@@ -43,13 +43,10 @@ ENTRIES = ("02", "03", "04", "09", "10", "14")
 FREE = {
     "log": set(),
     "heads": {
-        "details.title",
-        "details.metadata",
-        "created_at",
         "start",
     },
     "summaries": {"at"},
-    "annotations": {"at", "values.rating"},
+    "annotations": {"at"},
 }
 FREE["state"] = {"at", "changes", "failures", "revision", "summary.at"}
 FREE["log"] |= {
@@ -58,7 +55,6 @@ FREE["log"] |= {
     "messages.arguments",
     "messages.payload.size",
     "messages.payload.body",
-    "undo",
     "totals.sources_through",
 }
 
