@@ -108,8 +108,8 @@ class Services:
             extractors=extractors,
         )
         self.resender = Resender(reader, on.log_queries, self.writer, cache, codec=codec)
-        self.loader = Loader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter)
-        past = PastLoader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter)
+        self.loader = Loader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter, clock=clock)
+        past = PastLoader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter, clock=clock)
         self.past = PastViews(reader, ends, on.states, on.summaries, past, codec=codec, counter=counter)
         self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
         self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)

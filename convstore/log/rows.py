@@ -87,19 +87,6 @@ def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
     return policy.view == "conversation" and (message.type in ("tool", "function") or bool(message.calls))
 
 
-def shown_whole(rows: Sequence[Row], policy: HistoryPolicy) -> list[bool]:
-    """Return for each row whether it is shown in full: the turn in progress, and the results that a policy exempts."""
-    last_turn = None if is_finished(rows) else rows[-1].turn
-    kept_from = _kept_from(rows, policy, last_turn)
-    return [row.turn == last_turn or (row.message.type == "tool" and is_exempt(row, policy, kept_from)) for row in rows]
-
-
-def is_current(rows: Sequence[Row]) -> Sequence[bool]:
-    """Return for each row whether it belongs to the turn in progress."""
-    last_turn = None if is_finished(rows) else rows[-1].turn
-    return [row.turn == last_turn for row in rows]
-
-
 def results_before(rows: Sequence[Row], end: int) -> int:
     """Return the number of tool results in the log before row `end`, which may be the end of the rows."""
     return rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
@@ -109,24 +96,20 @@ def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
     """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
     message = row.message
     return (
-        policy.stub_tools == "never"
-        or message.tool in policy.never_stub
+        is_always_whole(row, policy)
         or (kept_from is not None and row.result >= kept_from)
         or (not message.sources and message.tokens <= policy.stub_min_tokens and not _is_split_for_size(message))
     )
 
 
+def is_always_whole(row: Row, policy: HistoryPolicy) -> bool:
+    """Return True if a policy never shows a tool result as a stub, by its tool or for all tools."""
+    return policy.stub_tools == "never" or row.message.tool in policy.never_stub
+
+
 def _is_split_for_size(message: EntryMessage) -> bool:
     """Return True if a small result has a large part in its payload, which views of finished turns do not read."""
     return message.payload is not None and message.stub is None
-
-
-def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None) -> int | None:
-    """Return the index of the first result that `keep_last_results` keeps whole; None if it keeps none."""
-    if not policy.keep_last_results or not rows:
-        return None
-    end = next((row for row in rows if row.turn == last_turn), None)
-    return kept_result(end.result if end else results_before(rows, len(rows)), policy)
 
 
 def kept_result(count: int, policy: HistoryPolicy) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rewind import Rewinds
@@ -12,36 +13,48 @@ from convstore.log.rows import Row, leading_system
 from convstore.log.summary import NamedResult, SummaryRecord, clipped, fits
 
 
-@dataclass(frozen=True, slots=True)
-class ViewStart:
-    """The earliest start of views under one policy; valid until messages are rewound or summarised.
+class LeftOut(NamedTuple):
+    """A message that a note may name: its ordinal, and `EntryMessage.name`."""
+
+    ordinal: int
+    name: NamedResult
+
+
+class ViewRecord(NamedTuple):
+    """What views under one policy leave out and shorten. The three marks only move forward.
 
     Attributes:
-        rewind_entry: Number of the last rewind entry.
-        revision: Revision of the summary.
-        entry: Number of the entry that holds the first message; 0 if the start is unknown.
-        first: Ordinal of that message.
-        through: Number of the last turn that was weighed to find the start; 0 if that is unknown.
-        turn: Number of the turn before which no view begins, as the turns up to that one required.
-        link: Link of the last entry at that time; a log without that entry has other turns.
-        counter: Name of the token counter of the budget.
-        policy: Key of the policy, see `HistoryPolicy.start_key`.
-        results: The newest named messages before that entry, newest first.
+        start: Ordinal of the first message of views; 1 for the log's first.
+        short_through: Finished turns up to this ordinal are shortened.
+        stubs_through: Steps of the turn that holds this ordinal are settled up to it.
+        entry: Number of the entry that holds the first message.
+        link: Link of that entry, 0 if the start is the log's first message.
+        moved_at: When a mark was last moved.
+        results: The newest named messages before the start, newest first; None if they were not kept.
     """
 
-    rewind_entry: int = 0
-    revision: int = 0
-    entry: int = 0
-    first: int = 0
-    through: int = 0
-    turn: int = 0
+    start: int = 1
+    short_through: int = 0
+    stubs_through: int = 0
+    entry: int = 1
     link: int = 0
-    counter: str = ""
-    policy: str = ""
-    results: tuple[NamedResult, ...] = ()
+    moved_at: datetime = datetime.min.replace(tzinfo=UTC)
+    results: tuple[LeftOut, ...] | None = ()
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """The three marks, by which a view is decided."""
+        return self[:3]
 
 
-NO_START = ViewStart()
+NO_RECORD = ViewRecord()
+
+
+class Move(NamedTuple):
+    """A move of a record's marks, and the log's last entry at that time."""
+
+    seen: int
+    record: ViewRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,8 @@ class State:
         versions: The number of summaries made so far.
         failures: Summaries that failed since the last successful one.
         wait_until: After a failure, the time of the next try.
-        starts: Starts of views under the policies used last, newest first.
+        views: Records of views, by the key of the policy.
+        moves: How often any of them moved.
         system: The leading system messages, None if they are unknown.
         changes: In a restored state, the changes of the current summary: last entries and tokens.
     """
@@ -93,13 +107,10 @@ class State:
     versions: int = 0
     failures: int = 0
     wait_until: datetime | None = None
-    starts: tuple[ViewStart, ...] = ()
+    views: Mapping[str, ViewRecord] = field(default_factory=dict)
+    moves: int = 0
     system: LeadingSystem | None = None
     changes: tuple[tuple[int, str], ...] = ()
-
-    def start(self, policy: str) -> ViewStart:
-        """Return the start of views under a policy."""
-        return next((start for start in self.starts if start.policy == policy), NO_START)
 
 
 def system_of(rows: Sequence[Row], rewinds: Rewinds, counter: str) -> LeadingSystem | None:

@@ -135,13 +135,17 @@ def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: 
 
 
 class Form(NamedTuple):
-    """The form in which one message is shown: in full, as a stub, or as a policy shows messages of finished turns."""
+    """The form in which one message is shown: in full, as a stub, or as a policy shows messages of finished turns.
+
+    With `arguments`, call arguments above `shorten_over` tokens are shortened like texts.
+    """
 
     message: EntryMessage
     whole: bool
     stub: str | None = None
     has_media: bool = False
     shorten_over: int | None = None
+    arguments: bool = False
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
         """Return the message in this form, given the loaded payloads by message id."""
@@ -156,7 +160,9 @@ class Form(NamedTuple):
         if payload is not None and ref and not self.has_media:
             payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))
-        texts = decoded if self.shorten_over is None else with_short_texts(decoded, self.shorten_over)
+        texts = decoded
+        if self.shorten_over is not None:
+            texts = with_short_texts(decoded, self.shorten_over, arguments=self.arguments)
         shown = leave_out(texts) if ref else texts
         final = shown if self.has_media else without_media(shown)
         is_same = texts is decoded

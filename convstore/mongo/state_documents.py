@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import bson
 from convstore.log.entry import Entry
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.rows import rows_of
-from convstore.log.state import LeadingSystem, State, ViewStart, system_of
+from convstore.log.state import LeadingSystem, LeftOut, Move, State, ViewRecord, system_of
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import (
@@ -57,7 +58,8 @@ def state_document(state: State) -> dict[str, Any]:
         "newest": state.newest,
         "aside": state.aside,
         "versions": state.versions,
-        "starts": [start_document(start) for start in state.starts],
+        "views": {key: record_document(key, record) for key, record in state.views.items()},
+        "moved": state.moves,
         "system": system_document(state.system, state.conversation) if state.system else None,
         "changes": [list(change) for change in state.changes],
     }
@@ -83,7 +85,8 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
             versions=versions,
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
-            starts=starts_in(document),
+            views=views_in(document),
+            moves=stored_number(document.get("moved", 0)),
             system=system_in(document),
         )
 
@@ -109,26 +112,56 @@ def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
     return summary_from(summary, state=str(document.get("_id"))) if "text" in summary else None
 
 
-def start_document(start: ViewStart) -> list[Any]:
-    """Return a start in the form that states and heads store; later starts compare greater."""
-    results = [[to_stored(part) for part in result] for result in start.results]
-    numbers = [start.rewind_entry, start.revision, start.entry, start.first, start.through, start.turn, start.link]
-    return [*numbers, to_stored(start.counter), start.policy, results]
+def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
+    """Return the record of a policy's views in the form that states store, with a digest of it and of the key."""
+    document = {
+        "start": record.start,
+        "short_through": record.short_through,
+        "stubs_through": record.stubs_through,
+        "entry": record.entry,
+        "link": record.link,
+        "moved_at": record.moved_at,
+        "results": [[one.ordinal, *map(to_stored, one.name)] for one in record.results or ()],
+    }
+    return document | {"digest": _record_digest(key, document)}
 
 
-def start_from(value: Any) -> ViewStart:
-    """Return the start that `start_document` wrote."""
-    *numbers, counter, policy, results = stored_list(value)
-    rewind_entry, revision, entry, first, through, turn, link = map(stored_number, numbers)
-    names = tuple((from_stored(id_), from_stored(about)) for id_, about in map(stored_list, stored_list(results)))
-    place = (rewind_entry, revision, entry, first, through, turn, link)
-    return ViewStart(*place, from_stored(counter), stored_text(policy), names)
+def _record_digest(key: str, document: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(key.encode() + bson.encode(document)).digest()[:DIGEST_BYTES]
 
 
-def starts_in(document: Mapping[str, Any]) -> tuple[ViewStart, ...]:
-    """Return the starts of views in a state's document; raise a CorruptDocumentError if they are damaged."""
+def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
+    """Return the record that `record_document` wrote; raise a ValueError if it is damaged."""
+    document = dict(value)
+    if document.pop("digest", None) != _record_digest(key, document):
+        raise ValueError("a record of views does not match its digest")
+    results = tuple(LeftOut(one[0], (from_stored(one[1]), from_stored(one[2]))) for one in document.pop("results"))
+    return ViewRecord(**{**document, "moved_at": utc(document["moved_at"]), "results": results})
+
+
+def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
+    """Return the records of views in a state's document. A damaged one counts as none, as `verify` reports."""
+    found, stored = dict[str, ViewRecord](), document.get("views")
+    for key, value in stored.items() if isinstance(stored, Mapping) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            found[key] = record_from(key, value)
+    return found
+
+
+def move_document(key: str, move: Move) -> dict[str, Any]:
+    """Return a move of a record as states keep it for past views."""
+    return {"seen": move.seen, **record_document(key, move.record._replace(results=None))}
+
+
+def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
+    """Return the kept moves of a policy's record, oldest first; raise a CorruptDocumentError if they are damaged."""
     with reading(document):
-        return tuple(map(start_from, stored_list(document.get("starts", ()))))
+        found = []
+        for one in document.get("moves", {}).get(key, ()):
+            record = dict(one)
+            seen = stored_number(record.pop("seen"))
+            found.append(Move(seen, record_from(key, record)._replace(results=None)))
+        return found
 
 
 def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:

@@ -6,25 +6,36 @@ never an upsert: a deleted conversation stays deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from convstore.log.entry import Entry, Totals
-from convstore.log.state import LeadingSystem, State, ViewStart
+from convstore.log.entry import Entry
+from convstore.log.state import LeadingSystem, Move, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, decoded
 from convstore.mongo.keys import LOG, end_range, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
-from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
+from convstore.mongo.state_documents import (
+    changes_in,
+    copied_summary,
+    move_document,
+    moves_in,
+    record_document,
+    state_document,
+    system_document,
+    views_in,
+)
 from convstore.mongo.versions import readable
 
-_MAXIMUM_STARTS = 4
-_HINTS = ("starts", "system")
-_FIELDS = dict.fromkeys((*VIEW_FIELDS, "changes", *_HINTS), 0)
-_FIELDS_WITH_HINTS = {name: 0 for name in _FIELDS if name not in _HINTS}
+MAXIMUM_RECORDS = 16
+"""Policies whose records a state keeps."""
+
+_MAXIMUM_MOVES = 32
+_FIELDS_WITH_SYSTEM = dict.fromkeys((*VIEW_FIELDS, "changes", "moves"), 0)
+_FIELDS = {**_FIELDS_WITH_SYSTEM, "system": 0}
 
 
 class States:
@@ -44,8 +55,8 @@ class States:
         *,
         start: int,
         limit: int,
-        has_hints: bool,
-        first_needed: Callable[[Document, Totals], int] | None = None,
+        has_system: bool = True,
+        view: str = "",
         known: Entry | None = None,
     ) -> tuple[Document | None, list[Entry]]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
@@ -56,25 +67,32 @@ class States:
             conversation: Id of the conversation.
             start: Number of the first entry to read.
             limit: Maximum number of entries.
-            has_hints: Read starts of views and leading system messages, too.
-            first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
+            has_system: Read the leading system messages, too.
+            view: Key of the record of views; entries before the start in it, or in the summary, are not parsed.
             known: An entry that was read before; it is not parsed again.
         """
-        fields = _FIELDS_WITH_HINTS if has_hints else _FIELDS
+        fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
         query = between(conversation, *end_range(conversation, start=start))
         documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         first = decoded(documents[0]) if documents else None
         state = first if first and first["_id"] == state_id(conversation) else None
         documents = documents[1:] if state else documents[:limit]
-        if state and documents and first_needed:
+        if state and documents and view and not known:
             known = newest = entry_from(decoded(documents[0]))  # so that it is not parsed twice
-            del documents[max(1, newest.number - first_needed(state, newest.totals) + 1) :]
+            del documents[max(1, newest.number - _first_needed(state, view) + 1) :]
         return state, await entries_from(documents[::-1], known)
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and its token. One command."""
         query = {"_id": state_id(conversation), "conversation": conversation}
         return changes_in(await self._log.find_one(query, {"changes": 1}) or {"_id": query["_id"]})
+
+    async def past(self, conversation: str, key: str) -> tuple[list[tuple[int, str]], list[Move], bool]:
+        """Return the `changes`, the kept moves of a policy's record, and True if it moved before these. One command."""
+        query = {"_id": state_id(conversation), "conversation": conversation}
+        found = await self._log.find_one(query, {"changes": 1, f"moves.{key}": 1}) or {"_id": query["_id"]}
+        moves = moves_in(found, key)
+        return changes_in(found), moves, len(moves) == _MAXIMUM_MOVES
 
     async def insert(self, state: State) -> None:
         """Insert a restored state, unless there is one. One command."""
@@ -84,16 +102,40 @@ class States:
         """Remove a state, before the rest of a deleted conversation. One command."""
         await self._log.delete_one({"_id": state_id(conversation), "conversation": conversation})
 
-    async def remember(self, state: State, start: ViewStart | None, system: LeadingSystem | None) -> None:
-        """Store what a load had to find out, for other processes, unless the state changed since. One command.
+    async def remember_system(self, state: State, system: LeadingSystem) -> None:
+        """Store the leading system messages that a load had to find, unless the state changed since. One command."""
+        await self._change(state, {}, {"$set": {"system": system_document(system, state.conversation)}})
 
-        None keeps the start of views under a policy, or the leading system messages, as they are stored.
+    async def move_view(
+        self, state: State, key: str, record: ViewRecord, *, seen: int, system: LeadingSystem | None
+    ) -> bool:
+        """Move the marks of a policy's record if no record of the state moved since. One command.
+
+        The last 32 moves of each policy are kept for past views. A new policy takes the place of one that did not move
+        for a day if there are 16.
+
+        Args:
+            state: The state as it was read.
+            key: Key of the policy.
+            record: The moved record.
+            seen: Number of the log's last entry that the load saw.
+            system: The leading system messages, which later loads do not read with the view; None keeps those stored.
+
+        Returns:
+            False if another load moved a record meanwhile.
         """
-        changes: dict[str, Any] = {"system": system_document(system, state.conversation)} if system else {}
-        if start:
-            others = [one for one in state.starts if one.policy != start.policy]
-            changes["starts"] = [start_document(one) for one in (start, *others)[:_MAXIMUM_STARTS]]
-        await self._change(state, {}, {"$set": changes})
+        views, update = dict(state.views), dict[str, Any]()
+        if key not in views and len(views) >= MAXIMUM_RECORDS:
+            oldest = min(views, key=lambda one: views[one].moved_at)
+            del views[oldest]
+            update["$unset"] = {f"moves.{oldest}": ""}
+        stored = {one: record_document(one, kept) for one, kept in (views | {key: record}).items()}
+        kept = {"$each": [move_document(key, Move(seen, record))], "$slice": -_MAXIMUM_MOVES}
+        changes = {"system": system_document(system, state.conversation)} if system else {}
+        update |= {"$set": {"views": stored, "moved": state.moves + 1, **changes}, "$push": {f"moves.{key}": kept}}
+        query = {"_id": state_id(state.conversation), "conversation": state.conversation}
+        query |= readable("state") | {"moved": state.moves or {"$exists": False}}
+        return await self._log.update(query, update)
 
     async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
@@ -125,7 +167,7 @@ class States:
             owner: Holder of the lease who made the summary; "" if the summary was made earlier.
             aside: Without an owner, the token of a summary to set aside.
         """
-        changes: dict[str, Any] = {"revision": state.revision + 1, "starts": [], "summary": copied_summary(summary)}
+        changes: dict[str, Any] = {"revision": state.revision + 1, "summary": copied_summary(summary)}
         kept = {"changes": [entry, summary.token if summary else ""]}
         if not owner:
             update = {"$set": changes | {"aside": aside}, "$unset": {"lease": ""}, "$push": kept}
@@ -137,3 +179,10 @@ class States:
     async def _change(self, state: State, condition: Mapping[str, Any], update: Any) -> bool:
         query = {"_id": state_id(state.conversation), "conversation": state.conversation, "revision": state.revision}
         return await self._log.update(query | readable("state") | dict(condition), update)
+
+
+def _first_needed(state: Mapping[str, Any], view: str) -> int:
+    """Return the number of the first entry that a view needs, 0 if that is unknown."""
+    record, summary = views_in(state).get(view), state.get("summary")
+    covered = summary.get("entry", 0) if isinstance(summary, Mapping) else 0
+    return max(record.entry if record else 0, covered if isinstance(covered, int) else 0)

@@ -84,8 +84,8 @@ class Listing:
 
 def _view_start(cached: CachedConversation) -> tuple[int, int] | None:
     """Return entry and ordinal of the first message of the view that this store loaded last, None if it is unknown."""
-    current = [start for start in cached.starts.values() if start.rewind_entry == cached.rewinds.entry]
-    return (current[-1].entry, current[-1].first) if current else None
+    rewind_entry, *start = cached.view_start
+    return (start[0], start[1]) if start[0] and rewind_entry == cached.rewinds.entry else None
 
 
 def _line(message: EntryMessage) -> str:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
-from convstore.log.state import LeadingSystem, State, ViewStart
+from convstore.log.state import LeadingSystem, State
 from convstore.log.stored_message import KeptMessage, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
@@ -27,7 +27,6 @@ TAIL_LIFETIME = 10.0
 """Seconds after which a cached tail is compared with the log before use: a backup may have been restored."""
 
 _MAXIMUM_CONVERSATIONS = 1_000
-_MAXIMUM_STARTS = 8
 _MAXIMUM_BYTES = 32_000_000
 _MESSAGE_OVERHEAD = 3_500
 """Bytes that a cached message takes in addition to its stored size, with its row and its decoded form."""
@@ -112,15 +111,17 @@ class LoadedEnd:
         entries: The last entries, with sizes by the store's counter.
         key: Number of the rewind entry and token of the summary for which the rest was made.
         rows: The rows of the entries.
-        notes: Notes and their sizes, by the ordinal of the first message after them and the turns left out.
+        notes: Notes and their sizes, by the ordinals around what they stand for.
         shown: Messages as a view showed them, by id.
+        needed: The first entry that the views of recent policies needed, by the key of the policy.
     """
 
     entries: Sequence[Entry] = ()
     key: tuple[int, str] = (0, "")
     rows: Sequence[Row] = ()
-    notes: dict[tuple[int, int], Shown] = field(default_factory=dict)
+    notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
     shown: dict[str, KeptMessage] = field(default_factory=dict)
+    needed: dict[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -146,7 +147,7 @@ class CachedConversation:
             and the rewind entry at that time.
         rewinds: The active messages as of the newest rewind entry seen.
         system: The leading system messages.
-        starts: Starts of views, by the key of the policy.
+        view_start: Of the view loaded last: the rewind entry at that time, and entry and ordinal of its first message.
         revision: The highest revision of the state that was seen.
         summary: Digest of the current summary, and the summary.
         state: The document of the state as it was read last, and the state.
@@ -164,7 +165,7 @@ class CachedConversation:
     last_question: tuple[str, int, int] = ("", 0, 0)
     rewinds: Rewinds = NO_REWINDS
     system: LeadingSystem | None = None
-    starts: OrderedDict[str, ViewStart] = field(default_factory=OrderedDict)
+    view_start: tuple[int, int, int] = (0, 0, 0)
     revision: int = 0
     summary: tuple[bytes, SummaryRecord | None] = (b"", None)
     state: tuple[Mapping[str, Any], State] | None = None
@@ -196,13 +197,6 @@ class CachedConversation:
         """Cache the active messages if they are those as of a newer rewind entry."""
         if rewinds.entry > self.rewinds.entry:
             self.rewinds = rewinds
-
-    def remember_start(self, start: ViewStart) -> None:
-        """Cache the start of the next view under a policy."""
-        self.starts[start.policy] = start
-        self.starts.move_to_end(start.policy)
-        while len(self.starts) > _MAXIMUM_STARTS:
-            self.starts.popitem(last=False)
 
     def doubt(self) -> None:
         """Forget tail and refresh, because the entry of an insert may be in the log or not."""

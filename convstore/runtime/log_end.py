@@ -79,8 +79,8 @@ class LogEndReader:
         *,
         start: int = 0,
         limit: int = 1,
-        has_hints: bool = True,
-        first_needed: Callable[[_Document, Totals], int] | None = None,
+        has_system: bool = True,
+        view: str = "",
         known: Entry | None = None,
     ) -> LogEnd:
         """Return the state and the last entries from a number on.
@@ -99,8 +99,8 @@ class LogEndReader:
             cached.conversation,
             start=start,
             limit=limit,
-            has_hints=has_hints,
-            first_needed=first_needed,
+            has_system=has_system,
+            view=view,
             known=known,
         )
         document, entries = await self._reader.read_your_writes(

@@ -7,7 +7,7 @@ the parts of a message are stored.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -113,6 +113,26 @@ def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = Fal
         if calls != message.tool_calls:
             changed["tool_calls"] = calls
     return message.model_copy(update=changed) if changed else message
+
+
+def text_lengths(message: BaseMessage) -> list[int]:
+    """Return the lengths of the texts that `with_short_texts` may cut, call arguments too, whether read or not.
+
+    >>> text_lengths(AIMessage("four", tool_calls=[{"name": "f", "args": {"q": "of", "n": [1, "x"]}, "id": "c"}]))
+    [4, 2, 1]
+    """
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return [*_lengths(message.content), *(length for call in calls for length in _lengths(call["args"]))]
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    if isinstance(value, str):
+        yield len(value)
+    elif type(value) is PayloadRange:
+        yield value.end - value.start
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _lengths(part)
 
 
 def needs_edges_only(tokens: int | None) -> bool:

@@ -183,10 +183,10 @@ class StateContract(VerifyFixtures):
             assert shown == list(range(shown[0], shown[0] + len(shown))) if shown else ids
             assert ids[0] == "q1" or ids[0].startswith("summary-")
 
-    async def test_two_policies_have_starts_of_their_own(
+    async def test_policies_have_records_of_their_own(
         self, new_store: _NewStore, store: ConversationStore, database: Any
     ) -> None:
-        """The start of a view that one process found is stored for the next, for each policy apart."""
+        """What views leave out is stored for every process, for each policy apart; of 16 at most."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await _talk(chat, *range(40))
         other = new_store(policy=_POLICIES[1]).conversation(**chat.scope)
@@ -195,9 +195,11 @@ class StateContract(VerifyFixtures):
             for policy in _POLICIES:
                 cold = new_store().conversation(**chat.scope)
                 assert await _view(chat, policy) == await _view(other, policy) == await _view(cold, policy)
-        for turns in range(4, 10):
-            await new_store().conversation(**chat.scope).load_history(HistoryPolicy(max_turns=turns))
-        assert len((await self.state_of(database, await self.id_of(database, chat)) or {})["starts"]) == 4
+        for turns in range(2, 20):
+            policy = HistoryPolicy(max_turns=turns)
+            histories = [await new_store().conversation(**chat.scope).load_history(policy) for _ in range(2)]
+            assert histories[0].messages == histories[1].messages
+        assert len((await self.state_of(database, await self.id_of(database, chat)) or {})["views"]) == 16
 
     async def test_a_lost_state_is_restored(self, new_store: _NewStore, database: Any) -> None:
         """The next load brings it back from the summaries, past views too, and compactions go on from there."""
@@ -246,7 +248,7 @@ class StateContract(VerifyFixtures):
         assert _found(await later.verify(user_id=user)) == []
         assert await _view(full) == before
 
-    async def test_wrong_starts_and_system_messages_are_found(
+    async def test_wrong_records_and_system_messages_are_found(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """They are dropped, and the next load finds them again."""
@@ -254,7 +256,6 @@ class StateContract(VerifyFixtures):
         key, user = f"{conversation}:~", full.scope["user_id"]
         state = await self.state_of(database, conversation)
         assert state is not None
-        start = [0, state["revision"], 3, 99, "x", "y", []]
-        await database["log"].update_one({"_id": key}, {"$set": {"starts": [start]}})
+        await database["log"].update_one({"_id": key}, {"$set": {"views.x": {"start": 99, "entry": 3}}})
         assert _found(await later.verify(user_id=user, repair=True)) == [("state", key)]
         assert _found(await later.verify(user_id=user)) == []

@@ -207,6 +207,7 @@ class VerifyContract(VerifyFixtures):
         assert (await chat.compact()).status == "done"
         await chat.load_history()
         await chat.append(HumanMessage("more", id=new_id()))
+        assert [message.text for message in (await chat.load_history()).messages[1:]] == ["why why why ", "So.", "more"]
         await store.close()
         assert kinds(await later.verify(user_id=chat.scope["user_id"])) == []
 

@@ -56,7 +56,10 @@ class HistoryReport(_Value):
         stubbed: Ids of tool messages shown as stubs, or with the suffix that names their sources.
         placeholders: Ids of other messages whose images, audio or files are shown as placeholders.
         shortened: Ids of messages with long texts, of which only beginning and end are shown.
-        left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
+        left_out_turns: Whole turns before the view, left out by the budget or `max_turns`; no summary covers them.
+        left_out_steps: Steps of later turns that are left out: AI messages with calls and their results.
+        is_excursion: True if more is left out or shortened than in views before and after, because what the model has
+            not read yet needs the room.
         missing_results: Tool call ids that got a synthetic error result.
         orphans: Ids of tool messages left out because no call matches them.
         late_results: Ids of tool messages shown as text, because a summary or a note may have replaced their call.
@@ -79,6 +82,8 @@ class HistoryReport(_Value):
     placeholders: tuple[str, ...] = ()
     shortened: tuple[str, ...] = ()
     left_out_turns: int = 0
+    left_out_steps: int = 0
+    is_excursion: bool = False
     missing_results: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
     late_results: tuple[str, ...] = ()
@@ -197,6 +202,8 @@ class PastView(History):
         version: Version of the summary that it shows, 0 for none.
         policy: Its policy.
         match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
+        is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are), so that the
+            view is the one of a policy used for the first time.
         difference: The reason of a difference: "counter", "view format", "type", "adapted" or "log"; "" if it
             does not differ.
     """
@@ -205,6 +212,7 @@ class PastView(History):
     ordinal: int = 0
     version: int = 0
     policy: HistoryPolicy
+    is_first_use: bool = False
     match: Literal["exact", "rebuilt", "differs"] = "rebuilt"
     difference: str = ""
 

@@ -133,17 +133,17 @@ class CompactionRule:
 
 
 @lru_cache(maxsize=256)
-def start_key(policy: HistoryPolicy) -> str:
-    """Return a key of all fields that decide where views begin.
+def view_key(policy: HistoryPolicy, counter: str) -> str:
+    """Return the key under which a state keeps the record of a policy's views: of all options that decide them.
 
-    >>> start_key(HistoryPolicy()) == start_key(HistoryPolicy(provider="openai"))
+    >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(provider="openai"), "approximate")
     True
-    >>> start_key(HistoryPolicy()) == start_key(HistoryPolicy(max_turns=2))
+    >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(max_turns=2), "approximate")
     False
     """
     names = sorted(one.name for one in fields(policy) if one.name not in ("compact", "provider"))
     values = [sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value for name in names]
-    return hashlib.sha256(json.dumps([names, values]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,6 +24,22 @@ _NOT_IN_VIEWS = frozenset({"compact"})
 _MAX_CHARACTERS = 4_000
 
 
+class ViewMarks(NamedTuple):
+    """What a view follows besides log and policy: it can be rendered again from these marks.
+
+    Attributes:
+        start: Ordinal of the first message after leading system messages, summary and note.
+        short_through: Finished turns up to this ordinal are shortened.
+        stubs_through: Steps of the turn that holds this ordinal are settled up to it.
+        gap: Tokens that settled steps of the turn in progress may take.
+    """
+
+    start: int = 0
+    short_through: int = 0
+    stubs_through: int = 0
+    gap: int = 0
+
+
 class ViewStamp(BaseModel):
     """The identity of a view, in a few hundred bytes; `Conversation.view_at` builds the view again.
 
@@ -31,6 +47,7 @@ class ViewStamp(BaseModel):
         conversation_id: The random id of the conversation.
         entry: Number of the last entry that the view saw.
         summary: Token of the summary that it shows, "" for none.
+        marks: What it left out and shortened.
         policy: The options of its policy that differ from the defaults.
         counter: Name of the token counter.
         format: Version of the rules by which views are built.
@@ -44,6 +61,7 @@ class ViewStamp(BaseModel):
     conversation_id: str
     entry: int = 0
     summary: str = ""
+    marks: ViewMarks = ViewMarks()
     policy: dict[str, Any] = {}
     counter: str = ""
     format: int = VIEW_FORMAT

@@ -23,7 +23,7 @@ from convstore.verify.heads import check_head, read_head
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
 from convstore.verify.segments import SearchIndex, check_segments
-from convstore.verify.state import StateCheck, start_entries
+from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
 
@@ -83,7 +83,7 @@ class ConversationCheck:
         head, _ = read_head(self.head)
         head_entries = head.entry.number if head else 0
         self._state = await self.subject.inspection.state(self.subject.conversation)
-        wanted = frozenset({head_entries, *start_entries(self._state)})
+        wanted = frozenset({head_entries, *record_entries(self._state)})
         subject = replace(self.subject, checked=Counter(), findings=[])
         check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()

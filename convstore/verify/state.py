@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.entry import Entry, Totals
 from convstore.log.rows import rows_of
-from convstore.log.state import LeadingSystem, State, ViewStart, restored, system_of
+from convstore.log.state import LeadingSystem, State, ViewRecord, restored, system_of
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, summary_from
@@ -24,6 +23,7 @@ from convstore.mongo.state_documents import (
     state_from,
     summary_in,
     system_document,
+    views_in,
 )
 from convstore.mongo.versions import is_newer
 from convstore.verify.findings import ORPHAN_AGE, Subject
@@ -152,8 +152,10 @@ class StateCheck:
             self._report_summary(record.token, text)
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
-        if any(is_wrong_start(one, check.kept.get(one.entry), check.tail) for one in state.starts):
-            await self._mend("starts", None, "a stored start of views does not match the log")
+        stored = dict((self.document or {}).get("views") or {})
+        valid = {key: one for key, one in stored.items() if key in state.views and _is_of(check, state.views[key])}
+        if len(valid) < len(stored):
+            await self._mend("views", valid, "a stored record of views is damaged or does not match the log")
         if self.document and self.document.get("system") is not None:
             await self._check_system(state.system, check)
 
@@ -189,18 +191,17 @@ def _is_same(one: LeadingSystem, other: LeadingSystem) -> bool:
     return pair[0] == pair[1] and one.through == other.through
 
 
-def start_entries(state: Mapping[str, Any] | None) -> set[int]:
-    """Return the numbers of the entries that a state's starts of views name, as far as they can be read."""
-    starts = (state or {}).get("starts")
-    found = [one for one in starts if isinstance(one, list) and len(one) > 2] if isinstance(starts, list) else []
-    return {one[2] for one in found if isinstance(one[2], int)}
+def record_entries(state: Mapping[str, Any] | None) -> set[int]:
+    """Return the numbers of the entries that a state's records of views name."""
+    return {one.entry for one in views_in(state or {}).values()}
 
 
-def is_wrong_start(start: ViewStart, entry: Entry | None, tail: Totals) -> bool:
-    """Return True if a start of views names a message that is not in its entry, given that entry."""
-    if not start.entry or start.entry > tail.entries:
-        return False
-    return entry is None or not entry.first <= start.first <= entry.last
+def _is_of(check: LogCheck, record: ViewRecord) -> bool:
+    """Return True if the start in a record is a message of the entry that it names, or was restored to later."""
+    if record.start <= 1 or record.entry > check.tail.entries:
+        return True
+    entry = check.kept.get(record.entry)
+    return entry is not None and entry.first <= record.start <= entry.last
 
 
 def _record(document: Document) -> SummaryRecord | None:

@@ -6,20 +6,18 @@ It sends nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from convstore.log.entry import ENTRY_BYTES, RANGE_BYTES, Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
-from convstore.log.state import NO_START, State, ViewStart
+from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.log.stored_message import KeptMessage
-from convstore.log.summary import NamedResult
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import check_dense
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import NOTHING_REQUIRED, Required
 from convstore.view.render import NOTE_RESULTS
 from convstore.view.view import ActiveRows
 
@@ -30,14 +28,16 @@ _MIN_ENTRIES, _MORE_ENTRIES, _MAX_ENTRIES = 30, 8, 1_000
 class Load(ActiveRows):
     """State of one load: the rows read so far and the cost of reading them.
 
-    `held` is the cached end of the log, and `end` and `end_rows` the whole end that is known now. `searches` counts the
-    reads that a start of the view in the state would have saved; `has_hints` is False if the state was read without it.
+    `record` is the policy's stored record, or `NO_RECORD` if that is not of this log. `held` is the cached end of the
+    log, and `end` and `end_rows` the whole end that is known now. `has_system` is True if the state was read with the
+    leading system messages, and `is_confirmed` if the rows begin with the record's start.
     """
 
     policy: HistoryPolicy
+    key: str
     cached: CachedConversation
     state: State
-    start: ViewStart = NO_START
+    record: ViewRecord = NO_RECORD
     rewinds: Rewinds = NO_REWINDS
     held: LoadedEnd = field(default_factory=LoadedEnd)
     end: list[Entry] = field(default_factory=list)
@@ -47,24 +47,20 @@ class Load(ActiveRows):
     documents: int = 0
     size: int = 0
     round_trips: int = 0
-    searches: int = 0
-    has_hints: bool = True
+    payload_reads: int = 0
+    writes: int = 0
+    is_confirmed: bool = False
+    has_system: bool = False
 
     @property
-    def is_complete(self) -> bool:
-        """Return True if every entry that is not summarised was read."""
-        return not self.entries or self.before <= (self.summary.entry if self.summary else 1)
+    def first_needed(self) -> int:
+        """The first entry that the view needs, as far as record and summary tell."""
+        return max(self.record.entry, self.summary.entry if self.summary else 1)
 
     @property
     def before(self) -> int:
         """Return the number before which unread entries may hold active messages."""
         return self.rewinds.active_before(self.entries[0].number)
-
-    @property
-    def required(self) -> Required:
-        """Return what turns weighed by an earlier load require, if the entries include its last one."""
-        links = {entry.totals.link for entry in self.entries} if self.start.through else ()
-        return Required(self.start.turn, self.start.through) if self.start.link in links else NOTHING_REQUIRED
 
     @property
     def unsummarized(self) -> int:
@@ -86,7 +82,7 @@ class Load(ActiveRows):
         self.size += ENTRY_BYTES * len(numbers) + RANGE_BYTES * len(whole.ranges) * (whole.entry in numbers)
 
     @property
-    def key(self) -> tuple[int, str]:
+    def depends_on(self) -> tuple[int, str]:
         """Return what rows and notes depend on besides the entries."""
         return self.rewinds.entry, self.summary.token if self.summary else ""
 
@@ -98,11 +94,12 @@ class Load(ActiveRows):
         """
         check_dense(self.cached, [*self.held.entries[-1:], *new])
         self.end, self.shown, rows = [*self.held.entries, *new], self.held.shown, self.held.rows
-        if self.held.key == self.key:
+        if self.held.key == self.depends_on:
             self.kept_notes = self.held.notes
         else:
             rows = ()
-        self.entries = self.end[bisect_left(self.end, self.start.entry, key=lambda entry: entry.number) :]
+        self.entries = self.end[bisect_left(self.end, self.first_needed, key=lambda entry: entry.number) :]
+        self.entries = self.entries or self.end[-1:]
         if tail is not self.entries[-1].totals:
             self.entries[-1] = replace(self.entries[-1], totals=tail)
         if rows:
@@ -111,6 +108,7 @@ class Load(ActiveRows):
             self.end_rows = [*rows, *added] if is_continued else ()
         rows = self.end_rows or rows_of(self.entries, self.rewinds, self.summary)
         self.rows = rows[bisect_left(rows, self.entries[0].number, key=lambda row: row.entry) :]
+        self._take_record()
 
     def prepend(self, entries: list[Entry]) -> None:
         """Prepend entries that directly precede those already read.
@@ -124,19 +122,51 @@ class Load(ActiveRows):
             self.end, self.end_rows = entries + self.end, ()  # its rows begin later
         self.rows = rows_of(self.entries, self.rewinds, self.summary)
         self.earlier_results = None
+        self._take_record()
 
-    def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
+    def _take_record(self) -> None:
+        """Use the record as far as the rows read confirm it: its marks, its start, and the results before that."""
+        self.is_complete = self.before <= (self.summary.entry if self.summary else 1)
+        record, last = self.record, self.entries[-1].last
+        if max(record.marks) > last or (not self.is_missing and not self._confirms(record)):
+            self.record = NO_RECORD
+        elif record.start > 1 and not self.is_missing and not self.is_complete:
+            index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
+            self.rows, self.is_confirmed = self.rows[index:], True
+            if record.results is not None:
+                self.earlier_results = tuple(one for one in record.results if one.ordinal > self._covered)
+
+    @property
+    def is_missing(self) -> bool:
+        """Return True if the entry with the record's start was not read."""
+        return not self.is_complete and self.before > self.record.entry
+
+    def _confirms(self, record: ViewRecord) -> bool:
+        """Return True if the record's start is the first message of the log or of an active turn of it."""
+        if record.start <= max(1, self._covered):
+            return True
+        row = next((row for row in self.rows if row.message.ordinal == record.start), None)
+        entry = next((one for one in self.entries if row and one.number == row.entry), None)
+        is_begin = row is not None and row.message.type == "human"
+        return is_begin and entry is not None and entry.totals.link == record.link
+
+    @property
+    def _covered(self) -> int:
+        return self.summary.last if self.summary else 0
+
+    def moved(self, marks: tuple[int, int, int]) -> ViewRecord:
+        """Return the record with moved marks."""
+        if marks[0] == self.record.start:
+            return self.record._replace(short_through=marks[1], stubs_through=marks[2])
+        begin = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal)
+        row = self.rows[begin]
+        link = next(one.totals.link for one in self.entries if one.number == row.entry)
+        return ViewRecord(*marks, row.entry, link, results=self.results_before(begin))
+
+    def named(self, results: Sequence[Entry]) -> tuple[LeftOut, ...]:
         """Return the names of the newest results, given newest first; the summary names the results it covers."""
-        last = self.summary.last if self.summary else 0
-        found = (message for message in named_in(results, self.rewinds) if message.ordinal > last)
-        return tuple(message.name for message in found)[:NOTE_RESULTS]
-
-
-def is_sufficient(cached_end: Sequence[Entry], start: ViewStart, limit: int) -> bool:
-    """Return True if the cached end of a log holds as much as a load would read."""
-    if not cached_end or start.entry:
-        return bool(cached_end) and cached_end[0].number <= start.entry
-    return cached_end[0].number == 1 or len(cached_end) >= limit
+        found = (message for message in named_in(results, self.rewinds) if message.ordinal > self._covered)
+        return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
 
 
 def is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> bool:
@@ -150,22 +180,10 @@ def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
     return any(tail and entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
 
 
-def entries_needed(start: ViewStart, totals: Totals, policy: HistoryPolicy) -> int:
-    """Estimate how many entries to read first: those after a known start, or enough to fill the limits.
-
-    The start may be older than the view. Then a view is assumed to hold as much as the limits allow, and not much more
-    than between the start and these totals.
-    """
-    active = totals.entries * totals.active // totals.messages if totals.messages else 0
-    limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
+def entries_needed(first: int, tail: Totals, policy: HistoryPolicy) -> int:
+    """Estimate how many entries to read first: those from a known one on, or enough to fill the limits."""
+    active = tail.entries * tail.active // tail.messages if tail.messages else 0
+    limits = ((policy.max_tokens, tail.view_tokens), (policy.max_turns, tail.turns))
     needed = min([active, *(limit * active // total for limit, total in limits if limit and total)])
-    since = max(0, totals.entries - start.entry) if start.entry else 0
+    since = tail.entries - first + 1 if first else 0
     return min(max(_MIN_ENTRIES, max(needed, 5 * since // 4) + _MORE_ENTRIES), _MAX_ENTRIES)
-
-
-def newest_start(starts: Iterable[ViewStart], totals: Totals, *, revision: int, counter: str) -> ViewStart:
-    """Return the last of the starts that are valid for a log with these totals and the state's revision."""
-    wanted = (totals.rewind_entry, revision, counter)
-    valid = (one for one in starts if one.entry and (one.rewind_entry, one.revision, one.counter) == wanted)
-    possible = (one for one in valid if one.entry <= totals.entries and one.turn <= totals.turns)
-    return max(possible, key=lambda one: one.entry, default=NO_START)

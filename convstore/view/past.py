@@ -1,14 +1,13 @@
 """Builds views again as they were: from a stamp, or as of a message.
 
-It reads the log only up to an entry, applies the rewinds and the summary of that moment, and uses nothing that later
-loads stored. It writes nothing.
+It reads the log only up to an entry and applies the rewinds, the summary and the policy's record of that moment. It
+writes nothing.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
+from convstore.log.state import NO_RECORD
 from convstore.log.summary import SummaryRecord
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
@@ -19,23 +18,16 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.values.models import HistoryReport, PastView
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.stamps import VIEW_FORMAT, ViewStamp, check_stamp
-from convstore.view.past_loader import PastLoad, PastLoader
+from convstore.view.past_loader import PastLoad, PastLoader, Point
 from convstore.view.view import stamper
 
 _MAX_REASONS = 500
 
 Moment = ViewStamp | str | int | None
 """A stamp, a message id, an ordinal, or None for now."""
-
-
-class _Point(NamedTuple):
-    """The end of a view: its last entry and its summary."""
-
-    entry: int
-    summary: SummaryRecord | None
 
 
 class PastViews:
@@ -65,10 +57,10 @@ class PastViews:
         view, has_unknown_types = self._empty(cached, policy), False
         if cached:
             async with self._reader.reading(cached):
-                point = await self._point(cached, at)
+                point = await self._point(cached, at, policy)
                 if point.entry:
                     past, has_unknown_types = await self._load(cached, point, policy)
-                    view = self._view(past, point.entry, policy, reasons_before)
+                    view = self._view(past, point, policy, reasons_before)
         return view if has_policy else self._compared(view, at, has_unknown_types=has_unknown_types)
 
     def _empty(self, cached: CachedConversation | None, policy: HistoryPolicy) -> PastView:
@@ -76,27 +68,32 @@ class PastViews:
         stamps = stamper(cached.conversation if cached else "", policy, counter=self._counter.name)
         return PastView(messages=[], report=HistoryReport(), policy=policy).sealed(stamps)
 
-    async def _point(self, cached: CachedConversation, at: Moment) -> _Point:
-        """Return entry and summary of the view that the caller asks for.
+    async def _point(self, cached: CachedConversation, at: Moment, policy: HistoryPolicy) -> Point:
+        """Return what the view that the caller asks for depends on.
 
         Raises:
             UnknownMessageError: This conversation has no such message, or no view with this stamp.
         """
+        key = view_key(policy, self._counter.name)
         if at is None:
             end = await self._ends.read(cached)
-            return _Point(end.entries[-1].number if end.entries else 0, end.state.summary)
+            number, record = end.entries[-1].number if end.entries else 0, end.state.views.get(key, NO_RECORD)
+            return Point(number, end.state.summary, record=record)
         if isinstance(at, ViewStamp):
             if at.conversation_id != cached.conversation:
                 raise _missing(at)
-            return _Point(at.entry, await self._summary(cached, at.summary))
+            is_same = key == view_key(at.history_policy, self._counter.name)
+            return Point(at.entry, await self._summary(cached, at.summary), at.marks if is_same else None)
         rows = await self._reader.messages_by_id(cached, [at]) if isinstance(at, str) else {}
         row = rows.get(at) if isinstance(at, str) else await self._reader.log.message_at(cached.conversation, at)
         if row is None:
             raise _missing(at)
         entry = row.entry.number
-        changes = await self._states.changes(cached.conversation)
+        changes, moves, is_cut = await self._states.past(cached.conversation, key)
         token = next((token for seen, token in reversed(changes) if seen < entry), "")
-        return _Point(entry, await self._summary(cached, token))
+        seen = [move.record for move in moves if move.seen <= entry]
+        record = seen[-1] if seen else NO_RECORD
+        return Point(entry, await self._summary(cached, token), record=record, is_first_use=is_cut and not seen)
 
     async def _summary(self, cached: CachedConversation, token: str) -> SummaryRecord | None:
         if not token:
@@ -109,18 +106,18 @@ class PastViews:
             raise CorruptDocumentError(key, "the summary of a past view is missing", collection=SUMMARIES)
         return found
 
-    async def _load(self, cached: CachedConversation, point: _Point, policy: HistoryPolicy) -> tuple[PastLoad, bool]:
+    async def _load(self, cached: CachedConversation, point: Point, policy: HistoryPolicy) -> tuple[PastLoad, bool]:
         """Load the view; values of unregistered types are kept as they are stored. True if there were any."""
         try:
-            return await self._loader.load_past(cached, point.entry, point.summary, policy), False
+            return await self._loader.load_past(cached, point, policy), False
         except CorruptDocumentError:
             lenient = Codec()
             lenient.copy_from(self._codec)
             lenient.keep_unknown()
             loader = self._loader.with_codec(lenient)
-            return await loader.load_past(cached, point.entry, point.summary, policy), True
+            return await loader.load_past(cached, point, policy), True
 
-    def _view(self, past: PastLoad, entry: int, policy: HistoryPolicy, reasons_before: int | None) -> PastView:
+    def _view(self, past: PastLoad, point: Point, policy: HistoryPolicy, reasons_before: int | None) -> PastView:
         """Return the view with one page of its reasons."""
         history = past.history
         reasons = [one for one in past.reasons if reasons_before is None or one.first < reasons_before]
@@ -131,8 +128,9 @@ class PastViews:
             summary=history.summary,
             tokens=history.tokens,
             report=history.report.model_copy(update={"reasons": tuple(page), "reasons_before": left}),
-            entry=entry,
+            entry=point.entry,
             ordinal=past.ordinal,
+            is_first_use=point.is_first_use,
             version=past.version,
             policy=policy,
         )

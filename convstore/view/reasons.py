@@ -11,11 +11,13 @@ from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason
 from convstore.view.render import View
+from convstore.view.sizes import Showing
 
 
 def reasons_of(
     view: View,
     rows: Sequence[Row],
+    showings: Sequence[Showing | None],
     policy: HistoryPolicy,
     *,
     system: Sequence[EntryMessage],
@@ -27,7 +29,8 @@ def reasons_of(
 
     Args:
         view: The view.
-        rows: The rows that it shows.
+        rows: The rows from its start on.
+        showings: How it shows each of them; None for those that it leaves out.
         policy: Its policy.
         system: The leading system messages.
         summary: The summary that it shows.
@@ -49,18 +52,21 @@ def reasons_of(
         if one.first <= last
     ]
     active = (piece for one in before for piece in _without(one, rewound))
-    shown = _shown(view, rows, policy)
+    shown = _shown(view, rows, showings, policy)
     return _merged(sorted([*active, *rewound, *shown], key=lambda one: one.first))
 
 
-def _shown(view: View, rows: Sequence[Row], policy: HistoryPolicy) -> Iterator[ViewReason]:
-    """Yield the reasons of the messages that a view shows."""
+def _shown(
+    view: View, rows: Sequence[Row], showings: Sequence[Showing | None], policy: HistoryPolicy
+) -> Iterator[ViewReason]:
+    """Yield the reasons of the messages from the start of a view on."""
     ids = {"stub": view.stubbed, "placeholder": view.placeholders, "shortened": view.shortened}
     ids |= {"orphan": view.orphans, "late": view.late_results}
     states = {id_: state for state, some in ids.items() for id_ in some}
     run: tuple[int, int, str] | None = None
-    for row in rows:
+    for row, showing in zip(rows, showings, strict=True):
         state = "hidden" if is_hidden(row.message, policy) else states.get(row.message.id, "whole")
+        state = state if showing else "left_out"
         ordinal = row.message.ordinal
         if run and run[1:] == (ordinal - 1, state):
             run = (run[0], ordinal, state)
@@ -73,7 +79,8 @@ def _shown(view: View, rows: Sequence[Row], policy: HistoryPolicy) -> Iterator[V
 
 
 def _reason(first: int, last: int, state: str) -> ViewReason:
-    return ViewReason.model_construct(first=first, last=last, state=state, summary=0, limit="")
+    limit = "max_tokens" if state == "left_out" else ""
+    return ViewReason.model_construct(first=first, last=last, state=state, summary=0, limit=limit)
 
 
 def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:

@@ -9,33 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from convstore.log.entry import EntryMessage, PayloadRef
-from convstore.log.rows import Row, is_current, is_hidden, shown_whole
+from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.copying import Template
 from convstore.messages.provenance import kind_of, mark
-from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
 from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
 from convstore.messages.values import Codec
+from convstore.sources.shortening import SHORTENED, needs_edges_only, shorten_text, text_lengths
 from convstore.sources.stub import STUB_MIN_TOKENS
 from convstore.values.policy import HistoryPolicy
-from convstore.view.fitting import fitted
 from convstore.view.provider_rules import made_for, with_original_ids
+from convstore.view.sizes import FINISHED, WHOLE, Showing
 
 NOTE_RESULTS = 20
 """Maximum number of tool message ids that a note names."""
 
+_MIN_TEXT_TOKENS = 20
+"""Lower limit for the length of a shortened text."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view and a record of the changes made to build it; ids are in the order of the view.
-
-    `is_fitting` is False if the first turn could not be shortened to its room.
-    """
+    """A view and a record of the changes made to build it; ids are in the order of the view."""
 
     messages: list[BaseMessage]
     tokens: int
@@ -46,7 +48,6 @@ class View:
     orphans: tuple[str, ...]
     late_results: tuple[str, ...]
     moved: tuple[str, ...]
-    is_fitting: bool
 
 
 def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -65,72 +66,74 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
     ]
 
 
-def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int) -> HumanMessage:
-    """Build the note that replaces the turns left out before the ordinal `first`; equal arguments give equal notes."""
-    turns = "1 earlier turn is" if left_out_turns == 1 else f"{left_out_turns} earlier turns are"
-    text = f"[Note: {turns} left out here to save context. {how_to_read(results)}]"
+def make_note(left_out: tuple[int, int], results: Sequence[NamedResult], *, first: int) -> HumanMessage:
+    """Build the note for turns and steps that are left out; equal arguments give equal notes.
+
+    Args:
+        left_out: How many turns and how many steps of later turns.
+        results: The newest results in them, newest first.
+        first: Ordinal of the first message after the turns.
+    """
+    counts = [f"{n} earlier {unit}{'s' * (n != 1)}" for n, unit in zip(left_out, ("turn", "step"), strict=True) if n]
+    verb = "is" if sum(left_out) == 1 else "are"
+    text = f"[Note: {' and '.join(counts)} {verb} left out here to save context. {how_to_read(results)}]"
     return HumanMessage(text, id=f"note-{first}", additional_kwargs=mark("note"))
 
 
-def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
+def payloads_needed(
+    rows: Sequence[Row], shown: Sequence[Showing | None], policy: HistoryPolicy
+) -> list[tuple[str, PayloadRef]]:
     """Return the message id and the range of each payload that the view of these rows shows."""
     return [
         (row.message.id, ref)
-        for row, whole, current in zip(rows, shown_whole(rows, policy), is_current(rows), strict=True)
-        if row.message.payload and (ref := _payload_in_view(row.message, policy, whole=whole, current=current))
+        for row, one in zip(rows, shown, strict=True)
+        if one and row.message.payload and (ref := _payload_in_view(row.message, policy, one))
     ]
 
 
-def _payload_in_view(message: EntryMessage, policy: HistoryPolicy, *, whole: bool, current: bool) -> PayloadRef | None:
+def _payload_in_view(message: EntryMessage, policy: HistoryPolicy, showing: Showing) -> PayloadRef | None:
     ref = message.payload
     if ref is None or is_hidden(message, policy):
         return None
     # Media follow the texts of a payload.
     has_media = policy.media == "never" and message.type != "tool" and ref.shown < ref.ends[-1]
-    return payload_needed(message, whole=whole or has_media, shorten_over=None if current else policy.shorten_over)
+    return payload_needed(message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing.room))
+
+
+def _limit(policy: HistoryPolicy, room: int | None) -> int | None:
+    """Return the tokens above which texts are cut, None for no limit."""
+    return min((limit for limit in (policy.shorten_over, room) if limit is not None), default=None)
 
 
 def build_view(
     rows: Sequence[Row],
-    policy: HistoryPolicy,
+    shown: Sequence[Showing | None],
     *,
-    codec: Codec,
-    counter: TokenCounter,
+    decoder: Decoder,
     system: Sequence[EntryMessage] = (),
     notes: Sequence[Shown] = (),
-    payloads: Mapping[str, str],
-    room: int = 0,
-    known: dict[str, KeptMessage] | None = None,
 ) -> View:
     """Decode and pair the rows of a view.
 
     Args:
         rows: From the start of the view to the end of the log.
-        policy: Says which messages are shown in full.
-        codec: Decodes bodies.
-        counter: Counts messages whose size is not stored in the log.
+        shown: How each of them is shown; None for those left out.
+        decoder: Restores them; has the texts that `payloads_needed` named.
         system: Leading system messages.
-        notes: Messages that replace summarised turns and turns left out.
-        payloads: The texts that `payloads_needed` named, by message id.
-        room: Tokens to shorten the first turn to; 0 for no limit.
-        known: Messages that earlier views showed, by id; new ones are added.
+        notes: Messages that replace summarised turns and what is left out.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
-    decoder = _Decoder(policy, codec, payloads, {} if known is None else known)
-    whole = shown_whole(rows, policy)
-    visible = list(zip(rows, whole, strict=True))
-    if policy.view == "conversation":
-        visible = [(row, one) for row, one in visible if not is_hidden(row.message, policy)]
-    leading = [decoder.shown(one, one.payload is None) for one in system]
-    made = [decoder.shown(row.message, whole) for row, whole in visible]
+    policy, counter = decoder.policy, decoder.counter
+    visible = [(row, one) for row, one in zip(rows, shown, strict=True) if one and not is_hidden(row.message, policy)]
+    leading = [decoder.shown(one, WHOLE if one.payload is None else FINISHED) for one in system]
+    made = [decoder.shown(row.message, one) for row, one in visible]
     stubbed = [row.message.id for (row, _), one in zip(visible, made, strict=True) if one.is_stub]
-    fitting = _fitted(made, sum(row.turn == rows[0].turn for row, _ in visible), room, counter) if room else None
-    made = [*leading, *(fitting or made)]
+    made = [*leading, *made]
     listed = [one.message for one in made]
     listed[len(leading) : len(leading)] = [note.message for note in notes]
-    pairing, late_results = _paired(listed, visible, policy, has_notes=bool(notes))
+    pairing, late_results = _paired(listed, [row for row, _ in visible], policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(one.message): one.tokens for one in made}
     ids = {one.id for one in system} | {row.message.id for row, _ in visible}
@@ -143,7 +146,6 @@ def build_view(
         stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
         placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
         shortened=tuple(str(one.message.id) for one in made if one.is_shortened),
-        is_fitting=not room or fitting is not None,
         missing_results=pairing.missing,
         orphans=pairing.orphans,
         late_results=late_results,
@@ -151,42 +153,118 @@ def build_view(
     )
 
 
-class _Decoder:
-    """Restores messages as a view shows them; those without payloads, which may be large, are decoded once."""
+class Decoder:
+    """Restores messages as a view shows them; those without payloads, which may be large, are decoded once.
+
+    Attributes:
+        policy: The policy of the view.
+        counter: Counts messages whose size is not stored in the log.
+        payloads: The texts of payloads that were read, by message id.
+    """
 
     def __init__(
-        self, policy: HistoryPolicy, codec: Codec, payloads: Mapping[str, str], known: dict[str, KeptMessage]
+        self,
+        policy: HistoryPolicy,
+        codec: Codec,
+        counter: TokenCounter,
+        known: dict[str, KeptMessage] | None = None,
+        payloads: Mapping[str, str] | None = None,
     ) -> None:
-        self._policy, self._codec, self._payloads, self._known = policy, codec, payloads, known
-        self._options = [(one, policy.media, policy.shorten_over, policy.stub_min_tokens) for one in (False, True)]
+        self.policy, self.counter, self.payloads = policy, counter, payloads or {}
+        self._codec, self._known = codec, {} if known is None else known
+        self._options = policy.media, policy.shorten_over, policy.stub_min_tokens
 
-    def shown(self, message: EntryMessage, whole: bool) -> Shown:
-        kept, options = self._known.get(message.id), self._options[whole]
+    def shown(self, message: EntryMessage, showing: Showing) -> Shown:
+        """Return a message as a view shows it."""
+        kept, options = self._known.get(message.id), (showing, self._options)
         if kept is not None and kept.stored is message and kept.options == options:
             return Shown(kept.template.make(), *kept.about)
-        shown = _form(message, whole, self._policy, self._codec).decode(self._codec, self._payloads)
-        if message.is_estimate and not shown.is_stub:
-            shown = shown._replace(tokens=None)
-        if message.id not in self._payloads:
+        if showing.room is not None:
+            shown = self._cut(message, showing.room)
+        else:
+            shown = self._form(message, showing.whole).decode(self._codec, self.payloads)
+            if message.is_estimate and not shown.is_stub:
+                shown = shown._replace(tokens=None)
+        if message.id not in self.payloads:
             self._known[message.id] = KeptMessage(message, options, Template(shown.message), shown[1:])
         return shown
 
+    def size(self, message: EntryMessage) -> int:
+        """Return the size of a message in a finished turn; an estimate if more is shown than its entry holds."""
+        policy = self.policy
+        media = message.tokens - message.view_tokens if policy.media == "never" and message.type != "tool" else 0
+        length = len(message.body) + (message.payload.shown if message.payload else 0)
+        if message.type == "tool":
+            is_known = message.stub is not None or not stub_below_default(message, policy, self._codec)
+        else:
+            is_known = policy.shorten_over is None or length <= policy.shorten_over or message.type not in SHORTENED
+        if is_known:
+            return message.view_tokens + media
+        if policy.shorten_over and payload_needed(message, shorten_over=policy.shorten_over):
+            # Estimate: the part that remains if the payload is a single text.
+            return min(message.view_tokens, message.view_tokens * policy.shorten_over * CHARACTERS_PER_TOKEN // length)
+        shown = self.shown(message, FINISHED)
+        return message.view_tokens + media if shown.tokens is not None else count(self.counter, shown.message)
 
-def _fitted(made: Sequence[Shown], end: int, room: int, counter: TokenCounter) -> list[Shown] | None:
-    """Return the messages with the first turn, up to `end`, shortened to its room; None if that is not enough."""
-    turn = fitted(made[:end], room, counter=counter)
-    return None if turn is None else [*turn, *made[end:]]
+    def size_cut(self, message: EntryMessage, tokens: int, room: int) -> int:
+        """Return the size of a message with texts of at most `room` tokens, given its size in a finished turn.
+
+        It is estimated from the stored count if more of a text may be shown than entries keep of texts in payloads.
+        """
+        limit = _limit(self.policy, room)
+        if not needs_edges_only(limit) or payload_needed(message, shorten_over=limit):
+            return min(tokens, self._most(message, room))
+        shown = self.shown(message, Showing(room=room))
+        return count(self.counter, shown.message) if shown.tokens is None else shown.tokens
+
+    def _cut(self, message: EntryMessage, room: int) -> Shown:
+        """Cut the texts of a message; further if the store's counter counts more than a token for four characters."""
+        limit, most = _limit(self.policy, room) or 0, self._most(message, room)
+        while True:
+            form = self._form(message, whole=False)._replace(shorten_over=limit, arguments=True)
+            shown = form.decode(self._codec, self.payloads)
+            tokens = None if message.is_estimate else shown.tokens
+            tokens = count(self.counter, shown.message) if tokens is None else tokens
+            if tokens <= most or limit <= _MIN_TEXT_TOKENS:
+                return shown._replace(tokens=tokens)
+            limit = max(_MIN_TEXT_TOKENS, limit * 3 // 4)
+
+    def _most(self, message: EntryMessage, room: int) -> int:
+        """Return the most tokens of a message with `room` tokens for all texts of a question, or each one of an AI."""
+        lengths = text_lengths(read_message(self._codec, message))
+        if message.type == "human":
+            return room + _cut_tokens(self.counter) * max(1, sum(length > _MIN_TEXT_TOKENS for length in lengths))
+        long = [length for length in lengths if length > room]
+        others = message.tokens * (sum(lengths) - sum(long)) // max(1, sum(lengths))
+        return others + (room + _cut_tokens(self.counter)) * max(1, len(long))
+
+    def _form(self, message: EntryMessage, whole: bool) -> Form:
+        if whole:
+            return Form(message, whole)
+        policy = self.policy
+        if message.type != "tool":
+            return Form(message, False, None, policy.media == "never", policy.shorten_over)
+        stub = stub_below_default(message, policy, self._codec) if message.stub is None else message.stub
+        return Form(message, False, stub)
+
+
+@lru_cache(maxsize=16)
+def _cut_tokens(counter: TokenCounter) -> int:
+    """Return the size of the words in the middle of a text that was cut."""
+    text = "word " * 10_000
+    shown = shorten_text(text, _MIN_TEXT_TOKENS, "8e03978e-40d5-43e8-bc93-6894a57f9324")
+    return count(counter, HumanMessage(shown)) - count(counter, HumanMessage(text[: 4 * _MIN_TEXT_TOKENS])) + 5
 
 
 def _paired(
-    messages: Sequence[BaseMessage], visible: Sequence[tuple[Row, bool]], policy: HistoryPolicy, *, has_notes: bool
+    messages: Sequence[BaseMessage], rows: Sequence[Row], policy: HistoryPolicy, *, has_notes: bool
 ) -> tuple[Pairing, tuple[str, ...]]:
-    """Return the messages as the provider accepts them, and the results whose calls are in turns left out."""
+    """Return the messages as the provider accepts them, and the results whose calls are left out."""
     if policy.provider:
         messages = with_original_ids(messages, policy.provider)
     pairing, late_results = pair(messages), tuple[str, ...]()
     if has_notes and pairing.orphans:
-        calls = {one.message.id: f"{one.message.tool} {one.message.arguments}".strip() for one, _ in visible}
+        calls = {one.message.id: f"{one.message.tool} {one.message.arguments}".strip() for one in rows}
         late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
     if policy.provider:
         pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))
@@ -196,15 +274,6 @@ def _paired(
 def _tokens(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter) -> int:
     known = [(message, sizes.get(id(message))) for message in messages]
     return sum(count(counter, message) if size is None else size for message, size in known)
-
-
-def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> Form:
-    if whole:
-        return Form(message, whole)
-    if message.type != "tool":
-        return Form(message, False, None, policy.media == "never", policy.shorten_over)
-    stub = stub_below_default(message, policy, codec) if message.stub is None else message.stub
-    return Form(message, False, stub)
 
 
 def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:

@@ -1,42 +1,39 @@
 """Makes a view from the active messages at the end of a log.
 
-Loads and past views use it. The caller reads rows until `window_of` is certain, and then the payloads that
-`render.payloads_needed` names for the rows of the window. Stamps identify views.
+Loads and past views use it. The caller reads rows until `is_enough` says so, decides, and then reads the payloads that
+`render.payloads_needed` names for the rows shown. Stamps identify views.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
-from convstore.log.rows import Row
-from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message
-from convstore.log.summary import NamedResult, SummaryRecord
+from convstore.log.rows import Row, leading_system
+from convstore.log.state import LeftOut
+from convstore.log.stored_message import Shown
+from convstore.log.summary import SummaryRecord
 from convstore.messages.copying import Template
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
+from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Call, missing_result
-from convstore.messages.values import Codec
-from convstore.sources.shortening import SHORTENED, leave_out, with_short_texts, without_media
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewStamp, changed_options
-from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_window
-from convstore.view.render import NOTE_RESULTS, View, build_view, make_note, stub_below_default
+from convstore.values.stamps import ViewMarks, ViewStamp, changed_options
+from convstore.view.render import NOTE_RESULTS, Decoder, View, build_view, make_note
+from convstore.view.rule import Decision, decide, is_enough, render
+from convstore.view.sizes import SizedLog, Sizers
 
 Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
 """Makes the stamp of a view from its messages."""
 
-_MANY_TURNS = 99_999
-"""Turns left out by the notes that are measured to find the start."""
-
-MISSING = missing_result(Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None)
-"""A result made up for a call without one, which is measured to find the start."""
+_MISSING = missing_result(Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None)
+"""A result made up for a call without one, which is measured to decide."""
 
 _STUB_MIN = HistoryPolicy().stub_min_tokens
 
@@ -47,114 +44,114 @@ class ActiveRows:
 
     Attributes:
         rows: The messages, after those that the summary covers.
+        is_complete: True if every message that is not summarised is among them.
         summary: The current summary.
         summary_messages: The messages that show it.
         system: The leading system messages of the log; None if they are unknown.
         earlier_results: The newest named messages before the rows, newest first; None if they are unknown.
-        kept_notes: Notes and their sizes, by the ordinal of the first message after them and the turns left out.
+        kept_notes: Notes and their sizes, by the ordinals around what they stand for.
     """
 
     rows: Sequence[Row] = ()
+    is_complete: bool = True
     summary: SummaryRecord | None = None
     summary_messages: Sequence[BaseMessage] = ()
     system: tuple[EntryMessage, ...] | None = None
-    earlier_results: tuple[NamedResult, ...] | None = None
-    kept_notes: dict[tuple[int, int], Shown] = field(default_factory=dict)
+    earlier_results: tuple[LeftOut, ...] | None = None
+    kept_notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
     _named: tuple[Sequence[Row], list[int]] = field(default=((), []), repr=False, compare=False)
 
-    def results_before(self, index: int) -> tuple[NamedResult, ...]:
-        """Return the newest results before a row, newest first."""
+    def results_before(self, index: int, left: Sequence[range] = ()) -> tuple[LeftOut, ...]:
+        """Return the newest named messages before a row and in later steps that are left out, newest first."""
         if self._named[0] is not self.rows:
             self._named = self.rows, [at for at, row in enumerate(self.rows) if row.message.is_named]
         named = self._named[1]
         end = bisect_left(named, index)
-        own = [self.rows[at].message.name for at in reversed(named[max(0, end - NOTE_RESULTS) : end])]
+        places = [at for step in reversed(left) for at in reversed(step) if self.rows[at].message.is_named]
+        places += reversed(named[max(0, end - NOTE_RESULTS) : end])
+        own = [LeftOut(self.rows[at].message.ordinal, self.rows[at].message.name) for at in places]
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
-    def note(self, index: int, left_out: int, counter: TokenCounter) -> Shown:
-        """Return the note of a view that begins with a row."""
-        key = self.rows[index].message.ordinal, left_out
+    def turns_before(self, index: int) -> int:
+        """Return the number of turns before a row that are left out; the row begins a turn or follows the last one."""
+        if index == len(self.rows):
+            return max(1, self.rows[-1].turn) if self.begin < index else 0
+        return 0 if self.is_first(index) else max(1, self.rows[index].turn - 1)
+
+    def is_first(self, index: int) -> bool:
+        """Return True if a row is the first one after the summary or the leading system messages."""
+        system = 0 if self.summary else len(self.system or ())
+        return index < len(self.rows) and self.rows[index].place == system + 1
+
+    @property
+    def begin(self) -> int:
+        """The row at which the first whole turn begins."""
+        if self.is_complete:
+            return 0 if self.summary else len(leading_system(self.rows))
+        return next((index for index, row in enumerate(self.rows) if row.message.type == "human"), len(self.rows))
+
+    def note(self, index: int, left: Sequence[range], counter: TokenCounter) -> Shown | None:
+        """Return the note of a view that begins with a row and leaves out some later steps, None if it needs none."""
+        turns = self.turns_before(index) if self.rows else 0
+        if not turns and not left:
+            return None
+        first = self.rows[index].message.ordinal if index < len(self.rows) else self.rows[-1].message.ordinal + 1
+        key = first, turns, *(self.rows[at].message.ordinal for step in left for at in (step.start, step.stop - 1))
         if key not in self.kept_notes:
-            message = make_note(left_out, self.results_before(index), first=key[0])
+            names = [one.name for one in self.results_before(index, left)]
+            message = make_note((turns, len(left)), names, first=first)
             self.kept_notes[key] = Shown(message, count(counter, message))
         return self.kept_notes[key]
 
-    def notes(self, window: Window, counter: TokenCounter) -> list[Shown]:
-        """Return the messages that replace everything before the view: summary and note."""
-        summary = [Shown(message, None) for message in self.summary_messages]
-        if not window.left_out_turns:
-            return summary
-        note = self.note(window.start, window.left_out_turns, counter)
-        return [*summary, note._replace(message=Template(note.message).make())]
 
-
-def window_of(
-    active: ActiveRows,
-    policy: HistoryPolicy,
-    *,
-    codec: Codec,
-    counter: TokenCounter,
-    missing_tokens: int,
-    known: Required = NOTHING_REQUIRED,
-) -> Window | None:
-    """Choose the rows that a view shows; None if earlier rows must be read first. See `budget.choose_window`."""
-    if not active.rows:
-        return Window(0, 0, anchor=None)
+def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
+    """Return the turns from a row on with their sizes under the decoder's policy."""
+    policy, counter = decoder.policy, decoder.counter
     is_default = (policy.shorten_over, policy.media) == (None, "finished_turns") and policy.stub_min_tokens >= _STUB_MIN
-    summary_tokens = sum(count(counter, message) for message in active.summary_messages)
-    return choose_window(
-        active.rows,
-        policy,
-        fixed_tokens=summary_tokens + sum(message.tokens for message in active.system or ()),
-        note_tokens=lambda index: active.note(index, _MANY_TURNS, counter).tokens or 0,
-        summarized=active.summary is not None,
-        sizes=None if is_default else [_size(row.message, policy, codec, counter) for row in active.rows],
-        missing_tokens=missing_tokens,
-        known=known,
-    )
+    sizers = Sizers(None if is_default else decoder.size, decoder.size_cut, _missing_tokens(counter))
+    fixed = sum(count(counter, message) for message in active.summary_messages)
+    fixed += sum(message.tokens for message in active.system or ())
+    return SizedLog(active.rows, policy, sizers, begin=begin, fixed=fixed)
 
 
-def view_of(
-    active: ActiveRows,
-    window: Window,
-    policy: HistoryPolicy,
-    *,
-    codec: Codec,
-    counter: TokenCounter,
-    payloads: Mapping[str, str],
-    known: dict[str, KeptMessage] | None = None,
-) -> View:
-    """Make the view of a window; see `render.build_view`. Equal arguments give equal views."""
-    return build_view(
-        active.rows[window.start :],
-        policy,
-        codec=codec,
-        counter=counter,
-        system=active.system or (),
-        notes=active.notes(window, counter),
-        payloads=payloads,
-        room=window.room,
-        known=known,
-    )
+_missing_tokens = cache(partial(count, message=_MISSING))
 
 
-def _size(message: EntryMessage, policy: HistoryPolicy, codec: Codec, counter: TokenCounter) -> int:
-    """Return the size of a message once its turn is finished; an estimate if more is shown than its entry holds."""
-    if message.type == "tool":
-        stub = stub_below_default(message, policy, codec) if message.stub is None else None
-        return count(counter, Form(message, False, stub).decode(codec, {}).message) if stub else message.view_tokens
-    media = message.tokens - message.view_tokens if policy.media == "never" else 0
-    length = len(message.body) + (message.payload.shown if message.payload else 0)
-    if policy.shorten_over is None or message.type not in SHORTENED or length <= policy.shorten_over:
-        return message.view_tokens + media
-    if payload_needed(message, shorten_over=policy.shorten_over):
-        # Estimate: the part that remains if the payload is a single text.
-        return min(message.view_tokens, message.view_tokens * policy.shorten_over * CHARACTERS_PER_TOKEN // length)
-    decoded = read_message(codec, message)
-    shown = with_short_texts(decoded, policy.shorten_over)
-    if shown is decoded:
-        return message.view_tokens + media
-    return count(counter, without_media(leave_out(shown))) + media
+def has_enough(active: ActiveRows, decoder: Decoder) -> bool:
+    """Return True if a view without a record can be decided without earlier rows."""
+    return active.is_complete or is_enough(sized(active, decoder, begin=active.begin))
+
+
+def decision_of(active: ActiveRows, decoder: Decoder, record: tuple[int, int, int]) -> Decision:
+    """Decide what a view shows, given the start and the two marks of the policy's record."""
+    log = sized(active, decoder, begin=_begin(active, record[0]))
+
+    def note(index: int, left: Sequence[range]) -> int:
+        made = active.note(index, left, decoder.counter)
+        return made.tokens or 0 if made else 0
+
+    return decide(log, record, note)
+
+
+def past_decision(active: ActiveRows, decoder: Decoder, marks: ViewMarks) -> Decision:
+    """Return the decision of a past view from the marks in its stamp."""
+    return render(sized(active, decoder, begin=_begin(active, marks.start)), marks)
+
+
+def _begin(active: ActiveRows, start: int) -> int:
+    """Return the row at which a start is, or the first whole turn after it."""
+    index = bisect_left(active.rows, start, key=lambda row: row.message.ordinal)
+    is_here = not active.is_complete and index < len(active.rows) and active.rows[index].message.ordinal == start
+    return index if is_here else max(active.begin, index)
+
+
+def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
+    """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
+    notes = [Shown(message, None) for message in active.summary_messages]
+    if note := active.note(decision.begin, decision.left, decoder.counter):
+        notes.append(note._replace(message=Template(note.message).make()))
+    rows = active.rows[decision.begin :]
+    return build_view(rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes)
 
 
 def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:

@@ -27,14 +27,16 @@ from pydantic import BaseModel
 
 from convstore.append.batch import prepare
 from convstore.append.compose import compose
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.rows import leading_system, rows_of
-from convstore.messages.tokens import TokenCounter, approximate_tokens, count, named
+from convstore.log.state import LeftOut
+from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import NOTHING_REQUIRED, Required, Window
-from convstore.view.render import NOTE_RESULTS, View, payloads_needed
-from convstore.view.view import MISSING, ActiveRows, view_of, window_of
+from convstore.values.stamps import ViewMarks
+from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
+from convstore.view.rule import Decision
+from convstore.view.view import ActiveRows, decision_of, has_enough, past_decision, view_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -240,41 +242,57 @@ class PureLog:
         """The log as it was after an entry."""
         return replace(self, entries=self.entries[:entry])
 
-    def window(
-        self, policy: HistoryPolicy, *, since: int = 1, known: Required = NOTHING_REQUIRED
-    ) -> tuple[int, Window | None]:
-        """Return the number of rows before an entry, and the window of `choose_window` for the rows from it on."""
-        everything = rows_of(self.entries)
-        active = self._active(since)
-        missing = count(self.counter, MISSING)
-        window = window_of(active, policy, codec=self.codec, counter=self.counter, missing_tokens=missing, known=known)
-        before = len(everything) - len(active.rows)
-        return before, window
+    def decide(
+        self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0), *, since: int = 1
+    ) -> Decision | None:
+        """Return the decision of `rule.decide` for the rows from an entry on; None if more must be read."""
+        active, decoder = self._active(since), self._decoder(policy)
+        is_read = bool(active.rows) and active.rows[active.begin :][:1] and record[0] >= active.rows[0].message.ordinal
+        if not is_read and not has_enough(active, decoder):
+            return None
+        return decision_of(active, decoder, record)
 
-    def start(self, policy: HistoryPolicy, **how: Any) -> int | None:
-        """Ordinal of the first message of the view after the leading system messages; None if more must be read."""
-        before, window = self.window(policy, **how)
-        return None if window is None else before + window.start + 1
+    def start(self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0)) -> int:
+        """Ordinal of the first message of the view after the leading system messages."""
+        decision = self.decide(policy, record)
+        assert decision is not None
+        return decision.marks.start
 
-    def view(self, policy: HistoryPolicy) -> View:
+    def view(self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0)) -> View:
         """The view of the whole log."""
-        _, window = self.window(policy)
-        assert window is not None
-        return self._view(policy, window)
+        decision = self.decide(policy, record)
+        assert decision is not None
+        return self.rendered(policy, decision)
+
+    def rendered(self, policy: HistoryPolicy, decision: Decision) -> View:
+        """The view of a decision about the whole log."""
+        active, decoder = self._active(), self._decoder(policy)
+        needed = payloads_needed(active.rows[decision.begin :], decision.shown, policy)
+        decoder.payloads = {id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in needed}
+        return view_of(active, decision, decoder)
+
+    def again(self, policy: HistoryPolicy, marks: ViewMarks) -> View:
+        """The view that a stamp with these marks gives."""
+        return self.rendered(policy, past_decision(self._active(), self._decoder(policy), marks))
+
+    def payloads_needed(self, policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
+        """The payloads that the view of the whole log needs, with the ids of their messages."""
+        decision = self.decide(policy)
+        assert decision is not None
+        return payloads_needed(self._active().rows[decision.begin :], decision.shown, policy)
+
+    def _decoder(self, policy: HistoryPolicy) -> Decoder:
+        return Decoder(policy, self.codec, self.counter)
 
     def _active(self, since: int = 1) -> ActiveRows:
         everything, rows = rows_of(self.entries), rows_of(self.entries[since - 1 :])
         earlier = everything[: len(everything) - len(rows)]
-        names = [row.message.name for row in reversed(earlier) if row.message.is_named]
+        names = [LeftOut(row.message.ordinal, row.message.name) for row in reversed(earlier) if row.message.is_named]
         system = tuple(row.message for row in leading_system(everything))
-        return ActiveRows(rows=rows, system=system, earlier_results=tuple(names[:NOTE_RESULTS]))
-
-    def _view(self, policy: HistoryPolicy, window: Window) -> View:
-        active = self._active()
-        needed = payloads_needed(active.rows[window.start :], policy)
-        payloads = {id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in needed}
-        view = view_of(active, window, policy, codec=self.codec, counter=self.counter, payloads=payloads)
-        return view if view.is_fitting or window.without is None else self._view(policy, window.without)
+        is_complete = since <= 1
+        return ActiveRows(
+            rows=rows, is_complete=is_complete, system=system, earlier_results=tuple(names[:NOTE_RESULTS])
+        )
 
 
 def _words(length: int, seed: str) -> str:

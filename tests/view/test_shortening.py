@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,13 +11,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from properties import examples
 from strategies import PureLog, Round, same, turn
 
-from convstore.log.rows import rows_of
 from convstore.messages.encoding import decode_message, encode_message, fields_of
 from convstore.messages.tokens import approximate_tokens, weight
 from convstore.messages.values import Codec
 from convstore.sources.shortening import shorten_text, with_short_texts
 from convstore.values.policy import HistoryPolicy
-from convstore.view.render import payloads_needed
 
 CODEC = Codec()
 _words = st.text(st.sampled_from("abcé订 \n"), min_size=1, max_size=40)
@@ -83,7 +80,7 @@ def test_a_policy_that_shortens_reads_no_payload(tokens: int) -> None:
     view = log.view(policy)
     assert view.shortened == tuple(f"{kind}{index}" for index in range(8) for kind in "hz")
     assert view.tokens == approximate_tokens(view.messages) <= 32_000
-    assert payloads_needed(rows_of(log.entries), policy) == []
+    assert log.payloads_needed(policy) == []
     asked = HumanMessage(_text(6_000, "now"), id="now")
     log.append([asked])
     assert same(log.view(policy).messages[-1], asked)
@@ -93,7 +90,7 @@ def test_above_a_thousand_tokens_the_payload_is_read() -> None:
     """The entry keeps no more of a text; what is shown is the same function of it."""
     policy = HistoryPolicy(shorten_over=1_500, max_tokens=None)
     log = _pastes(1, policy)
-    assert len(payloads_needed(rows_of(log.entries), policy)) == 2
+    assert len(log.payloads_needed(policy)) == 2
     assert log.view(policy).messages[0].content == shorten_text(_text(5_000, "q0-"), 1_500, "h0")
 
 
@@ -102,10 +99,12 @@ def test_above_a_thousand_tokens_the_payload_is_read() -> None:
 )
 def test_views_with_long_texts_change_seldom(policy: Any) -> None:
     """Turns leave several at a time, so the view at the start of a turn mostly begins with the one before."""
-    log, before, changes = PureLog(), list[BaseMessage](), 0
+    log, before, changes, record = PureLog(), list[BaseMessage](), 0, (1, 0, 0)
     for index in range(60):
         log.append([HumanMessage(_text(1_500, f"q{index}-"), id=f"h{index}")])
-        view = log.view(policy)
+        decision = log.decide(policy, record)
+        assert decision is not None
+        view, record = log.rendered(policy, decision), decision.stored
         assert view.tokens <= (policy.max_tokens or 0)
         changes += not same(view.messages[: len(before) - 1], before[:-1])
         before = view.messages
@@ -145,47 +144,37 @@ def _large(kind: str) -> list[BaseMessage]:
 @pytest.mark.parametrize("kind", ["paste", "blocks", "arguments"])
 def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> None:
     """Its longest texts are shown as beginning and end with the id, when it is finished and in the next turn."""
-    log = PureLog()
+    policy, log = HistoryPolicy(), PureLog()
     log.append([HumanMessage("first", id="h0"), AIMessage("one", id="z0")])
     large = _large(kind)
     log.append(large)
-    views = [log.view(HistoryPolicy())]
-    log.append([HumanMessage("Change the second function.", id="h9")])
-    views.append(log.view(HistoryPolicy()))
+    views, record = [], (1, 0, 0)
+    for message in (None, HumanMessage("Change the second function.", id="h9")):
+        if message:
+            log.append([message])
+        decision = log.decide(policy, record)
+        assert decision is not None
+        views.append(log.rendered(policy, decision))
+        record = decision.stored
     for view in views:
         assert view.tokens == approximate_tokens(view.messages) <= 32_000
-        assert {one.id for one in large} <= {one.id for one in view.messages}
+        assert {"h0", large[0].id, large[-1].id} <= {one.id for one in view.messages}
         assert view.shortened
         assert all(f"message id {id_} to read them" in repr(view.messages) for id_ in view.shortened)
-        assert approximate_tokens(view.messages) > 16_000
     assert same(views[1].messages[: len(views[0].messages)], views[0].messages)
     assert same(log.view(HistoryPolicy(max_tokens=None)).messages[2:-1], large)
 
 
-def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on() -> None:
-    """The turn in progress is whole; the one before is shortened more, a few times, and leaves at last."""
-    log = PureLog()
-    log.append(_large("paste"))
-    log.append([HumanMessage("go on", id="h9")])
-    shown = list[str]()
-    for index in range(80):
-        call = {"name": "f", "args": {}, "id": f"c{index}"}
-        log.append([AIMessage(_text(400, f"s{index}-"), id=f"a{index}", tool_calls=[call])])
-        view = log.view(HistoryPolicy())
-        shown.append(next((one.text for one in view.messages if one.id == "h"), ""))
-    changes = sum(one != other for one, other in pairwise(shown))
-    assert 2 <= changes <= 5
-    assert [len(one) for one in shown] == sorted(map(len, shown), reverse=True)
-
-
-def test_a_turn_of_many_small_messages_leaves_as_a_whole() -> None:
-    """If shortening texts saves nothing, the budget leaves the turn out."""
+def test_a_turn_of_many_steps_keeps_its_question_and_its_answer() -> None:
+    """The oldest steps leave; the note counts them."""
     log = PureLog()
     log.append(turn(1, [Round((30,), sources=False)] * 900))
     log.append([HumanMessage("next", id="h9")])
     view = log.view(HistoryPolicy(max_tokens=4_000))
-    assert [message.id for message in view.messages][1:] == ["h9"]
-    assert view.tokens <= 4_000
+    ids = [message.id for message in view.messages]
+    assert (ids[1], ids[-2:]) == ("h1", ["z1", "h9"])
+    assert f"{900 - (len(ids) - 4) // 2} earlier steps are left out" in view.messages[0].text
+    assert view.tokens <= 1_500
 
 
 def test_the_note_names_long_messages_that_are_left_out() -> None:

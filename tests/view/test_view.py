@@ -29,7 +29,8 @@ from convstore.messages.values import Codec
 from convstore.sources.stub import make_stub
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import PROVIDERS
-from convstore.view.render import build_view, get_conversational_history, make_note, payloads_needed
+from convstore.view.render import Decoder, build_view, get_conversational_history, make_note
+from convstore.view.sizes import FINISHED
 
 DEFAULT = HistoryPolicy()
 LARGE = "x" * 20_000
@@ -134,7 +135,7 @@ def test_a_stub_replaces_a_result() -> None:
         None,
     )
     assert view.stubbed == ("r1-0-0",)
-    assert payloads_needed(rows_of(log.entries), DEFAULT) == []
+    assert log.payloads_needed(DEFAULT) == []
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_media_of_a_finished_turn_are_placeholders(block: Any, about: Any) -> No
     assert view.messages[0].content == [message.content[0], {"type": "text", "text": note}, "and this"]
     assert view.placeholders == ("m",)
     assert view.tokens == _exact(view.messages)
-    [(_, ref)] = payloads_needed(rows_of(log.entries), DEFAULT)
+    [(_, ref)] = log.payloads_needed(DEFAULT)
     assert ref.ends[-1] == len(LARGE)  # the media are not read
 
 
@@ -227,10 +228,8 @@ def test_a_small_result_keeps_its_content_without_its_large_artifact() -> None:
     shown = log.view(DEFAULT).messages[2]
     assert isinstance(shown, ToolMessage)
     assert (shown.content, shown.artifact) == ("plot saved", None)
-    assert payloads_needed(rows_of(log.entries), DEFAULT) == []
-    assert [
-        id_ for id_, _ in payloads_needed(rows_of(log.until(1).entries[:1]), HistoryPolicy(stub_tools="never"))
-    ] == ["t"]
+    assert log.payloads_needed(DEFAULT) == []
+    assert [id_ for id_, _ in log.payloads_needed(HistoryPolicy(stub_tools="never"))] == ["t"]
 
 
 @pytest.mark.parametrize("content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}'])
@@ -264,13 +263,13 @@ def test_a_short_result_is_never_replaced_by_a_longer_stub() -> None:
 
 def test_the_note_is_this_text() -> None:
     """The note says how many turns are left out and names their newest results with their source ids."""
-    note = make_note(2, [("m9", "11-20"), ("m4", "")], first=12)
+    note = make_note((2, 0), [("m9", "11-20"), ("m4", "")], first=12)
     assert note.content == (
         "[Note: 2 earlier turns are left out here to save context. "
         "Call retrieve_previous_sources with find to search them, or with an id to read one; "
         "newest tool message ids: m9 (source ids 11-20), m4.]"
     )
-    assert make_note(1, [], first=3).content == (
+    assert make_note((1, 0), [], first=3).content == (
         "[Note: 1 earlier turn is left out here to save context. "
         "Call retrieve_previous_sources with find to search them, or with an id to read one.]"
     )
@@ -410,4 +409,4 @@ def test_a_damaged_message_is_named(body: str) -> None:
         damaged = [*rows]
         damaged[index] = rows[index]._replace(message=replace(rows[index].message, body=body))
         with pytest.raises(CorruptDocumentError, match=f"message '{rows[index].message.id}'"):
-            build_view(damaged, DEFAULT, codec=log.codec, counter=log.counter, payloads=log.payloads)
+            build_view(damaged, [FINISHED] * len(rows), decoder=Decoder(DEFAULT, log.codec, log.counter))

@@ -107,11 +107,13 @@ def is_beginning(before: Sequence[str], now: Sequence[str]) -> bool:
 def unexplained_change(before: History, now: History) -> int | None:
     """Return the index where a view differs from the next one without an allowed reason; None if it does not.
 
-    Allowed are a cut by the budget, a late result, and for each message once the placeholder that replaces
-    its media, or the shortening of its texts, when its turn is finished.
+    Allowed are a cut by the budget, a view that made room for what the model had not read yet, a late result, and once
+    for each message the placeholder that replaces its media, or the shortening of its texts, when its turn is finished.
     """
     old, new = before.report, now.report
     if new.left_out_turns > old.left_out_turns or new.moved != old.moved:
+        return None
+    if new.left_out_steps != old.left_out_steps or new.is_excursion or old.is_excursion:
         return None
     if set(old.missing_results) - set(new.missing_results):
         return None

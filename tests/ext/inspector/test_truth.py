@@ -44,7 +44,7 @@ async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(
     store: ConversationStore, browse: Browse
 ) -> None:
     """That is what the application loads; the page names it, and so does the page of a message."""
-    chat = await talk(store, SMALL)
+    chat = await talk(store, SMALL, turns=9)
     loaded, here = await chat.load_history(SMALL), await address(chat)
     assert loaded.tokens < (await chat.load_history()).tokens
     shown = text_in(await body(browse(), here))

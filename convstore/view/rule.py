@@ -1,0 +1,179 @@
+"""Decides what a view shows under a budget, and what to store so that later views agree.
+
+Pure. A view is a function of the log, the policy and the policy's stored record: three marks that only move forward.
+They move when the view exceeds the budget, in few large steps, so that a provider's prompt cache stays valid between
+them. docs/how-it-works.md ("Where a view starts") explains the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from convstore.values.stamps import ViewMarks
+from convstore.view.sizes import Part, Showing, SizedLog
+
+NoteSize = Callable[[int, Sequence[range]], int]
+"""Returns the size of the note of a view that begins with some row and leaves out some steps after it."""
+
+
+class Decision(NamedTuple):
+    """What a view shows.
+
+    Attributes:
+        marks: The marks that the view follows; with them alone it can be rendered again.
+        stored: Start, `short_through` and `stubs_through` for the policy's record.
+        begin: The first row that it shows.
+        shown: How each row from there on is shown, None for one that is left out.
+        left: Steps after the start that are left out, as ranges of rows.
+        is_excursion: True if the view leaves out more than the record says, for this view only.
+    """
+
+    marks: ViewMarks
+    stored: tuple[int, int, int]
+    begin: int
+    shown: Sequence[Showing | None]
+    left: Sequence[range] = ()
+    is_excursion: bool = False
+
+
+def decide(log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> Decision:
+    """Decide what a view shows.
+
+    Args:
+        log: The turns from the start in the record on, or so many that earlier ones cannot be shown.
+        record: Start, `short_through` and `stubs_through` as stored; zeros for a policy without a record.
+        note: Measures notes.
+    """
+    choice = _Choice(log, record, note)
+    choice.limit_turns()
+    budget = log.policy.max_tokens
+    if budget is None:
+        return choice.decision(choice.record)
+    if choice.size() > budget:
+        choice.move(budget)
+    if choice.size() > budget:
+        choice.settle()
+    stored = choice.record
+    if choice.size() > budget:
+        choice.excursion(budget)
+    return choice.decision(stored)
+
+
+def render(log: SizedLog, marks: ViewMarks) -> Decision:
+    """Return the decision of a past view, which its stamp has."""
+    choice = _Choice(log, (marks.start, marks.short_through, marks.stubs_through), lambda *_: 0)
+    choice.gap = marks.gap
+    return choice.decision(choice.record)
+
+
+def is_enough(log: SizedLog) -> bool:
+    """Return True if turns before these cannot be shown and cannot change the decision, whatever the record."""
+    budget, turns, limit = log.policy.max_tokens, len(log.turns), log.policy.max_turns
+    if limit and turns + (log.now.begin < log.now.end) > limit:
+        return True
+    if budget is None:
+        return False
+    sizes = (log.part(index, short=log.last, stubs=0).size for index in reversed(range(turns)))
+    return any(size > budget for size in accumulate(sizes))
+
+
+class _Choice:
+    """The marks while they are chosen. `start` is the index of a turn; the turn in progress has the last index."""
+
+    def __init__(self, log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> None:
+        self.log, self._note = log, note
+        first, self.short, self.stubs = record
+        self._known_start, self.start = first, log.index_of(first)
+        self._known_index, self.gap = self.start, (log.policy.max_tokens or 0) // 4
+        self._known_stubs, self._is_excursion = self.stubs, False
+        self._sums: dict[int, tuple[list[int], list[tuple[int, Sequence[range]]]]] = {}
+
+    @property
+    def record(self) -> tuple[int, int, int]:
+        start = self._known_start if self.start == self._known_index else self.log.first(self.start)
+        return start, self.short, self.stubs
+
+    def limit_turns(self) -> None:
+        """Drop turns down to three quarters of `max_turns` if there are more."""
+        maximum, end = self.log.policy.max_turns, len(self.log.turns) + (self.log.now.begin < self.log.now.end)
+        if maximum and end - self.start > maximum:
+            self.start = end - (maximum - maximum // 4 or 1)
+
+    def early(self, start: int | None = None, short: int | None = None, *, left: Sequence[range] = ()) -> int:
+        """Return the size of the turns before the one in progress, with the note, which counts more left-out steps."""
+        first = self.start if start is None else start
+        sizes, parts = self._later(self.short if short is None else short)
+        steps = [step for index, part in parts if index >= first for step in part]
+        return self._note(self.log.begin(first), [*steps, *left]) + sizes[first]
+
+    def _later(self, short: int) -> tuple[list[int], list[tuple[int, Sequence[range]]]]:
+        """Return the sizes of the finished turns from each turn on, and the steps that each leaves out, if any."""
+        if short not in self._sums:
+            # Stubs that move now are in the turn in progress; the turn that held them before is shortened.
+            turns = range(len(self.log.turns))
+            parts = [self.log.part(index, short=short, stubs=self._known_stubs) for index in turns]
+            sizes = list(accumulate((part.size for part in reversed(parts)), initial=0))[::-1]
+            self._sums[short] = sizes, [(index, part.left) for index, part in enumerate(parts) if part.left]
+        return self._sums[short]
+
+    def size(self, start: int | None = None) -> int:
+        """Return the size of the view."""
+        now = self.log.current(self.stubs, self.gap)
+        return self.log.fixed + self.early(start, left=now.left) + now.size
+
+    def move(self, budget: int) -> None:
+        """Shorten turns before the newest, then the newest, then move the start, each only as far as needed."""
+        may_move = self.log.unseen <= budget // 2 or self.early() > budget
+        if not may_move or self.early() <= budget // 4:
+            return
+        newest = len(self.log.turns) - 1
+        self._shorten(newest - 1)
+        if self.size() > budget and self.size(newest) > budget:
+            self._shorten(newest)
+        if self.early() > budget // 4:
+            while self.start < newest and self.size() > budget // 2 and self.early() > budget // 8:
+                self.start += 1
+
+    def _shorten(self, index: int) -> None:
+        """Shorten all turns up to one, if that makes the view smaller."""
+        through = max(self.short, self.log.ends(index)) if index >= self.start else 0
+        if through and self.early(short=through) < self.early():
+            self.short = through
+
+    def settle(self) -> None:
+        """Settle all steps of the turn in progress but the last one."""
+        log, before = self.log, self.log.before_last_step
+        if before <= self.stubs:
+            return
+        if (holder := log.holder(self.stubs)) is not None:
+            self.short = max(self.short, log.ends(holder))
+        self.stubs = before
+
+    def excursion(self, budget: int) -> None:
+        """Leave out for this view what it takes to make room for what the model has not read yet."""
+        log, end = self.log, len(self.log.turns)
+        newest = max(0, end - 1)
+        self._is_excursion = True
+        if end > 1:
+            self.short = max(self.short, log.ends(end - 2))
+        while self.start < newest and (self.size() > budget or self.early() > budget // 8):
+            self.start += 1
+        if self.size() > budget and end:
+            self.short = max(self.short, log.ends(newest))
+        if self.size() > budget:
+            self.gap = max(0, budget - log.unseen - self.early())
+        if self.size() > budget:
+            self.start = end
+            self.gap = max(0, budget - log.unseen - self.early())
+
+    def decision(self, stored: tuple[int, int, int]) -> Decision:
+        log = self.log
+        marks = ViewMarks(start=log.first(self.start), short_through=self.short, stubs_through=self.stubs, gap=self.gap)
+        turns = range(self.start, len(log.turns))
+        parts: list[Part] = [log.part(index, short=self.short, stubs=self.stubs) for index in turns]
+        parts.append(log.current(self.stubs, self.gap))
+        shown = [one for part in parts for one in part.shown]
+        left = [step for part in parts for step in part.left]
+        return Decision(marks, stored, log.begin(self.start), shown, left, self._is_excursion)

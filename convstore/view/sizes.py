@@ -1,0 +1,272 @@
+"""Sizes the turns of a view from stored counts: whole, as views show finished turns, and shortened.
+
+Pure. `rule` decides by these sizes, and `render` shows each message in the form that was sized here.
+
+A *step* is an AI message with the results of its calls. *Settled* steps show their results as stubs and at most an
+eighth of the budget of each text; together they take at most a quarter of it, and the oldest leave.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from convstore.log.entry import EntryMessage
+from convstore.log.rows import Row, is_always_whole, is_exempt, is_finished, is_hidden, kept_result, results_before
+from convstore.sources.shortening import SHORTENED
+from convstore.values.policy import HistoryPolicy
+
+
+class Showing(NamedTuple):
+    """How a view shows one message: whole, or as in a finished turn with texts of at most `room` tokens."""
+
+    whole: bool = False
+    room: int | None = None
+
+
+FINISHED, WHOLE = Showing(), Showing(whole=True)
+
+
+class Turn(NamedTuple):
+    """A turn as a range of rows: its question from `begin`, its steps from `body`, up to `end`."""
+
+    begin: int
+    body: int
+    end: int
+
+
+class Part(NamedTuple):
+    """A turn as a view shows it.
+
+    Attributes:
+        size: Tokens of what is shown.
+        shown: How each of its rows is shown; None for a row that is left out.
+        left: Its steps that are left out, as ranges of rows.
+    """
+
+    size: int
+    shown: Sequence[Showing | None]
+    left: Sequence[range] = ()
+
+
+class Sizers(NamedTuple):
+    """The functions that measure what stored counts do not tell.
+
+    Attributes:
+        finished: Size of a message in a finished turn; None if stored counts hold under the policy.
+        shortened: Size of a message with its texts cut to some tokens, given its size in a finished turn.
+        missing: Size of a result that a view makes up for a call without one.
+    """
+
+    finished: Callable[[EntryMessage], int] | None
+    shortened: Callable[[EntryMessage, int, int], int]
+    missing: int = 0
+
+
+class SizedLog:
+    """The turns at the end of a log, with their sizes under one policy.
+
+    Attributes:
+        rows: The rows, without leading system messages before the first turn.
+        turns: The finished turns.
+        now: The turn in progress; empty if the last turn is finished.
+        fixed: Size of leading system messages and summary.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], policy: HistoryPolicy, sizers: Sizers, *, begin: int = 0, fixed: int = 0
+    ) -> None:
+        self.rows, self.policy, self.fixed, self._shortened = rows, policy, fixed, sizers.shortened
+        self._eighth, self._quarter = (policy.max_tokens or 0) // 8, (policy.max_tokens or 0) // 4
+        turns = _turns(rows, begin)
+        end = len(rows)
+        self.now = Turn(end, end, end) if is_finished(rows) or not turns else turns.pop()
+        self.turns = turns
+        self._whole = [row.message.tokens for row in rows]
+        self._measure(sizers)
+        self._final_sums = [0, *accumulate(self._final)]
+
+    def _measure(self, sizers: Sizers) -> None:
+        """Set the size of each row in a finished turn, and of each settled result."""
+        rows, policy, measure = self.rows, self.policy, sizers.finished
+        final = [row.message.view_tokens if measure is None else measure(row.message) for row in rows]
+        self._settled, self._settled_whole, self._finished = final.copy(), set[int](), [FINISHED] * len(rows)
+        kept = kept_result(results_before(rows, self.now.begin), policy) if policy.keep_last_results and rows else None
+        for index in (index for index, row in enumerate(rows) if row.message.type == "tool"):
+            if is_exempt(rows[index], policy, kept):
+                self._finished[index] = WHOLE
+                final[index] = self._whole[index]
+            if is_exempt(rows[index], policy, None):
+                self._settled_whole.add(index)
+                self._settled[index] = self._whole[index]
+        self._final = final
+        if policy.view == "full":
+            self._add_missing(sizers.missing)
+        else:
+            for index in (index for index, row in enumerate(rows) if is_hidden(row.message, policy)):
+                self._whole[index] = final[index] = self._settled[index] = 0
+
+    def _add_missing(self, missing: int) -> None:
+        """Add what a view makes up: results of unanswered calls, and the text around results without their call."""
+        for turn in (*self.turns, self.now):
+            unanswered, caller = 0, turn.begin
+            for index in range(turn.begin, turn.end):
+                message, added = self.rows[index].message, 0
+                if message.calls:
+                    unanswered, caller = unanswered + message.calls, index
+                elif message.type == "tool" and unanswered and message.arguments:
+                    unanswered -= 1
+                elif message.type == "tool":
+                    added = missing * (2 + len(message.tool + message.arguments) // 40)
+                if added:
+                    self._add(index, added)
+            if unanswered:
+                self._add(caller, unanswered * missing)
+
+    def _add(self, index: int, tokens: int) -> None:
+        for sizes in (self._whole, self._final, self._settled):
+            sizes[index] += tokens
+
+    def first(self, index: int) -> int:
+        """Return the ordinal of the first message of a turn; of the next message after the last turn."""
+        begin = self.begin(index)
+        return self.rows[begin].message.ordinal if begin < len(self.rows) else self.last + 1
+
+    def begin(self, index: int) -> int:
+        """Return the row at which a turn begins; the turn in progress comes after the finished ones."""
+        return self.turns[index].begin if index < len(self.turns) else self.now.begin
+
+    @property
+    def last(self) -> int:
+        """Ordinal of the last message."""
+        return self.rows[-1].message.ordinal if self.rows else 0
+
+    def ends(self, index: int) -> int:
+        """Return the ordinal of the last message of a finished turn."""
+        return self.rows[self.turns[index].end - 1].message.ordinal
+
+    def index_of(self, ordinal: int) -> int:
+        """Return the index of the turn that begins with a message or after it."""
+        return bisect_left(range(len(self.turns)), ordinal, key=self.first)
+
+    def holder(self, ordinal: int) -> int | None:
+        """Return the index of the finished turn that holds a message, None if none does."""
+        index = bisect_right(range(len(self.turns)), ordinal, key=self.first) - 1
+        return index if index >= 0 and ordinal <= self.ends(index) else None
+
+    @property
+    def before_last_step(self) -> int:
+        """Ordinal of the last message before the last step of the turn in progress, 0 if it has one step at most."""
+        steps = steps_of(self.rows, self.now)
+        return self.rows[steps[-1].start - 1].message.ordinal if len(steps) > 1 else 0
+
+    @property
+    def unseen(self) -> int:
+        """Size of what the model has not read yet: question and last step, with leading system messages and summary."""
+        steps = steps_of(self.rows, self.now)
+        parts = [range(self.now.begin, self.now.body), *steps[-1:]]
+        return self.fixed + sum(self._whole[index] for part in parts for index in part)
+
+    def part(self, index: int, *, short: int, stubs: int) -> Part:
+        """Return a finished turn under the marks of a record: shortened, or whole but for stubs and settled steps."""
+        turn, last = self.turns[index], self.ends(index)
+        if last <= short:
+            return self._short(turn)
+        if self.first(index) <= stubs <= last:
+            return self._partly_settled(turn, stubs, self._quarter, self._final, self._finished)
+        size = self._final_sums[turn.end] - self._final_sums[turn.begin]
+        return Part(size, self._finished[turn.begin : turn.end])
+
+    def current(self, stubs: int, gap: int) -> Part:
+        """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens."""
+        return self._partly_settled(self.now, stubs, gap, self._whole, [WHOLE] * len(self.rows))
+
+    def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
+        done = [step for step in steps_of(self.rows, turn) if self.rows[step.stop - 1].message.ordinal <= stubs]
+        settled, begin = self._settle(done, gap), done[-1].stop if done else turn.body
+        size = sum(sizes[turn.begin : turn.body]) + sum(sizes[begin : turn.end])
+        return Part(
+            size + settled.size,
+            [*shown[turn.begin : turn.body], *settled.shown, *shown[begin : turn.end]],
+            settled.left,
+        )
+
+    def _short(self, turn: Turn) -> Part:
+        """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
+        eighth, steps = self._eighth, steps_of(self.rows, turn)
+        is_answered = bool(steps) and is_finished(self.rows[turn.begin : turn.end])
+        head, answer = range(turn.begin, turn.body), steps.pop() if is_answered else range(0)
+        question = sum(self._settled[at] for at in head)
+        settled = self._settle(steps, self._quarter - min(question, eighth))
+        said = self._cut(answer, eighth)
+        rest = settled.size - sum(map(self._kept_whole, steps[len(settled.left) :])) + said.size
+        asked = self._cut(head, max(eighth, self._quarter - rest))
+        parts = (asked, settled, said)
+        return Part(sum(one.size for one in parts), [one for part in parts for one in part.shown], settled.left)
+
+    def _settle(self, steps: Sequence[range], gap: int) -> Part:
+        """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
+        cut = [self._cut(step, self._eighth) for step in steps]
+        counted = [one.size - self._kept_whole(step) for one, step in zip(cut, steps, strict=True)]
+        left = leaving(counted, gap, max(1, self._eighth))
+        shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
+        shown += [one for part in cut[left:] for one in part.shown]
+        return Part(sum(one.size for one in cut[left:]), shown, steps[:left])
+
+    def _kept_whole(self, step: range) -> int:
+        """Return the size of the results in a step that the policy always shows whole."""
+        if self.policy.stub_tools != "never" and not self.policy.never_stub:
+            return 0
+        kept = (
+            at for at in step if self.rows[at].message.type == "tool" and is_always_whole(self.rows[at], self.policy)
+        )
+        return sum(self._settled[at] for at in kept)
+
+    def _cut(self, part: range, room: int) -> Part:
+        """Return some rows with texts of at most `room` tokens, and results as stubs."""
+        size, shown = 0, list[Showing]()
+        for at in part:
+            message, tokens = self.rows[at].message, self._settled[at]
+            showing = WHOLE if at in self._settled_whole else FINISHED
+            if tokens > room and message.type in SHORTENED:
+                showing, tokens = Showing(room=room), self._shortened(message, tokens, room)
+            shown.append(showing)
+            size += tokens
+        return Part(size, shown)
+
+
+def leaving(sizes: Sequence[int], gap: int, portion: int) -> int:
+    """Return how many of the oldest steps leave, so that the others take at most `gap`.
+
+    They leave in portions, counted from the first step: so the same steps leave while later ones are added.
+
+    >>> leaving([30, 30, 30], 90, 50), leaving([30, 30, 30, 30], 90, 50), leaving([30, 30, 30, 30, 30], 90, 50)
+    (0, 2, 2)
+    """
+    total = sum(sizes)
+    if total <= gap:
+        return 0
+    for index, (before, after) in enumerate(pairwise(accumulate(sizes, initial=0)), 1):
+        if after // portion > before // portion and total - after <= gap:
+            return index
+    return len(sizes)
+
+
+def _turns(rows: Sequence[Row], begin: int) -> list[Turn]:
+    """Split the rows from `begin` on, which begin a turn or follow a summary, into turns."""
+    begins = [index for index in range(begin, len(rows)) if rows[index].message.type == "human"]
+    if begin < len(rows) and begins[:1] != [begin]:
+        begins.insert(0, begin)
+    return [_turn(rows, one, end) for one, end in pairwise([*begins, len(rows)])]
+
+
+def _turn(rows: Sequence[Row], begin: int, end: int) -> Turn:
+    return Turn(begin, next((at for at in range(begin, end) if rows[at].message.type == "ai"), end), end)
+
+
+def steps_of(rows: Sequence[Row], turn: Turn) -> list[range]:
+    """Return the steps of a turn as ranges of rows; each begins with an AI message."""
+    begins = [at for at in range(turn.body, turn.end) if rows[at].message.type == "ai"]
+    return [range(begin, end) for begin, end in pairwise([*begins, turn.end])]
