@@ -55,6 +55,9 @@ class StoredSegment:
     part: Segment = field(default_factory=lambda: Segment({}))
 
 
+_NOTHING = StoredSegment(first=0, until=0, after=0, link=0, tokens=0, characters=0)
+
+
 class Chain(list[StoredSegment]):
     """Segments that cover a log from its first entry on, each following the one before it."""
 
@@ -62,23 +65,13 @@ class Chain(list[StoredSegment]):
         """Add the segment of a document, or only the words of a query of it, if it follows and is not damaged."""
         with suppress(ValueError):  # `verify` reports it
             segment = segment_from(document, contents=contents)
-            if (segment.first, segment.after) == (self.until + 1, self.link):
+            if (segment.first, segment.after) == (self.last.until + 1, self.last.link):
                 self.append(segment if only is None else replace(segment, part=segment.part.only(only)))
 
     @property
-    def until(self) -> int:
-        """Return the number of the last entry that they cover, 0 if there is none."""
-        return self[-1].until if self else 0
-
-    @property
-    def link(self) -> int:
-        """Return the link of that entry, 0 if there is none."""
-        return self[-1].link if self else 0
-
-    @property
-    def tokens(self) -> int:
-        """Return the running total of the log at that entry, 0 if there is none."""
-        return self[-1].tokens if self else 0
+    def last(self) -> StoredSegment:
+        """Return the last one; one that ends before the first entry if there is none."""
+        return self[-1] if self else _NOTHING
 
     @property
     def parts(self) -> list[Segment]:
@@ -87,7 +80,7 @@ class Chain(list[StoredSegment]):
 
     def ends_with(self, totals: Totals) -> bool:
         """Return True if the last entry that they cover has these totals."""
-        return (self.until, self.link) == (totals.entries, totals.link)
+        return (self.last.until, self.last.link) == (totals.entries, totals.link)
 
     def is_read_mark_due(self, now: datetime) -> bool:
         """Return True if half a day passed since a search was noted in the segments that it read."""

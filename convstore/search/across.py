@@ -120,7 +120,7 @@ class AcrossSearcher:
         unsealed, room = list[int](), _MAX_CHARACTERS
         for index, (_, totals) in enumerate(search.conversations):
             if totals.entries and not known[index].ends_with(totals):
-                size = max(0, totals.tokens - known[index].tokens) * CHARACTERS_PER_TOKEN
+                size = max(0, totals.tokens - known[index].last.tokens) * CHARACTERS_PER_TOKEN
                 search.incomplete |= {index} if size > room else set()
                 room -= size if size <= room else 0
                 unsealed.append(index)

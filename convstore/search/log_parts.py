@@ -61,13 +61,13 @@ class LogEnds:
     @property
     def unsealed(self) -> list[Entry]:
         """Return the entries that are in no segment, as far as they were read."""
-        return [entry for entry in self.entries if entry.number > self.chain.until]
+        return [entry for entry in self.entries if entry.number > self.chain.last.until]
 
     def are_all(self, cached: CachedConversation) -> bool:
         """Return True if a search needs no more of the log."""
         rewind_entry = self.entries[-1].totals.rewind_entry
         return (
-            self.entries[0].number <= self.chain.until + 1
+            self.entries[0].number <= self.chain.last.until + 1
             and not any(message.payload for entry in self.unsealed for message in entry.messages)
             and rewind_entry in (0, cached.rewinds.entry)
         )
@@ -120,8 +120,8 @@ class LogParts:
 
     async def follows(self, cached: CachedConversation, chain: Chain) -> bool:
         """Return True if the last of some segments was made from this log. One command."""
-        entry = await self._reader.log.entry(cached.conversation, chain.until)
-        return entry.totals.link == chain.link
+        entry = await self._reader.log.entry(cached.conversation, chain.last.until)
+        return entry.totals.link == chain.last.link
 
     async def ends(self, cached: CachedConversation) -> LogEnds:
         """Return the segments and the last entries of a log; no entries if it is empty. One round trip."""
@@ -160,7 +160,7 @@ class LogParts:
         """Add the entries after the segments; return their number, None if the segments are those of another log."""
         added = 0
         async for entries in self._rest(cached, ends):
-            if ends.chain and not added and entries[0].after != ends.chain.link:
+            if ends.chain and not added and entries[0].after != ends.chain.last.link:
                 return None
             await self.add(cached, builder, entries)
             builder.keep(request.groups)
@@ -169,7 +169,7 @@ class LogParts:
 
     async def _rest(self, cached: CachedConversation, ends: LogEnds) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries that are in no segment in order, in batches."""
-        async for entries in self.entries(cached, start=ends.chain.until + 1, before=ends.entries[0].number):
+        async for entries in self.entries(cached, start=ends.chain.last.until + 1, before=ends.entries[0].number):
             yield entries
         await self._reader.check(cached, ends.entries)
         if unsealed := ends.unsealed:
@@ -234,9 +234,9 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     if not documents:
         return LogEnds()
     last = _number(documents[-1])
-    entries = [entry_from(one) for one in documents if _number(one) >= min(chain.until, last - _LAST_ENTRIES + 1)]
-    covered = next((entry for entry in entries if entry.number == chain.until), None)
-    if chain.until > last or (covered and not chain.ends_with(covered.totals)):
+    entries = [entry_from(one) for one in documents if _number(one) >= min(chain.last.until, last - _LAST_ENTRIES + 1)]
+    covered = next((entry for entry in entries if entry.number == chain.last.until), None)
+    if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):
         return _ends(Chain(), documents)
     return LogEnds(chain, entries, documents)
 

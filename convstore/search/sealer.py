@@ -164,33 +164,26 @@ class Sealer:
         """Remove the segments that cover an entry or later ones."""
         await self._segments.drop_from(conversation, number)
 
-    async def difference(self, scope: Scope, segment: StoredSegment) -> str:
-        """Return how a segment differs from one built from the log, "" if it does not.
+    async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
+        """Return True if the log gives this segment, as far as the log can be read.
 
-        The contents of another analyzer's segment cannot be built again; its place in the log is compared.
+        Of another analyzer's segment only its place in the log is compared.
         """
-        cached = await self._reader.find(scope)
+        cached, part, pace = await self._reader.find(scope), IndexBuilder(), Pace(no_pause)
         if cached is None:
-            return ""
+            return True
+        place = {"first": segment.first, "until": segment.until, "after": segment.after}
         try:
             async with self._reader.reading(cached):
-                return await self._difference(cached, segment)
+                new = await self._read(cached, part, pace, **place)
         except BrokenLogError:
-            return "its entries are not all in the log"
+            return False
         except (CorruptDocumentError, ConversationDeletedError):
-            return ""  # the log's own damage is reported by itself
-
-    async def _difference(self, cached: CachedConversation, segment: StoredSegment) -> str:
-        part, pace = IndexBuilder(), Pace(no_pause)
-        new = await self._read(cached, part, pace, first=segment.first, until=segment.until, after=segment.after)
-        if new is None or new.link != segment.link:
-            return "it was made from a log that a backup replaced"
-        if not segment.is_own:
-            return ""
-        is_same = are_equal(segment.part.sections, await pace.steps(sections_of(part)))
-        if not is_same or (new.tokens, new.characters) != (segment.tokens, segment.characters):
-            return "its contents are not those of the log"
-        return ""
+            return True  # the log's own damage is reported by itself
+        sizes = (segment.link, segment.tokens, segment.characters) if segment.is_own else (segment.link,)
+        if new is None or (new.link, new.tokens, new.characters)[: len(sizes)] != sizes:
+            return False
+        return not segment.is_own or are_equal(segment.part.sections, await pace.steps(sections_of(part)))
 
     async def _seal_piece(self, scope: Scope, pace: Pace, *, rests: bool = False) -> bool:
         """Seal up to the maximum size of a segment; return True if there may be more.
@@ -217,15 +210,15 @@ class Sealer:
             return False
         chain, builder, new = chain_of(documents, contents=not rests), IndexBuilder(room=MAX_CHARACTERS), None
         while new is None:
-            is_due = self._is_due(tail.entries - chain.until, tail.tokens - chain.tokens)
+            is_due = self._is_due(tail.entries - chain.last.until, tail.tokens - chain.last.tokens)
             if chain.ends_with(tail) or (rests and not is_due):
                 _remember(self._sealed, cached.conversation, tail)
                 if not rests and chain.is_read_mark_due(self._clock.now()):
                     await self._segments.mark_read(cached.conversation, self._clock.now())
                 return False
-            if chain.until <= tail.entries:
+            if chain.last.until <= tail.entries:
                 new = await self._read(
-                    cached, builder, pace, first=chain.until + 1, until=tail.entries, after=chain.link
+                    cached, builder, pace, first=chain.last.until + 1, until=tail.entries, after=chain.last.link
                 )
             if new is None:
                 chain.pop()

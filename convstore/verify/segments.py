@@ -21,8 +21,8 @@ class SearchIndex(Protocol):
         """Build the segments that a conversation lacks."""
         ...
 
-    async def difference(self, scope: Scope, segment: StoredSegment) -> str:
-        """Return how a segment differs from one built from the log, "" if it does not."""
+    async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
+        """Return True if the log gives this segment."""
         ...
 
     async def drop_from(self, conversation: str, number: int) -> None:
@@ -56,4 +56,4 @@ async def _problem(scope: Scope, document: Document, index: SearchIndex, wrong_e
         return str(error)
     low, high = (entry_id(document["conversation"], number) for number in (segment.first - 1, segment.until))
     is_comparable = scope and not any(low <= entry <= high for entry in wrong_entries)
-    return await index.difference(scope, segment) if is_comparable else ""
+    return "" if not is_comparable or await index.is_right(scope, segment) else "it is not what the log gives"

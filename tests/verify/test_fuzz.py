@@ -62,6 +62,9 @@ NOT_DERIVED = {
 
 COLLECTIONS = [name for name in WEIGHTS if name != "search" or SEARCH_INDEX]
 
+_ANY_TEXT = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
+"""A flipped bit may leave a name of a field that is no text."""
+
 Document = dict[str, Any]
 Path = tuple[str | int, ...]
 Data = dict[str, dict[str, bytes]]
@@ -150,7 +153,7 @@ class Fuzz:
             if new is None:
                 continue
             try:
-                pair = bson.decode(self.data[found.collection][key]), bson.decode(new)
+                pair = bson.decode(self.data[found.collection][key]), bson.decode(new, _ANY_TEXT)
             except BSONError:
                 continue
             changes = list(differing(*pair))
