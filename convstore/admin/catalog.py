@@ -40,15 +40,14 @@ class Catalog:
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
         # The cursor follows the stored order of heads; the page is sorted by the dates it shows.
-        shown = sorted((one for one, _ in found[:limit]), key=lambda one: one.updated_at, reverse=True)
-        next_cursor = found[limit - 1][1] if len(found) > limit else None
+        next_cursor = found[limit - 1].cursor if len(found) > limit else None
+        shown = sorted(found[:limit], key=lambda one: one.updated_at, reverse=True)
         return ConversationPage(conversations=[self._listed(one) for one in shown], next_cursor=next_cursor)
 
     async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[ListedHead, ConversationInfo]]:
         """Return the newest conversations with these scope values, with their heads. One command."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
-        found = await self._heads.page(dict(partial_scope), limit=limit, cursor=None)
-        return [(one, self._listed(one)) for one, _ in found]
+        return [(one, self._listed(one)) for one in await self._heads.page(dict(partial_scope), limit=limit)]
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType

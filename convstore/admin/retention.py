@@ -16,11 +16,12 @@ from datetime import datetime, timedelta
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection
+from convstore.mongo.heads import Head
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
-from convstore.mongo.tombstones import HeadKey, Tombstones
+from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
 from convstore.runtime.parallel import in_parallel
@@ -111,7 +112,7 @@ class Retention:
             raise InvalidInputError(f"older_than goes back before the year 1: {older_than!r}") from None
         damaged: list[CorruptDocumentError] = []
 
-        async def end(head: HeadKey) -> ErasureReceipt:
+        async def end(head: Head) -> ErasureReceipt:
             try:
                 # The head of a killed writer may lack its last append.
                 is_idle = bool(head.conversation) and await self._is_idle(head, before)
@@ -159,17 +160,17 @@ class Retention:
             await self._tombstones.clear(conversation)
         await self._tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
 
-    async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
-        last: HeadKey | None = None
+    async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[Head]]:
+        last: Head | None = None
         while heads := await self._tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
             yield heads
             last = heads[-1]
 
-    async def _is_idle(self, head: HeadKey, before: datetime) -> bool:
+    async def _is_idle(self, head: Head, before: datetime) -> bool:
         written_at = await self._log.last_date(head.conversation)
         return written_at is None or written_at < before
 
-    async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
+    async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
         if not await self._tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
@@ -190,7 +191,7 @@ class Retention:
         removed = {name: await part.delete(conversation) for name, part in self._parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
-    async def _count(self, head: HeadKey) -> ErasureReceipt:
+    async def _count(self, head: Head) -> ErasureReceipt:
         entries, chunks = await self._log.count(head.conversation)
         found = {name: await part.count(head.conversation) for name, part in self._parts.items()}
         return ErasureReceipt(conversations=1, entries=entries, payload_chunks=chunks, **found)

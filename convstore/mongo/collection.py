@@ -11,7 +11,7 @@ from typing import Any
 
 from pymongo.errors import CursorNotFound, DuplicateKeyError
 
-from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.driver import COMMAND_SECONDS, Driver, driver_errors
 from convstore.mongo.keys import conversation_range
 
 Document = Mapping[str, Any]
@@ -50,10 +50,10 @@ class Collection:
                 documents = await found.clone().to_list(None)
         return documents
 
-    async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
-        """Return the documents that a pipeline gives. One command, unless they exceed 16 MB."""
-        options = {"maxTimeMS": self.read_limit["max_time_ms"]} if self.read_limit else {}
-        async with driver_errors():
+    async def aggregate(self, pipeline: Sequence[Document], *, is_long: bool = False) -> list[Document]:
+        """Return the documents that a pipeline gives, if `is_long` without a time limit. One command up to 16 MB."""
+        options = {} if is_long else {"maxTimeMS": int(COMMAND_SECONDS * 1_000)}
+        async with driver_errors(seconds=None if is_long else COMMAND_SECONDS):
             found = self.driver_collection.aggregate(list(pipeline), batchSize=10 * _BATCH, **options)
             documents: list[Document] = await (await found if isawaitable(found) else found).to_list(None)
         return documents

@@ -55,6 +55,7 @@ class Head:
     """The content of a head document.
 
     Attributes:
+        key: Its ``_id``.
         conversation: The random id that the log uses; never used again after a deletion.
         scope: Scope of the conversation.
         created_at: When its first message was appended, or an earlier title was set.
@@ -64,6 +65,7 @@ class Head:
         details: Title and metadata as the codec wrote them, as far as they were set, each with its checksum.
     """
 
+    key: str
     conversation: str
     scope: dict[str, str]
     created_at: datetime
@@ -83,7 +85,7 @@ class Head:
             raise StoreError(f"title and metadata of {self.scope} cannot be read in this store: {error}") from error
         except (TypeError, ValueError) as error:
             problem = f"its title and its metadata cannot be read; set them again: {error}"
-            raise CorruptDocumentError(head_id(self.scope), problem, collection=HEADS) from error
+            raise CorruptDocumentError(self.key, problem, collection=HEADS) from error
         return title, metadata
 
 
@@ -91,7 +93,7 @@ class ListedHead(NamedTuple):
     """A head with the totals of the last entry of its log, zeros if the log is empty.
 
     Attributes:
-        head: The head; only its scope, id and date if it is damaged.
+        head: The head, or what can be read of a damaged one.
         totals: The totals; zeros if the head or the entry is damaged, or newer than this version.
         damage: Why head or entry cannot be read; None if both can.
     """
@@ -104,6 +106,12 @@ class ListedHead(NamedTuple):
     def updated_at(self) -> datetime:
         """The date of its last entry, or of a later title."""
         return max(self.head.updated_at, self.totals.updated_at or self.head.updated_at)
+
+    @property
+    def cursor(self) -> str:
+        """The cursor of the page that begins after it, in the stored order of heads."""
+        millis = (self.head.updated_at - _EPOCH) // timedelta(milliseconds=1)
+        return base64.urlsafe_b64encode(f"{millis}:{self.head.key}".encode()).decode().rstrip("=")
 
 
 class Heads:
@@ -193,16 +201,16 @@ class Heads:
         return ListedHead(head_from(found[0]), _last_totals(found[0])) if found else None
 
     async def page(
-        self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None
-    ) -> list[tuple[ListedHead, str]]:
-        """Return heads with these scope values, newest first, each with the cursor of the next page. One command."""
+        self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
+    ) -> list[ListedHead]:
+        """Return heads with these scope values, newest first. One command."""
         query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}}
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["updated_at"] = {"$lte": moment}  # where the index begins to be read
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
         documents = await self._with_last_entry(query, order={"updated_at": -1, "_id": -1}, limit=limit)
-        return [(_listed(document), _write_cursor(document)) for document in documents]
+        return [_listed(document) for document in documents]
 
     async def each(self, partial_scope: Mapping[str, str]) -> AsyncIterator[ListedHead]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
@@ -261,6 +269,7 @@ def head_from(document: Document) -> Head:
         if head_id(scope) != document["_id"]:
             raise ValueError("the key does not match the scope")
         return Head(
+            key=document["_id"],
             conversation=stored_text(document["conversation"]),
             scope=scope,
             created_at=datetime.fromisoformat(unsealed(document["created_at"], document["conversation"], "created_at")),
@@ -288,26 +297,27 @@ def _listed(document: Document) -> ListedHead:
     try:
         head = head_from(document)
     except (CorruptDocumentError, SchemaVersionError) as error:
-        return ListedHead(_readable(document), Totals(), error)
+        return ListedHead(readable_head(document), Totals(), error)
     try:
         return ListedHead(head, _last_totals(document))
     except (CorruptDocumentError, SchemaVersionError) as error:
         return ListedHead(head, Totals(), error)
 
 
-def _readable(document: Document) -> Head:
-    """Return what can be read of a damaged head."""
+def readable_head(document: Document) -> Head:
+    """Return what can be read of a head that is damaged or was read in part; missing texts are "", dates of 1970."""
     conversation, scope = document.get("conversation"), document.get("scope")
-    texts = {name: value for name, value in scope.items() if isinstance(value, str)} if scope else {}
-    updated_at = document["updated_at"]
-    moment = utc(updated_at) if isinstance(updated_at, datetime) else _EPOCH
-    return Head(conversation if isinstance(conversation, str) else "", texts, moment, moment, moment)
-
-
-def _write_cursor(document: Document) -> str:
-    moment = document["updated_at"]
-    millis = (utc(moment) - _EPOCH) // timedelta(milliseconds=1) if isinstance(moment, datetime) else 0
-    return base64.urlsafe_b64encode(f"{millis}:{document['_id']}".encode()).decode().rstrip("=")
+    texts = scope.items() if isinstance(scope, Mapping) else ()
+    dates = [document.get(name) for name in ("created_at", "updated_at", "written_at")]
+    created_at, updated_at, written_at = [utc(date) if isinstance(date, datetime) else _EPOCH for date in dates]
+    return Head(
+        document["_id"],
+        conversation if isinstance(conversation, str) else "",
+        {name: value for name, value in texts if isinstance(value, str)},
+        created_at,
+        updated_at,
+        written_at,
+    )
 
 
 def _read_cursor(cursor: str) -> tuple[datetime, str]:

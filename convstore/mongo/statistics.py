@@ -15,7 +15,6 @@ from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import LOG, conversation_range
 
 _BATCH = 1_000
-_MAXIMUM_DAYS = 100_000
 _DAY = "%Y-%m-%d"
 _SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
 
@@ -74,13 +73,9 @@ class Statistics:
         if self._driver.name == "memory":  # it does not measure documents
             return [_amount(collection, one) for one in await Collection(self._driver, collection).find(query)]
         pipeline = [{"$match": query}, {"$group": _GROUP}]
-        name, cursor = self._driver.prefix + collection, {"batchSize": _MAXIMUM_DAYS}
-        command = {"aggregate": name, "pipeline": pipeline, "cursor": cursor}
-        async with driver_errors(seconds=None):
-            reply = await self._driver.database.command(command)
         return [
             Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", *(one[name] for name in _SUMS))
-            for one in reply["cursor"]["firstBatch"]
+            for one in await Collection(self._driver, collection).aggregate(pipeline, is_long=True)
         ]
 
 

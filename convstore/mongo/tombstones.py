@@ -8,38 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from pymongo import ReturnDocument
 
-from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.heads import Head, readable_head
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, conversation_range, head_id, scope_filter
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1}
 _BY_KEY = (("_id", 1),)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadKey:
-    """The fields of a head that ending its conversation needs; damage in other fields does not matter.
-
-    Attributes:
-        key: The ``_id`` of the head.
-        conversation: The id that the log uses; "" if that field is damaged.
-        scope: The scope; empty if that field is damaged.
-        updated_at: The date of the newest entry at the last refresh; None if that field is damaged.
-        written_at: The time of the last refresh; None if that field is damaged.
-    """
-
-    key: str
-    conversation: str
-    scope: Mapping[str, str]
-    updated_at: datetime | None
-    written_at: datetime | None
 
 
 class Tombstones:
@@ -49,19 +29,19 @@ class Tombstones:
         self._driver, self._heads = driver, Collection(driver, HEADS)
         self._others = [Collection(driver, name) for name in (LOG, SUMMARIES, ANNOTATIONS, SEARCH)]
 
-    async def find(self, scope: Mapping[str, str]) -> HeadKey | None:
+    async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""
         document = await self._heads.find_one({"_id": head_id(scope)}, _KEY_FIELDS)
-        return _key_from(document) if document else None
+        return readable_head(document) if document else None
 
-    async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[HeadKey]:
+    async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
         """Return heads with these scope values after a key, ordered by key. One command."""
         query = scope_filter(partial_scope) | {"scope": {"$exists": True}, "_id": {"$gt": after}}
-        return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
+        return [readable_head(one) for one in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
 
     async def idle(
-        self, partial_scope: Mapping[str, str], *, before: datetime, after: HeadKey | None, limit: int
-    ) -> list[HeadKey]:
+        self, partial_scope: Mapping[str, str], *, before: datetime, after: Head | None, limit: int
+    ) -> list[Head]:
         """Return heads with these scope values both of whose dates are before a time, oldest first.
 
         `after` is the last head of the page before. One command.
@@ -73,9 +53,9 @@ class Tombstones:
                 {"updated_at": after.updated_at, "_id": {"$gt": after.key}},
             ]
         order = [("updated_at", 1), ("_id", 1)]
-        return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
+        return [readable_head(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
-    async def write_tombstone(self, head: HeadKey, *, sweep_after: timedelta, pruned: bool) -> bool:
+    async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
 
         With `pruned`, only if the head was not refreshed since it was read: a concurrent writer then starts a new
@@ -163,14 +143,3 @@ def _marks_filter(partial_scope: Mapping[str, str]) -> dict[str, Any]:
 
 def _mark(key: str, value: object) -> str:
     return hashlib.sha256(f"{key}={value}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _key_from(document: Document) -> HeadKey:
-    conversation, scope = document.get("conversation"), document.get("scope")
-    dates = (document.get(name) for name in ("updated_at", "written_at"))
-    return HeadKey(
-        document["_id"],
-        conversation if isinstance(conversation, str) else "",
-        dict(scope) if isinstance(scope, Mapping) else {},
-        *(utc(date) if isinstance(date, datetime) else None for date in dates),
-    )
