@@ -22,7 +22,7 @@ from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, leading_system, rows_of, weigh
-from convstore.log.state import State
+from convstore.log.state import NO_RECORD, State
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits, is_summary
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of, without_mark
@@ -40,7 +40,7 @@ from convstore.runtime.log_end import LogEnd, LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
-from convstore.values.policy import CompactionRule
+from convstore.values.policy import CompactionRule, HistoryPolicy, view_key
 from convstore.values.scope import Scope
 
 _LEASE, _RENEW_SECONDS, _MAX_RENEWALS = timedelta(seconds=60), 20.0, 30
@@ -92,12 +92,14 @@ class Compactor:
         counter: NamedCounter,
         clock: Clock,
         strategy: CompactionStrategy | None,
+        policy: HistoryPolicy,
         wait_seconds: float,
     ) -> None:
         self._reader, self._ends, self._states = reader, ends, states
         self._history, self._summaries = history, summaries
         self._codec, self._counter, self._clock, self._strategy = codec, counter, clock, strategy
         self._wait_seconds, self._background = wait_seconds, Background()
+        self._view = view_key(policy, counter.name)
 
     @property
     def has_summarizer(self) -> bool:
@@ -111,9 +113,11 @@ class Compactor:
             raise InvalidInputError(_NO_SUMMARIZER)
         return self._strategy.rule
 
-    def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
-        """Return True if `compact` may find work after a load and `later_tokens` appended since."""
-        return history.report.tokens_unsummarized + later_tokens > self.rule.trigger
+    def may_be_due(self, history: History, policy: HistoryPolicy, *, later_tokens: int = 0) -> bool:
+        """Return True if `compact` may find work after a load under a policy and `later_tokens` appended since."""
+        report = history.report
+        has_left = report.left_out_turns > 0 and view_key(policy, self._counter.name) == self._view
+        return has_left or report.tokens_unsummarized + later_tokens > self.rule.trigger
 
     async def compact_in_time(self, scope: Scope) -> Compaction:
         """Run `compact`, but return after a timeout while the summarizer continues in the background."""
@@ -153,14 +157,16 @@ class Compactor:
         earlier = end.state.summary
         if earlier and (earlier.last > totals.messages or not fits(earlier, rewinds)):
             earlier = None
-        if not force and self._is_within(rule, end, rewinds, earlier):
+        view_start = end.state.views.get(self._view, NO_RECORD).start
+        has_left = (earlier.last if earlier else 0) + 1 < view_start <= totals.messages
+        if not (force or has_left) and self._is_within(rule, end, rewinds, earlier):
             return _Plan(end.state, cached, totals.entries, rewinds, (), 0, earlier)
         start = earlier.entry if earlier else rewinds.active_after(1)
         entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.trigger)
         rows = rows_of(entries, rewinds, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
-        cut = plan_compaction(rows, rule, force=force)
+        cut = plan_compaction(rows, rule, view_start=view_start if has_left else 0, force=force)
         return _Plan(end.state, cached, totals.entries, rewinds, rows, cut, earlier)
 
     def _is_within(self, rule: CompactionRule, end: LogEnd, rewinds: Rewinds, earlier: SummaryRecord | None) -> bool:

@@ -18,18 +18,21 @@ _MIN_SAVING = 8
 """Divisor of the trigger. Saving a smaller part is not worth a model call and a new prompt prefix."""
 
 
-def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = False) -> int:
+def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, view_start: int = 0, force: bool = False) -> int:
     """Return how many active messages after the current summary to fold into the next one; 0 for none.
 
     Whole turns are folded. If the turn in progress is itself too large, its question and its older calls are folded,
     each call with all its results. `rows` are all active messages after the current summary, or after the leading
-    system messages. With `force`, as much as the rule allows is folded, even if that saves little.
+    system messages. Turns before `view_start`, the ordinal that views begin with, are folded in any case, as no view
+    shows them. With `force`, as much as the rule allows is folded, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
     total, room = sizes[-1], rule.trigger // 2
-    if not force and total <= rule.trigger:
-        return 0
     cuts = _summary_cuts(rows)
+    left = bisect_left(rows, view_start, key=lambda row: row.message.ordinal)
+    unseen = max((cut for cut, _ in cuts if cut <= left), default=0)
+    if not force and total <= rule.trigger:
+        return unseen
     kept = rule.keep_last_turns + (not is_finished(rows))
     preferred = [cut for cut, turns in cuts if turns >= kept] or [0]
     cut = max(preferred)
@@ -38,7 +41,7 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
             (other for other, _ in cuts if other > cut and total - sizes[other] <= room), cuts[-1][0] if cuts else 0
         )
     saved = sizes[cut] - rule.max_summary_tokens
-    return cut if force or saved >= rule.trigger // _MIN_SAVING else 0
+    return max(cut, unseen) if force or saved >= rule.trigger // _MIN_SAVING else unseen
 
 
 def replacement_cuts(rows: Sequence[Row]) -> list[int]:

@@ -176,7 +176,7 @@ class Conversation(ConversationReader):
         chosen = check_policy(policy) or self.store.policy
         services = await self._services()
         history = await services.loader.load(self._scope, chosen)
-        if chosen.compact == "before_load" and services.compactor.may_be_due(history):
+        if chosen.compact == "before_load" and services.compactor.may_be_due(history, chosen):
             compaction = await services.compactor.compact_in_time(self._scope)
             if compaction.status == "done":
                 history = await services.loader.load(self._scope, chosen)
@@ -184,7 +184,7 @@ class Conversation(ConversationReader):
         return history
 
     async def compact(self, *, force: bool = False) -> Compaction:
-        """Summarise old turns now, if the summarizer's rule says that it is time.
+        """Summarise old turns now, if the summarizer's rule says that it is time, or if views show them no more.
 
         Views then show the summary in place of the messages from its first to its last ordinal. The messages stay in
         the log, and `expand_summary` returns them. Each of them was shown to the summarizer as views show it, or is

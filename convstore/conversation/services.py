@@ -48,6 +48,7 @@ from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
+from convstore.values.policy import HistoryPolicy
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.verifier import Verifier
 from convstore.view.loader import Loader
@@ -84,6 +85,7 @@ class Services:
         counter: NamedCounter,
         clock: Clock,
         strategy: CompactionStrategy | None,
+        policy: HistoryPolicy,
         compaction_seconds: float,
         extractors: Mapping[str, SourceExtractor],
         search_index: SearchIndex,
@@ -129,6 +131,7 @@ class Services:
             counter=counter,
             clock=clock,
             strategy=strategy,
+            policy=policy,
             wait_seconds=compaction_seconds,
         )
         self.catalog = Catalog(on.heads, cache, codec=codec, clock=clock)

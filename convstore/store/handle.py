@@ -122,6 +122,7 @@ class ConversationStore(StoreReader):
             counter=self.token_counter,
             clock=clock,
             strategy=None if summarizer is None else as_strategy(summarizer, budget=self.policy.max_tokens),
+            policy=self.policy,
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=extractors,
             search_index=search_index,

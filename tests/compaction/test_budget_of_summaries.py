@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
+from fixture_types import Client
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 
-from convstore import ConversationStore, HistoryPolicy, InvalidInputError
+from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 
 
@@ -35,3 +38,52 @@ def test_a_trigger_at_the_budget_or_above_is_refused(budget: int) -> None:
         store(rule, budget)
     assert store(rule, 2_001)
     assert store(rule, None)
+
+
+def turn(number: int, words: int) -> list[BaseMessage]:
+    """A question and an answer of so many words."""
+    return [HumanMessage(f"Question {number}?", id=f"q{number}"), AIMessage("word " * words, id=f"a{number}")]
+
+
+@pytest.fixture(params=["explicit", "before_load"])
+async def chat(request: pytest.FixtureRequest, client: Client, database_name: str) -> Conversation:
+    """A conversation under a budget of 2,000 tokens, with turns that the rule alone would not summarise yet."""
+    rule = CompactionRule(max_tokens_before_summary=1_900, max_summary_tokens=100, keep_last_turns=1)
+    policy = HistoryPolicy(max_tokens=2_000, compact=request.param)
+    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), policy=policy)
+    await store.setup()
+    return store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+
+
+def shown(history: History) -> set[str]:
+    """Ids of the messages in a view."""
+    return {str(message.id) for message in history.messages}
+
+
+async def test_no_turn_leaves_views_without_a_summary(chat: Conversation) -> None:
+    """Whatever the sizes of turns: it is in the view, or in a summary by the time it has left."""
+    before_load = chat.store.policy.compact == "before_load"
+    for number in range(1, 31):
+        await chat.append(turn(number, 100 + 450 * (number % 4 == 0)))
+        await chat.append(HumanMessage("And?", id=f"and{number}"))
+        history = await chat.load_history()
+        assert not history.report.over_budget
+        if not before_load and history.report.left_out_turns:
+            assert (await chat.compact()).status == "done"
+            history = await chat.load_history()
+        assert history.report.left_out_turns == 0
+        covered = max((one.last for one in await chat.summaries() if one.is_current), default=0)
+        page = await chat.list_messages(after=covered, limit=200)
+        assert {one.message.id for one in page} <= shown(history)
+        await chat.append(AIMessage("Well.", id=f"well{number}"))
+    assert history.summary is not None
+
+
+async def test_a_smaller_policy_of_a_load_only_reports(chat: Conversation) -> None:
+    """Summaries belong to the store's policy; turns that such a load leaves out make none due."""
+    for number in range(1, 5):
+        await chat.append(turn(number, 100))
+    history = await chat.load_history(HistoryPolicy(max_tokens=300))
+    assert history.report.left_out_turns > 0
+    assert (await chat.compact()).status == "not_needed"
+    assert (await chat.load_history()).report.left_out_turns == 0

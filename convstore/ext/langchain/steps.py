@@ -237,7 +237,7 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
         return
     compactor = (await host_of(chat).services()).compactor
     later = approximate_tokens(messages)
-    if compactor.has_summarizer and compactor.may_be_due(run.history, later_tokens=later):
+    if compactor.has_summarizer and compactor.may_be_due(run.history, rules.policy, later_tokens=later):
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
 
 
