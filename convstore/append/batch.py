@@ -98,7 +98,7 @@ class Batch:
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
         renumber: Give sources another number if theirs is taken.
-        seen: Stamp of the view that the first AI message answers.
+        stamp: Stamp of the view that the first AI message answers.
     """
 
     prepared: tuple[Prepared, ...]
@@ -107,7 +107,7 @@ class Batch:
     token: str = ""
     omitted: tuple[str, ...] = ()
     renumber: bool = False
-    seen: ViewStamp | None = None
+    stamp: ViewStamp | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -138,7 +138,7 @@ def prepare(
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     omit: bool = False,
     renumber: bool = False,
-    seen: ViewStamp | None = None,
+    stamp: ViewStamp | None = None,
     indexes: Sequence[int] | None = None,
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
@@ -155,7 +155,7 @@ def prepare(
         prepared, omitted = work.prepare_all(zip(indexes or counting(), messages, strict=False), omit=omit)
         if sum(map(_entry_bytes, prepared)) <= _ENTRY_BYTES:
             break
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, seen)
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp)
 
 
 def _entry_bytes(one: Prepared) -> int:

@@ -52,14 +52,14 @@ def compose(
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
-    answer = next((one.id for one in batch.prepared if one.message.type == "ai"), "") if batch.seen else ""
+    answer = next((one.id for one in batch.prepared if one.message.type == "ai"), "") if batch.stamp else ""
     for ordinal, one in enumerate(batch.prepared, after.messages + 1):
         calls = calls_of(one.message)
         call = running.follow(one.message, calls)
         own = [_numbered(source, running, in_use) for source in one.sources]
         message = _message(one, batch, ordinal, calls=len(calls), call=call, sources=own)
-        if batch.seen and one.id == answer:
-            message.seen = write_stamp(batch.seen)
+        if batch.stamp and one.id == answer:
+            message.stamp = write_stamp(batch.stamp)
         running.add_size(message)
         messages.append(message)
         sources += own

@@ -119,7 +119,7 @@ class Writer:
         after: Totals | None = None,
         omit: bool = False,
         renumber: bool = False,
-        seen: ViewStamp | None = None,
+        stamp: ViewStamp | None = None,
         indexes: Sequence[int] | None = None,
     ) -> Receipt:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
@@ -138,7 +138,7 @@ class Writer:
             extractors=self._extractors,
             omit=omit,
             renumber=renumber,
-            seen=seen,
+            stamp=stamp,
             indexes=indexes,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
@@ -165,7 +165,7 @@ class Writer:
         async with append_timeout():
             while True:
                 cached = self._cache.get(scope) or await self._claim(scope, request.batch, request.turn)
-                check_own(request.batch.seen, cached.conversation)
+                check_own(request.batch.stamp, cached.conversation)
                 async with cached.lock:
                     if not self._cache.is_current(cached):
                         continue
@@ -181,10 +181,10 @@ class Writer:
     async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
         continues = bool(turn) and turn not in batch.ids
-        if continues or (batch.seen and batch.seen.conversation_id):
+        if continues or (batch.stamp and batch.stamp.conversation_id):
             if cached := await self._reader.find(scope):
                 return cached
-            check_own(batch.seen, "")
+            check_own(batch.stamp, "")
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.

@@ -130,14 +130,14 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
         try:
             return ViewStamp.model_validate_json(text)
         except ValueError as error:
-            raise InvalidInputError(f"--at is no stamp, such as the field `seen` of `show --json`: {error}") from error
+            raise InvalidInputError(f"--at is no stamp, such as the field `stamp` of `show --json`: {error}") from error
     ordinal = int(text) if text.isdecimal() else 0
     if not ordinal:
         ordinal = next((one.ordinal for one in await chat.get_tool_messages([text])), 0)
     found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if 0 < ordinal < 2**53 else []
     if ordinal and not found:
         raise InvalidInputError(f"the log ends before message {ordinal}")
-    return next((one.seen for one in found if one.seen and one.ordinal == ordinal), None) or ordinal or text
+    return next((one.stamp for one in found if one.stamp and one.ordinal == ordinal), None) or ordinal or text
 
 
 async def _read_source(chat: Conversation, number: int) -> Source:

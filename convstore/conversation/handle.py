@@ -42,7 +42,7 @@ class Conversation(ConversationReader):
         accept: Literal["human", "all"] | None = None,
         client_tools: Collection[str] = (),
         strict: bool = False,
-        seen: ViewStamp | None = None,
+        stamp: ViewStamp | None = None,
     ) -> Receipt:
         """Append messages to the log permanently: in order, each once, and all of them or none.
 
@@ -65,10 +65,10 @@ class Conversation(ConversationReader):
             client_tools: With `resent`: names of tools that run on the client. Results of their open calls are taken.
                 Set them in your code, never from a request.
             strict: With `resent`: raise an error instead of ignoring messages.
-            seen: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
+            stamp: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
 
         Raises:
-            InvalidInputError: `seen` is no stamp, or that of another conversation's view.
+            InvalidInputError: `stamp` is no stamp, or that of another conversation's view.
             InvalidMessageError: A message is invalid; the error names the message and the field.
             UnencodableError: An artifact holds a value of a type that cannot be restored exactly.
             BatchTooLargeError: The batch exceeds 1 MB, not counting large tool results and large parts of messages.
@@ -85,7 +85,7 @@ class Conversation(ConversationReader):
             raise InvalidInputError('accept, client_tools and strict are for histories of clients; add resent="skip"')
         whole = whole_messages(given := items_of(messages), key=key)
         with naming_conflicts(whole, key=key):
-            receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, trust=trust, seen=seen)
+            receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, trust=trust, stamp=stamp)
         if resent:
             copy_ids(whole, given)  # messages that were in the log already have the log's ids
         return receipt
@@ -99,13 +99,13 @@ class Conversation(ConversationReader):
         turn: str = "",
         resent: str | None = None,
         trust: Trust = Trust(),  # noqa: B008 - frozen
-        seen: ViewStamp | None = None,
+        stamp: ViewStamp | None = None,
     ) -> Receipt:
         check_choice(unencodable, "raise", "omit", name="unencodable")
         check_choice(clash, "raise", "renumber", name="on_source_clash")
         check_choice(resent, None, "skip", "raise", name="resent")
-        stamp = None if seen is None else check_stamp(seen)
-        options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "seen": stamp}
+        stamp = None if stamp is None else check_stamp(stamp)
+        options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "stamp": stamp}
         services = await self._services()
         if resent:
             return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
@@ -120,7 +120,7 @@ class Conversation(ConversationReader):
         key: str | None = None,
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
-        seen: ViewStamp | None = None,
+        stamp: ViewStamp | None = None,
     ) -> Receipt:
         """Append a turn, or continue it: afterwards it begins with the human message and exactly these messages.
 
@@ -136,7 +136,7 @@ class Conversation(ConversationReader):
             key: Seed for the ids instead of `turn_id`. A second answer, after a `rewind` of the first, needs its own.
             unencodable: As in `append`.
             on_source_clash: As in `append`.
-            seen: As for `append`.
+            stamp: As for `append`.
 
         Raises:
             UnknownMessageError: `human` is None, and the question is not in the log.
@@ -144,7 +144,7 @@ class Conversation(ConversationReader):
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
         with naming_conflicts(whole, key=key, turn=turn_id):
-            return await self._append(whole, unencodable, on_source_clash, turn=turn_id, seen=seen)
+            return await self._append(whole, unencodable, on_source_clash, turn=turn_id, stamp=stamp)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.

@@ -46,7 +46,7 @@ class LogMessage:
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
         rewound: Ranges of ordinals, first and last, that were rewound when it was appended.
         annotations: Values set with `annotate`.
-        seen: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
+        stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
     """
 
     message: BaseMessage
@@ -56,7 +56,7 @@ class LogMessage:
     sources: str
     rewound: RewoundOrdinals = ()
     annotations: dict[str, Any] = field(default_factory=dict)
-    seen: ViewStamp | None = None
+    stamp: ViewStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +134,18 @@ class ConversationLog:
         return found
 
     async def append(
-        self, messages: Sequence[BaseMessage], *, at: datetime | None = None, seen: ViewStamp | None = None
+        self, messages: Sequence[BaseMessage], *, at: datetime | None = None, stamp: ViewStamp | None = None
     ) -> Receipt:
         """Append messages as `Conversation.append` does, with new source ids where theirs are taken.
 
         Args:
             messages: Messages with ids.
             at: When they were appended first; None for now.
-            seen: Stamp of the view that the first AI message answers.
+            stamp: Stamp of the view that the first AI message answers.
         """
         services = await self._services()
         with as_of(at):
-            return await services.writer.append(self._scope, messages, renumber=True, seen=seen)
+            return await services.writer.append(self._scope, messages, renumber=True, stamp=stamp)
 
     async def reserve_sources(self, through: int, *, at: datetime | None = None) -> None:
         """Reserve the source ids up to a number, unless they are in use."""
@@ -197,7 +197,7 @@ class ConversationLog:
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
                 rewound=rewound,
-                seen=stamp if stamp and stamp.entry >= changed else None,
+                stamp=stamp if stamp and stamp.entry >= changed else None,
             )
             for stored, message, stamp in zip(entry.messages, messages, stamps, strict=True)
         ]

@@ -69,7 +69,7 @@ class ConversationReader:
         Later rewinds, summaries and results do not count.
 
         Args:
-            at: ``history.stamp`` or `StoredMessage.seen`, the id of a message, an ordinal, or None for now.
+            at: ``history.stamp`` or `StoredMessage.stamp`, the id of a message, an ordinal, or None for now.
             policy: Limits of the view; None for the stamp's, or the store's.
             reasons_before: Only reasons that begin before this ordinal, see `HistoryReport.reasons_before`.
 
@@ -159,8 +159,8 @@ class ConversationReader:
         for limit in (2, 50):
             for turn in reversed(await self.outline(limit=limit)):
                 with suppress(InvalidInputError):
-                    if turn.seen:
-                        return turn.seen.history_policy
+                    if turn.stamp:
+                        return turn.stamp.history_policy
         return None
 
     async def get_turn(self, turn_id: str) -> Turn | None:

@@ -114,19 +114,19 @@ class ChatMessageHistory(BaseChatMessageHistory):
     async def _load(self, chat: Conversation) -> list[BaseMessage]:
         return (await chat.load_history(self.policy)).messages
 
-    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], seen: ViewStamp | None = None) -> None:
+    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None) -> None:
         new = [message for message in messages if kind_of(message) not in _ONLY_IN_VIEWS]
         if not new:
             return
         try:
-            await chat.append(new, seen=seen)
+            await chat.append(new, stamp=stamp)
         except ContentConflictError:
             shown = await _shown(chat, [message.id for message in new])
             rest = [message for message in new if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))]
             if len(rest) == len(new):
                 raise
             if rest:
-                await chat.append(rest, seen=seen)
+                await chat.append(rest, stamp=stamp)
 
     async def _empty(self, chat: Conversation) -> None:
         if self._clear == "delete":
@@ -159,14 +159,14 @@ class _RunHistory(ChatMessageHistory):
             self._view = await chat.load_history(self.policy)
         return list(self._view.messages)
 
-    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], seen: ViewStamp | None = None) -> None:
+    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None) -> None:
         new = _without_repeats(messages)
         if self._view is not None:
             asked = list(takewhile(lambda one: not isinstance(one, AIMessage), new))
-            seen = self._view.stamp_for([*self._view.messages, *asked], adapted=bool(asked))
+            stamp = self._view.stamp_for([*self._view.messages, *asked], adapted=bool(asked))
         self._view = None
         try:
-            await super()._add(chat, new, seen)
+            await super()._add(chat, new, stamp)
         except Exception as error:
             self._problem = error
             raise

@@ -98,7 +98,7 @@ class EntryMessage:
         payload: Location of the parts outside the body; None if there are none.
         entry: Key of the entry that it was read from.
         is_named: True for a tool result or a long message, which a note names once a view leaves it out.
-        seen: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
+        stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
             none, or it was not read.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
     """
@@ -120,7 +120,7 @@ class EntryMessage:
     payload: PayloadRef | None = None
     entry: str = field(default="", compare=False)
     is_named: bool = False
-    seen: str = field(default="", compare=False)
+    stamp: str = field(default="", compare=False)
     is_estimate: bool = field(default=False, compare=False)
 
     @property

@@ -89,7 +89,7 @@ def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
         CorruptDocumentError: The stamp is damaged.
     """
     try:
-        return read_stamp(message.seen, conversation) if message.seen else None
+        return read_stamp(message.stamp, conversation) if message.stamp else None
     except ValueError as error:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
 

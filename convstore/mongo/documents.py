@@ -224,7 +224,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "sources": message.sources,
         "stub": message.stub,
         "payload": _payload_document(message.payload) if message.payload else None,
-        "seen": sealed(message.seen, message.id) if message.seen else None,
+        "stamp": sealed(message.stamp, message.id) if message.stamp else None,
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -236,7 +236,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
     if type_ not in MESSAGE_TYPES:
         raise ValueError(f"unknown message type {type_!r}")
     id_, call, sources = stored_texts((id_, get("call", ""), get("sources", "")))
-    seen = unsealed(found, id_) if (found := get("seen")) else ""
+    stamp = unsealed(found, id_) if (found := get("stamp")) else ""
     tokens, view_tokens, calls = stored_numbers((tokens, view_tokens, get("calls", 0)))
     payload, stub, tool, arguments = get("payload"), get("stub"), get("tool", ""), get("arguments", "")
     return EntryMessage(
@@ -257,7 +257,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         None if payload is None else _payload_from(payload),
         entry,
         is_named(type_, view_tokens),
-        seen,
+        stamp,
     )
 
 

@@ -44,7 +44,7 @@ _MANY = 150
 _MOST_EXCLUDED = 64
 LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that few readers use."""
-VIEW_FIELDS = {**LEAN, "messages.seen": 0}
+VIEW_FIELDS = {**LEAN, "messages.stamp": 0}
 """Projection that drops the fields of an entry that views do not use."""
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}

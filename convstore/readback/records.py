@@ -80,7 +80,7 @@ class Records:
                 created_at=entry.at,
                 message=message,
                 annotations=annotations.get(row.ordinal, {}),
-                seen=stamp_of(cached.conversation, row),
+                stamp=stamp_of(cached.conversation, row),
                 tokens=row.tokens,
                 is_rewound=not rewinds.is_active(row.ordinal),
             )

@@ -169,7 +169,7 @@ class Turns:
         (_, first), (last_entry, last) = turn.messages[0], turn.messages[-1]
         answers = [found for found in turn.messages if found[1].type == "ai"]
         end, answer = next(
-            (found for found in reversed(answers) if found[1].seen), answers[-1] if answers else (last_entry, None)
+            (found for found in reversed(answers) if found[1].stamp), answers[-1] if answers else (last_entry, None)
         )
         later = (one.tokens for one in end.messages if one.ordinal >= (answer.ordinal if answer else last.ordinal + 1))
         return TurnOutline(
@@ -178,7 +178,7 @@ class Turns:
             tokens=sum(stored.tokens for _, stored in turn.messages),
             tokens_before=end.totals.tokens - sum(later),
             answer=answer.ordinal if answer else None,
-            seen=stamp_of(cached.conversation, answer) if answer else None,
+            stamp=stamp_of(cached.conversation, answer) if answer else None,
         )
 
 

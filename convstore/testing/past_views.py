@@ -56,11 +56,11 @@ class PastViewContract:
         """Listings return it, and its view is exact from another store."""
         await chat.append([*rag_turn("Orcas?"), HumanMessage("And seals?")])
         history = await chat.load_history()
-        await chat.append(AIMessage("Seals too.", id="answer"), seen=history.stamp)
+        await chat.append(AIMessage("Seals too.", id="answer"), stamp=history.stamp)
         *_, answer = await new_store().conversation(**chat.scope).list_messages()
-        assert answer.seen == history.stamp
-        assert answer.seen is not None
-        past = await new_store().conversation(**chat.scope).view_at(answer.seen)
+        assert answer.stamp == history.stamp
+        assert answer.stamp is not None
+        past = await new_store().conversation(**chat.scope).view_at(answer.stamp)
         assert (past.match, past.messages) == ("exact", history.messages)
 
     async def test_a_deleted_conversation_has_no_past_views(self, chat: Conversation) -> None:

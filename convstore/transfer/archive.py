@@ -4,7 +4,7 @@ The first line holds the scope, each message has a line, and the last line close
 file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
-    {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "seen": {…}}
+    {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "stamp": {…}}
     {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […]}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
@@ -61,8 +61,8 @@ def message_line(codec: Codec, message: LogMessage, *, ordinal: int, entry: int)
         parts["sources"] = json.dumps(message.sources)
     if message.annotations:
         parts["annotations"] = _pack(codec, dict(message.annotations))
-    if message.seen and not message.seen.summary:
-        parts["seen"] = write_stamp(message.seen.model_copy(update={"entry": 0}))
+    if message.stamp and not message.stamp.summary:
+        parts["stamp"] = write_stamp(message.stamp.model_copy(update={"entry": 0}))
     return _line(parts)
 
 
@@ -170,7 +170,7 @@ class ArchiveReader:
             entry=int(value["entry"]),
             sources=str(value.get("sources", "")),
             annotations=self._optional(value, "annotations") or {},
-            seen=read_stamp(json.dumps(value["seen"]), "") if "seen" in value else None,
+            stamp=read_stamp(json.dumps(value["stamp"]), "") if "stamp" in value else None,
         )
 
     def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
@@ -183,7 +183,7 @@ class ArchiveReader:
             return conversation.as_bad(f"it has {number} messages, and should have {end['messages']}")
         items = conversation.items
         for first, last in _ranges(end, "undone", number):
-            items[first - 1 : last] = [replace(one, seen=None) for one in items[first - 1 : last]]
+            items[first - 1 : last] = [replace(one, stamp=None) for one in items[first - 1 : last]]
         summaries = len(end.get("summaries", ()))
         return replace(
             conversation.record,

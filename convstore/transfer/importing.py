@@ -286,7 +286,8 @@ class _ConversationImport:
     async def _append(self, messages: Sequence[ReadyMessage], at: datetime | None) -> None:
         """Append messages as one entry, or in halves if one cannot hold them."""
         try:
-            receipt = await self._log.append([one.message for one in messages], at=at, seen=await self._stamp(messages))
+            stamp = await self._stamp(messages)
+            receipt = await self._log.append([one.message for one in messages], at=at, stamp=stamp)
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise
@@ -299,7 +300,7 @@ class _ConversationImport:
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
         """Return the stamp of the record for these messages, with the entry that the view has here."""
-        stamp = next((one.item.seen for one in messages if one.item.seen), None)
+        stamp = next((one.item.stamp for one in messages if one.item.stamp), None)
         end = await self._log.snapshot() if stamp else None
         # An archive has no stamps with a summary; a forged one must not name a summary that is not there.
         return stamp and stamp.model_copy(update={"entry": end.entries if end else 0, "summary": ""})

@@ -36,7 +36,7 @@ class RecordItem:
         entry: Number of the entry that held it; messages with the same one are appended together.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
-        seen: For an AI message the stamp of the view that it answers: that of everything before its entry.
+        stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
     """
 
     message: BaseMessage | Mapping[str, Any] | None
@@ -48,7 +48,7 @@ class RecordItem:
     entry: int = 0
     sources: str = ""
     annotations: Mapping[str, Any] = field(default_factory=dict)
-    seen: ViewStamp | None = None
+    stamp: ViewStamp | None = None
 
     def __post_init__(self) -> None:
         if self.at is not None and not isinstance(self.at, datetime):

@@ -169,7 +169,7 @@ class History(_Value):
     def stamp(self) -> ViewStamp | None:
         """The identity of the view and a digest of its messages; None for a history that no store made.
 
-        Take it before changing the list. Store it, or pass it to ``append(..., seen=...)``; `Conversation.view_at`
+        Take it before changing the list. Store it, or pass it to ``append(..., stamp=...)``; `Conversation.view_at`
         builds the view again.
         """
         return self.stamp_for(self.messages)
@@ -291,7 +291,7 @@ class StoredMessage(_Value):
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
         annotations: Values set with `annotate`.
-        seen: Stamp of the view that an AI message answers, if it was appended with one.
+        stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.
         is_rewound: True if it was rewound.
     """
@@ -300,7 +300,7 @@ class StoredMessage(_Value):
     created_at: datetime
     message: SerializeAsAny[BaseMessage]
     annotations: dict[str, Any] = {}
-    seen: ViewStamp | None = None
+    stamp: ViewStamp | None = None
     tokens: int = 0
     is_rewound: bool = False
 

@@ -120,7 +120,7 @@ class TurnOutline(BaseModel):
         tokens_before: Size of the whole log before `answer`, in full; without an answer, up to the turn's end.
         is_finished: As in `Turn`.
         answer: Ordinal of its last AI message, the last one with a stamp if there is one; None without any.
-        seen: The stamp of the view that this message answers.
+        stamp: The stamp of the view that this message answers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -135,7 +135,7 @@ class TurnOutline(BaseModel):
     tokens_before: int = 0
     is_finished: bool = True
     answer: int | None = None
-    seen: ViewStamp | None = None
+    stamp: ViewStamp | None = None
 
 
 def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
 def check_stamp(stamp: object) -> ViewStamp:
     """Return a caller's stamp; raise an InvalidInputError if it is none, or cannot be stored."""
     if not isinstance(stamp, ViewStamp):
-        raise InvalidInputError(f"seen is the stamp of a view (history.stamp), not {type(stamp).__name__}")
+        raise InvalidInputError(f"stamp is the stamp of a view (history.stamp), not {type(stamp).__name__}")
     try:
         return read_stamp(write_stamp(stamp), stamp.conversation_id)
     except ValueError as error:  # too many tools in never_stub, text that UTF-8 cannot encode, or not validated
@@ -185,4 +185,4 @@ def check_stamp(stamp: object) -> ViewStamp:
 def check_own(stamp: ViewStamp | None, conversation: str) -> None:
     """Raise an InvalidInputError if a stamp names another conversation than this one."""
     if stamp and stamp.conversation_id not in ("", conversation):
-        raise InvalidInputError("seen is the stamp of another conversation's view; pass that of a history of this one")
+        raise InvalidInputError("stamp is the stamp of another conversation's view; pass that of a history of this one")

@@ -34,7 +34,7 @@ def uri(server_uri: str) -> Iterator[str]:
             chat = store.conversation(user_id="ada", thread_id="one")
             for number in range(6):
                 await chat.append(HumanMessage(f"Question {number}? {'Please explain. ' * 12}"))
-                await chat.append(AIMessage("Yes."), seen=(await chat.load_history(SMALL)).stamp)
+                await chat.append(AIMessage("Yes."), stamp=(await chat.load_history(SMALL)).stamp)
             calls = [{"name": "look_up", "args": {}, "id": "c"}]
             failed = ToolMessage("Timeout", tool_call_id="c", status="error", id="failed-result")
             await store.conversation(user_id="eve", thread_id="one").append(

@@ -251,7 +251,7 @@ async def test_an_answer_has_the_stamp_of_its_view(store: ConversationStore, cha
     history = await chat.load_history()
     await with_message_history(parrot("Hello"), store).ainvoke([HumanMessage("Hi")], config_of(chat))
     *_, answer = await chat.list_messages()
-    past = await chat.view_at(answer.seen)
+    past = await chat.view_at(answer.stamp)
     assert (past.match, past.difference, past.messages) == ("differs", "adapted", history.messages)
 
 

@@ -228,7 +228,7 @@ async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(
     for question in ("one", "two"):
         await graph.ainvoke({"messages": [HumanMessage(question)]}, config)
     *_, answer = await chat_of(store, config).list_messages()
-    past = await chat_of(other_worker, config).view_at(answer.seen)
+    past = await chat_of(other_worker, config).view_at(answer.stamp)
     if append_first:
         assert (past.match, past.messages) == ("exact", model.shown[-1])
     else:

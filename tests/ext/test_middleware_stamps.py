@@ -66,8 +66,8 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
     answers = [one for one in await chat.list_messages() if one.message.type == "ai"]
     assert len(answers) == len(model.seen) == 15
     for answer, seen in zip(answers, model.seen, strict=True):
-        assert answer.seen is not None
-        past = await chat.view_at(answer.seen)
+        assert answer.stamp is not None
+        past = await chat.view_at(answer.stamp)
         assert past.match == "exact", past.difference
         assert same_messages(past.messages, seen)
     await store.close()
@@ -81,7 +81,7 @@ async def test_a_turn_shortened_by_the_middlewares_budget_says_so(database: Any)
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, turn_tokens=1_000)])
     await agent.ainvoke({"messages": [("human", "Question?")]}, {"configurable": scope})
     chat = store.conversation(**scope)
-    seen = [one.seen for one in await chat.list_messages() if one.message.type == "ai"]
+    seen = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
     found = [((await chat.view_at(stamp)).match, (await chat.view_at(stamp)).difference) for stamp in seen]
     assert found[:2] == [("exact", ""), ("exact", "")]
     assert found[2] == ("differs", "adapted")
@@ -97,7 +97,7 @@ async def test_a_view_that_stays_through_a_turn_says_so(database: Any) -> None:
     for number in range(4):
         await agent.ainvoke({"messages": [("human", f"Question {number}? {'word ' * 900}")]}, {"configurable": scope})
     chat = store.conversation(**scope)
-    stamps = [one.seen for one in await chat.list_messages() if one.message.type == "ai"]
+    stamps = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
     found = {((past := await chat.view_at(stamp)).match, past.difference) for stamp in stamps}
     assert found <= {("exact", ""), ("differs", "adapted")}
     await store.close()

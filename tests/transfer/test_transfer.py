@@ -588,14 +588,14 @@ async def lived(store: ConversationStore) -> Conversation:
     await chat.rewind(before="wrong")
     await chat.append([HumanMessage("better", id="better"), AIMessage("first", id="first")])
     await chat.rewind(before="first")
-    await chat.append([AIMessage("second", id="second")], seen=(await chat.load_history()).stamp)
+    await chat.append([AIMessage("second", id="second")], stamp=(await chat.load_history()).stamp)
     found = [(text, {**metadata, "source_id": 40 + n}) for n, (text, metadata) in enumerate(passages(2))]
     call = AIMessage("", id="call", tool_calls=[{"name": "search", "args": {}, "id": "c"}])
     await chat.append(
         [HumanMessage("more", id="more"), call, ToolMessage("r", id="r", tool_call_id="c", artifact=found)]
     )
     view = await chat.load_history(HistoryPolicy(max_turns=2))
-    await chat.append([AIMessage("x" * 20_000, id="long")], seen=view.stamp)
+    await chat.append([AIMessage("x" * 20_000, id="long")], stamp=view.stamp)
     await chat.reserve_source_ids(3)
     await chat.annotate("no", rating=-1, tags=("a", b"b"))
     await chat.annotate("second", rating=1)
@@ -611,7 +611,7 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
         "log": await log_of(chat),
         "records": [record.model_dump() for [record] in everything],
         "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
-        "listed": [one.model_dump(exclude={"seen"}) for one in await chat.list_messages(limit=1_000)],
+        "listed": [one.model_dump(exclude={"stamp"}) for one in await chat.list_messages(limit=1_000)],
         "annotations": await chat.annotations([str(one.id) for one in await log_of(chat)]),
         "info": info.model_dump(exclude={"conversation_id", "updated_at"}),
         "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
@@ -637,13 +637,13 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(
     chat = await lived(store)
     early = (await chat.load_history()).stamp
     await chat.append(HumanMessage("Late?"))
-    await chat.append(AIMessage("Too late.", id="late"), seen=early)
+    await chat.append(AIMessage("Too late.", id="late"), stamp=early)
     await brought(other, await exported(store), tmp_path)
-    there = {one.message.id: one.seen for one in await chat_of(other).list_messages(limit=1_000)}
+    there = {one.message.id: one.stamp for one in await chat_of(other).list_messages(limit=1_000)}
     assert {id_ for id_, stamp in there.items() if stamp} == {"second", "long"}
     for one in await chat.list_messages(limit=1_000):
         if stamp := there[one.message.id]:
-            before, after = await chat.view_at(one.seen), await chat_of(other).view_at(stamp)
+            before, after = await chat.view_at(one.stamp), await chat_of(other).view_at(stamp)
             assert (before.match, after.match) == ("exact", "exact")
             assert after.messages == before.messages
 
@@ -671,14 +671,14 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
         elif step.startswith("q"):
             await chat.append(HumanMessage(f"question {step}", id=step))
         else:
-            await chat.append(AIMessage(f"answer {step}", id=step), seen=(await chat.load_history()).stamp)
+            await chat.append(AIMessage(f"answer {step}", id=step), stamp=(await chat.load_history()).stamp)
     await brought(other, await exported(store), tmp_path)
     rows = [await one.list_messages(limit=100, rewound=True) for one in (chat, chat_of(other))]
     assert [one.is_rewound for one in rows[0]] == [one.is_rewound for one in rows[1]]
     for before, after in zip(*rows, strict=True):
-        assert (after.seen is None) == (before.seen is None or before.message.id in lost.split())
-        if before.seen and after.seen:
-            views = await chat.view_at(before.seen), await chat_of(other).view_at(after.seen)
+        assert (after.stamp is None) == (before.stamp is None or before.message.id in lost.split())
+        if before.stamp and after.stamp:
+            views = await chat.view_at(before.stamp), await chat_of(other).view_at(after.stamp)
             assert [view.match for view in views] == ["exact", "exact"]
             assert views[0].messages == views[1].messages
 
@@ -686,10 +686,10 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
 async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
     """It names entries and a summary that are not there: its view differs, and says so."""
     await lived(store)
-    written = (await exported(store)).replace(b'"seen": {', b'"seen": {"entry": 99, "summary": "none", ')
+    written = (await exported(store)).replace(b'"stamp": {', b'"stamp": {"entry": 99, "summary": "none", ')
     assert written.count(b'"summary": "none"') == 2
     assert (await brought(other, written.replace(b'"digest":"', b'"digest":"0'), tmp_path)).is_complete
-    stamps = [one.seen for one in await chat_of(other).list_messages(limit=1_000) if one.seen]
+    stamps = [one.stamp for one in await chat_of(other).list_messages(limit=1_000) if one.stamp]
     for stamp in stamps:
         past = await chat_of(other).view_at(stamp)
         assert (past.match, past.difference) == ("differs", "log")

@@ -50,7 +50,7 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
     await chat.append(HumanMessage("And now?", id="now"))
     history = await chat.load_history()
     stamp = history.stamp
-    await chat.append(AIMessage("Well.", id="answer"), seen=stamp)
+    await chat.append(AIMessage("Well.", id="answer"), stamp=stamp)
     await chat.compact(force=True)
     await chat.append(rag_turn("Later?"))
     await chat.rewind(before="now")
@@ -59,7 +59,7 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
     assert (past.match, past.messages, past.tokens) == ("exact", history.messages, history.tokens)
     assert past.stamp == stamp
     [answer] = [one for one in await other.list_messages(rewound=True) if one.message.id == "answer"]
-    assert answer.seen == stamp
+    assert answer.stamp == stamp
     assert len(write_stamp(stamp)) < 300
 
 
@@ -278,7 +278,7 @@ async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, cha
     """Such as one with text that UTF-8 cannot encode; before anything is read or written."""
     await chat.append(HumanMessage("Hi"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
-    for call in (chat.view_at(stamp), chat.append(AIMessage("No."), seen=stamp)):
+    for call in (chat.view_at(stamp), chat.append(AIMessage("No."), stamp=stamp)):
         with pytest.raises(InvalidInputError, match="stamp"):
             await call
     assert (await chat.info()).message_count == 1
@@ -293,16 +293,16 @@ async def test_the_stamp_of_another_conversation_is_refused(
     for handle in (new, other_process(store, database).conversation(**new.scope)):
         for message in (AIMessage("Hello."), [HumanMessage("Hi"), AIMessage("Hello.")]):
             with pytest.raises(InvalidInputError, match="another conversation"):
-                await handle.append(message, seen=stamp)
+                await handle.append(message, stamp=stamp)
         with pytest.raises(InvalidInputError, match="another conversation"):
-            await handle.append_turn("t", human="Hi", messages=AIMessage("Hello."), seen=stamp)
+            await handle.append_turn("t", human="Hi", messages=AIMessage("Hello."), stamp=stamp)
         assert (await handle.info()).conversation_id == ""
     empty = (await new.load_history()).stamp
     await new.append(HumanMessage("Hi"))
-    await new.append(AIMessage("Hello."), seen=empty)
+    await new.append(AIMessage("Hello."), stamp=empty)
     with pytest.raises(InvalidInputError, match="another conversation"):
-        await new.append(AIMessage("Hello."), seen=stamp)
-    assert [one.seen is not None for one in await new.list_messages()] == [False, True]
+        await new.append(AIMessage("Hello."), stamp=stamp)
+    assert [one.stamp is not None for one in await new.list_messages()] == [False, True]
 
 
 async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:
@@ -313,11 +313,11 @@ async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversat
         call = {"name": "find", "args": {}, "id": f"k{number}"}
         stamps.append((await chat.load_history()).stamp)
         steps += [AIMessage("", tool_calls=[call]), ToolMessage("there", tool_call_id=f"k{number}")]
-        await chat.append_turn("t", messages=steps, seen=stamps[-1])
+        await chat.append_turn("t", messages=steps, stamp=stamps[-1])
     stamps.append((await chat.load_history()).stamp)
-    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], seen=stamps[-1])
-    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], seen=stamps[0])  # nothing is written now
-    found = [one.seen for one in await chat.list_messages() if one.message.type == "ai"]
+    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[-1])
+    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[0])  # nothing is written now
+    found = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
     assert found == stamps
 
 
@@ -327,4 +327,4 @@ async def test_anything_else_is_refused(chat: Conversation, at: Any) -> None:
     with pytest.raises(InvalidInputError):
         await chat.view_at(at)
     with pytest.raises(InvalidInputError):
-        await chat.append(HumanMessage("Hi"), seen=at)
+        await chat.append(HumanMessage("Hi"), stamp=at)

@@ -103,8 +103,8 @@ async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str)
 async def _say(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
     """Append messages one by one, those of the model with the stamp of the view that it would get."""
     for message in messages:
-        seen = (await chat.load_history()).stamp if isinstance(message, AIMessage) else None
-        await chat.append(message, seen=seen)
+        stamp = (await chat.load_history()).stamp if isinstance(message, AIMessage) else None
+        await chat.append(message, stamp=stamp)
 
 
 def _searched(question: str, passages: Sequence[Passage]) -> list[BaseMessage]:

@@ -59,7 +59,7 @@ async def moment_of(request: Request, chat: Conversation) -> Moment:
     if not page or page[-1].ordinal != ordinal:
         raise HTTPException(404)
     answers = [one for one in reversed(page[:-1]) if one.message.type == "ai" and not one.is_rewound]
-    stamped = (one for one in answers if one.seen and page[-1].seen)
+    stamped = (one for one in answers if one.stamp and page[-1].stamp)
     return Moment(page[-1], next(stamped, next(iter(answers), None)))
 
 
@@ -67,17 +67,17 @@ async def load_view(
     request: Request, chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None
 ) -> View:
     """Load the view of a message, or of now, with the reasons that begin before an ordinal."""
-    seen, policy, origin = stored.seen if stored else None, request.state.policy, "chosen for these pages"
-    if seen is not None:
+    stamp, policy, origin = stored.stamp if stored else None, request.state.policy, "chosen for these pages"
+    if stamp is not None:
         policy, origin = None, "that of the call"
     elif policy is None:
         policy = await chat.last_policy()
         origin = (
             "that of the newest answer with a stamp" if policy else "that of the store, because no answer has a stamp"
         )
-    at = seen or (stored.ordinal if stored else None)
+    at = stamp or (stored.ordinal if stored else None)
     history = await chat.view_at(at, policy=policy, reasons_before=before)
-    return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and seen else 0)
+    return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and stamp else 0)
 
 
 @dataclass(frozen=True, slots=True)

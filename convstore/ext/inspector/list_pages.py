@@ -99,7 +99,7 @@ async def turns_page(request: Request, chat: Conversation) -> Response:
     before = number_in(request, "before")
     info, turns = await asyncio.gather(chat.info(), chat.outline(before=before, limit=_TURNS + 1))
     shown = turns[-_TURNS:]
-    sizes = [turn.seen.tokens for turn in shown if turn.seen] + [turn.tokens_before for turn in shown]
+    sizes = [turn.stamp.tokens for turn in shown if turn.stamp] + [turn.tokens_before for turn in shown]
     highest = max(sizes, default=0)
     return render(
         "turns.html",
@@ -108,7 +108,7 @@ async def turns_page(request: Request, chat: Conversation) -> Response:
         bars=_bars(shown, highest),
         height=_HEIGHT,
         highest=highest,
-        has_stamps=any(turn.seen for turn in shown),
+        has_stamps=any(turn.stamp for turn in shown),
         older=shown[0].first if len(turns) > _TURNS else None,
         is_newest=before is None,
     )
@@ -118,9 +118,9 @@ def _bars(turns: Sequence[TurnOutline], highest: int) -> list[_Bar]:
     step, scale = _WIDTH / max(len(turns), _MIN_BARS), _HEIGHT / max(highest, 1)
     bars, summary = list[_Bar](), None
     for index, turn in enumerate(turns):
-        seen = turn.seen
-        is_compacted = bool(seen and seen.summary and summary is not None and seen.summary != summary)
-        summary = seen.summary if seen else summary
-        view = seen.tokens * scale if seen else 0.0
+        stamp = turn.stamp
+        is_compacted = bool(stamp and stamp.summary and summary is not None and stamp.summary != summary)
+        summary = stamp.summary if stamp else summary
+        view = stamp.tokens * scale if stamp else 0.0
         bars.append(_Bar(turn, index * step, step * 0.8, turn.tokens_before * scale, view, is_compacted))
     return bars

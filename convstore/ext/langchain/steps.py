@@ -162,7 +162,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     """Append messages of the state. A client's history is compared with the log once more."""
     how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
     if any(isinstance(one, AIMessage) for one in missing):
-        how["seen"], run.shown = _stamp(rules, run), None
+        how["stamp"], run.shown = _stamp(rules, run), None
     if run.resent is None:
         return await chat.append(missing, **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
@@ -170,7 +170,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
     resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
-    receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, seen=how.get("seen"), **options)
+    receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, stamp=how.get("stamp"), **options)
     return receipt
 
 

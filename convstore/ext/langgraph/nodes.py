@@ -227,7 +227,7 @@ class AppendNode(_Node):
             await go_back(chat, messages, self.on_fork)
         if not new:
             return {}
-        renamed = await _append_named(chat, new, seen=_stamp(loaded_of(state), messages, new), **self.options)
+        renamed = await _append_named(chat, new, stamp=_stamp(loaded_of(state), messages, new), **self.options)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 
@@ -248,7 +248,7 @@ async def _append(chat: Conversation, messages: Sequence[BaseMessage], **options
             raise
         half = len(messages) // 2
         await _append(chat, messages[:half], **options)
-        await _append(chat, messages[half:], **{**options, "seen": None})
+        await _append(chat, messages[half:], **{**options, "stamp": None})
 
 
 def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> ViewStamp | None:

@@ -249,7 +249,7 @@ async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: Conv
     await chat.append(rag_turn("What about orcas?"))
     await chat.append(HumanMessage("And seals?"))
     history = await chat.load_history()
-    await chat.append(AIMessage("Seals fear them.", id="answer"), seen=history.stamp)
+    await chat.append(AIMessage("Seals fear them.", id="answer"), stamp=history.stamp)
     await chat.append(rag_turn("Later?"))
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     assert f'href="{here}?at=6"' in await page(client, here)
@@ -270,7 +270,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     async def ask(topic: Any) -> None:
         for message in rag_turn(f"What about {topic}?"):
             seen = (await chat.load_history()).stamp if message.type == "ai" else None
-            await chat.append(message, seen=seen)
+            await chat.append(message, stamp=seen)
 
     for topic in ("orcas", "seals", "squid"):
         await ask(topic)
@@ -301,7 +301,7 @@ async def test_turns_are_listed_with_a_chart(browse: Browse, store: Conversation
         await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes.")])
     await chat.append(HumanMessage("Question 119?"))
     stamp = (await chat.load_history()).stamp
-    await chat.append(AIMessage("Yes."), seen=stamp)
+    await chat.append(AIMessage("Yes."), stamp=stamp)
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, f"{here}/turns")
     assert len(re.findall(r'<rect class="fill-full"', body)) == len(re.findall(r'<tr><th scope="row">', body)) == 100
@@ -354,7 +354,7 @@ async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, da
         for until in (250, turns):
             for number in range((await chat.info()).turns, until):
                 stamp = (await chat.load_history()).stamp if number >= until - 2 else None
-                await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes. " * 30)], seen=stamp)
+                await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes. " * 30)], stamp=stamp)
             here, last = f"/c/{(await chat.info()).conversation_id}", 2 * until
             costs.append([])
             for path in ("", f"?at={last}", f"?before={until}", "/turns", f"/messages/{last - 3}", "/view.json"):

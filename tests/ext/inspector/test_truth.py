@@ -24,7 +24,7 @@ async def talk(store: ConversationStore, policy: HistoryPolicy | None, *, turns:
     for number in range(turns):
         await chat.append(HumanMessage(f"Question {number}? {'Please explain. ' * 12}"))
         stamp = (await chat.load_history(policy)).stamp
-        await chat.append(AIMessage(f"Answer {number}."), seen=stamp)
+        await chat.append(AIMessage(f"Answer {number}."), stamp=stamp)
     return chat
 
 
@@ -74,7 +74,7 @@ async def test_a_policy_that_this_version_does_not_know_is_passed_over(
     """The newest stamp that can be read counts."""
     chat = await talk(store, SMALL, turns=2)
     id_ = (await chat.info()).conversation_id
-    await chat.append([HumanMessage("And?"), AIMessage("So.")], seen=ViewStamp(conversation_id=id_, policy={"new": 1}))
+    await chat.append([HumanMessage("And?"), AIMessage("So.")], stamp=ViewStamp(conversation_id=id_, policy={"new": 1}))
     assert "max_tokens=400,stub_tools=never" in text_in(await body(browse(), f"/c/{id_}"))
 
 
@@ -123,7 +123,7 @@ async def test_a_message_opened_from_a_past_view_shows_what_the_model_got_then(
     for topic in ("orcas", "seals"):
         for message in rag_turn(f"What about {topic}?"):
             seen = (await chat.load_history()).stamp if message.type == "ai" else None
-            await chat.append(message, seen=seen)
+            await chat.append(message, stamp=seen)
     here, client = await address(chat), browse()
     then, now = [text_in(await body(client, f"{here}/messages/3{query}")) for query in ("?at=4", "")]
     assert "What the model got of it for message 4 whole" in then
@@ -149,14 +149,14 @@ async def test_the_chart_compares_the_log_before_the_call_with_its_view(
     chat = await talk(store, None, turns=3)
     long = AIMessage("A long answer. " * 200)
     await chat.append(HumanMessage("Why?"))
-    await chat.append(long, seen=(await chat.load_history()).stamp)
+    await chat.append(long, stamp=(await chat.load_history()).stamp)
     rows = re.findall(
         r"</span></td><td>([\d,]+)</td><td>([\d,]+)</td>", await body(browse(), f"{await address(chat)}/turns")
     )
     assert len(rows) == 4
     assert [log for log, _ in rows] == [view for _, view in rows]
     last = (await chat.outline())[-1]
-    assert (await chat.info()).tokens > last.tokens_before == last.seen.tokens
+    assert (await chat.info()).tokens > last.tokens_before == last.stamp.tokens
 
 
 async def test_what_a_page_of_the_log_leaves_out_is_said(store: ConversationStore, browse: Browse) -> None:
