@@ -161,6 +161,15 @@ def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
     return sha256(json.dumps(["convstore result", ai_message_id, call_id, position]).encode()).hexdigest()[:32]
 
 
+def result_ids(message: BaseMessage) -> list[str]:
+    """Return the ids that `result_id` makes for the results of a message, in the order of its calls."""
+    ids, same = list[str](), Counter[str]()
+    for call in calls_of(message):
+        ids.append(result_id(str(message.id), call.id, same[call.id]))
+        same[call.id] += 1
+    return ids
+
+
 def has_calls(message: BaseMessage) -> bool:
     """Return True if a message has a call that needs a result.
 
@@ -334,18 +343,9 @@ def _fill_slots(messages: Sequence[BaseMessage]) -> tuple[dict[int, list[_Slot]]
             if not open_calls.answer(message, index):
                 orphans.append(index)
         elif calls := calls_of(message):
-            slots[index] = _slots(message.id, calls)
+            slots[index] = list(map(_Slot, calls, result_ids(message) if message.id else [""] * len(calls)))
             open_calls.add(slots[index])
     return slots, orphans
-
-
-def _slots(ai_message_id: str | None, calls: Sequence[Call]) -> list[_Slot]:
-    slots: list[_Slot] = []
-    same: Counter[str] = Counter()
-    for call in calls:
-        slots.append(_Slot(call, result_id(ai_message_id, call.id, same[call.id]) if ai_message_id else ""))
-        same[call.id] += 1
-    return slots
 
 
 def _moved_forward(indexes: Sequence[int | None]) -> list[int]:

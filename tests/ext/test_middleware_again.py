@@ -22,8 +22,9 @@ from pydantic import BaseModel
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, MessageRewoundError
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langchain.turn import linked, result_id
+from convstore.ext.langchain.turn import linked
 from convstore.log.entry import Entry
+from convstore.messages.tool_calls import result_id
 from convstore.mongo.log import Log
 from convstore.summarization import HeadTailSummarizer
 from convstore.values.policy import CompactionRule

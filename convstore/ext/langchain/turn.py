@@ -10,7 +10,6 @@ The log is read only if a turn may have begun before: a question whose id was us
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore import Conversation
 from convstore.integration import log_of
 from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import calls_of, has_calls, result_id
+from convstore.messages.tool_calls import calls_of, has_calls, result_ids
 from convstore.types import StoredMessage
 
 _Message = TypeVar("_Message", bound=BaseMessage)
@@ -114,8 +113,8 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[B
     (['Here.'], ['So.'])
     """
     # Calls of earlier turns are found by the ids of their results alone, because call ids may repeat in every turn.
-    calling = (message for message in earlier if isinstance(message, AIMessage))
-    owners: dict[str, str | None] = {key: None for one in calling for key in _keys_of_results(one) if key[:3] == "id "}
+    by_result: dict[str | None, str | None] = {id_: None for one in earlier for id_ in result_ids(one)}
+    by_call: dict[str, str | None] = {}
     current: str | None = turn_id
     own: list[BaseMessage] = []
     for message in later:
@@ -124,9 +123,10 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[B
             continue
         owner = turn_of(message) or current
         if isinstance(message, ToolMessage):
-            owner = owners.get(f"id {message.id}", owners.get(f"call {message.tool_call_id}", owner))
-        elif isinstance(message, AIMessage):
-            owners |= dict.fromkeys(_keys_of_results(message), owner)
+            owner = by_result.get(message.id, by_call.get(message.tool_call_id, owner))
+        else:
+            by_result |= dict.fromkeys(result_ids(message), owner)
+            by_call |= {call.id: owner for call in calls_of(message)}
         if owner == turn_id:
             own.append(message)
     return own
@@ -134,24 +134,14 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[B
 
 def strays(later: Sequence[BaseMessage]) -> list[ToolMessage]:
     """Return the results whose id was not made from a call among these messages."""
-    keys = {key for one in later if isinstance(one, AIMessage) for key in _keys_of_results(one)}
-    return [one for one in later if isinstance(one, ToolMessage) and f"id {one.id}" not in keys]
+    made = {id_ for one in later for id_ in result_ids(one)}
+    return [one for one in later if isinstance(one, ToolMessage) and one.id not in made]
 
 
 def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
     """Return the ids that the results of the last AI message will get, but for those that the messages include."""
     ai = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
-    keys = _keys_of_results(ai) if ai else []
-    return {key[3:] for key in keys if key[:3] == "id "} - {one.id for one in messages}
-
-
-def _keys_of_results(message: AIMessage) -> list[str]:
-    keys: list[str] = []
-    seen: Counter[str] = Counter()
-    for call in calls_of(message):
-        keys += [f"id {result_id(str(message.id), call.id, seen[call.id])}", f"call {call.id}"]
-        seen[call.id] += 1
-    return keys
+    return set(result_ids(ai) if ai else ()) - {str(one.id) for one in messages}
 
 
 def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
