@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
@@ -29,11 +29,8 @@ from convstore.values.scope import id_problem
 _DIGESTS_KEPT = 1_000
 
 
-class Problem(NamedTuple):
-    """A problem of an entry: its kind and a description."""
-
-    kind: str
-    text: str
+Problem = tuple[str, str]
+"""A problem of an entry: its kind and a description."""
 
 
 def check_entry(
@@ -52,17 +49,17 @@ def check_entry(
         try:
             appended = decoded[message.id] = read_message(codec, message, payloads.get(message.id))
         except CorruptDocumentError as error:
-            problems.append(Problem("checksum", str(error)))
+            problems.append(("checksum", str(error)))
             continue
         found = _message_problems(codec, message, appended)
-        problems += [Problem("message", f"message {message.id!r}: {text}") for text in found]
+        problems += [("message", f"message {message.id!r}: {text}") for text in found]
     for message in entry.messages if entry.rules == RULES else ():
         if text := _stub_problem(message, decoded.get(message.id), entry):
-            problems.append(Problem("stub", f"message {message.id!r}: {text}"))
+            problems.append(("stub", f"message {message.id!r}: {text}"))
     read_back = {id_: read_back_ids(one) for id_, one in decoded.items() if isinstance(one, ToolMessage)}
-    problems += [Problem("source", text) for text in _source_problems(entry, payloads, read_back, codec)]
+    problems += [("source", text) for text in _source_problems(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
-        problems.append(Problem("message", "two messages have the same id"))
+        problems.append(("message", "two messages have the same id"))
     return problems, list(decoded.values()) if len(decoded) == len(entry.messages) else None
 
 
@@ -82,7 +79,7 @@ def check_totals(
         return [], (stored,)
     compared = [field.name for field in fields(Totals) if field.compare]
     differing = [name for name in compared if getattr(expected[0], name) != getattr(stored, name)]
-    return [Problem("totals", f"the running totals do not follow: {', '.join(differing)}")], (expected[0], stored)
+    return [("totals", f"the running totals do not follow: {', '.join(differing)}")], (expected[0], stored)
 
 
 def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> Iterator[str]:
@@ -138,7 +135,7 @@ class RecentSources:
             was_shown = self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
             known = self.digests.get(source.earlier or 0, source.digest)
             if (was_shown and not source.earlier) or known != source.digest or (source.earlier or 0) >= source.id:
-                problems.append(Problem("source", f"source {source.id} stores a wrong number for its earlier copy"))
+                problems.append(("source", f"source {source.id} stores a wrong number for its earlier copy"))
             self.digests[source.id] = source.digest
             self.entries[source.digest] = entry.number
             _keep_newest(self.digests, _DIGESTS_KEPT)

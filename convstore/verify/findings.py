@@ -40,27 +40,22 @@ class Subject:
 
     def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: bool) -> None:
         """Add a finding; `outcome` is `repairable` and `repaired`, False if not given."""
-        more: dict[str, Any] = {"conversation": self.conversation, **outcome}
-        self.findings.append(
-            Finding(kind=kind, collection=collection, document_id=document_id, problem=problem, **more)
-        )
+        where: dict[str, Any] = {"collection": collection, "document_id": document_id, **outcome}
+        self.findings.append(Finding(kind=kind, problem=problem, conversation=self.conversation, **where))
 
     def is_old(self, moment: datetime | None) -> bool:
         """Return True if no append that was in flight at a time can still be."""
         return moment is None or self.now - moment > _IN_FLIGHT
 
-    def documents(self, read: Callable[..., Awaitable[Sequence[Document]]], *names: str) -> AsyncIterator[Document]:
+    async def documents(
+        self, read: Callable[..., Awaitable[Sequence[Document]]], *names: str
+    ) -> AsyncIterator[Document]:
         """Yield the documents that `read` returns page by page, given these names and the last key before."""
-        return pages(lambda after: read(*names, after=after))
-
-
-async def pages(read: Callable[[str], Awaitable[Sequence[Document]]]) -> AsyncIterator[Document]:
-    """Yield the documents of all pages; `read` is given the last key of the page before, "" at first."""
-    after = ""
-    while documents := await read(after):
-        for document in documents:
-            yield document
-        after = str(documents[-1]["_id"])
+        after = ""
+        while documents := await read(*names, after=after):
+            for document in documents:
+                yield document
+            after = str(documents[-1]["_id"])
 
 
 @dataclass(slots=True)
