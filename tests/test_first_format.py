@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from bson import json_util
-from first_format import FILE, KEYS, RULE, SCOPES, batches, dump
+from first_format import FILE, KEYS, RULE, SCOPES, batches, dump, edges, regretted
 from fixture_types import Client
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo import migrator as migrate
@@ -140,7 +140,7 @@ async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> 
     info = await chat.info()
     assert (info.title, info.metadata, info.message_count) == ("Bees", {"tags": ["sea"], "\x00": None}, 18)
     report = await chat.store.verify()
-    assert (report.findings, report.conversations, report.entries) == ((), 2, 11)
+    assert (report.findings, report.conversations, report.entries) == ((), 3, 11 + len(edges()) + 2 * len(regretted()))
 
 
 async def test_it_goes_on(chat: Conversation) -> None:
@@ -150,4 +150,51 @@ async def test_it_goes_on(chat: Conversation) -> None:
     assert receipt.first == sum(map(len, batches())) + 1
     assert await chat.undo_rewind() == 2
     assert (await chat.store.verify()).ok
-    assert (await chat.store.erase(everything=True)).conversations == 2
+    assert (await chat.store.erase(everything=True)).conversations == 3
+
+
+async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
+    """Sizes at which something is stored in another way; results are as long as they were."""
+    store = ConversationStore(old, scope_keys=KEYS)
+    await store.setup()
+    chat, expected = store.conversation(**SCOPES[2]), [one for batch in (*edges(), *regretted()) for one in batch]
+    assert same_messages([message async for message in chat.messages()], expected)
+    listed = [one.message.id for one in await chat.list_messages(limit=1_000)]
+    assert listed == [one.id for one in expected if not str(one.id).startswith("no-")]
+    results = [one for one in expected if isinstance(one, ToolMessage)]
+    records = await chat.get_tool_messages([str(one.id) for one in results])
+    assert [record.content for record in records] == [one.content for one in results]
+    assert await chat.undo_rewind() == 1
+    assert (await store.verify()).ok
+
+
+CONSTANTS = {
+    "convstore.sources.stub.PREVIEW_CHARACTERS": 100,
+    "convstore.sources.stub._SUFFIX": " ({}: {})",
+    "convstore.log.totals._PREVIEW_CHARACTERS": 60,
+    "convstore.log.totals._ARGUMENT_CHARACTERS": 30,
+    "convstore.log.totals._MODEL_CHARACTERS": 10,
+    "convstore.log.totals._MAX_MODELS": 3,
+    "convstore.log.totals._TOOL_CHARACTERS": 100,
+    "convstore.log.entry._LONG_TOKENS": 500,
+    "convstore.mongo.source_columns._BLOCK": 8,
+    "convstore.messages.encoding.PART_MINIMUM": 8_192,
+    "convstore.log.rewind.MAX_DIFFERENCE": 4,
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+async def test_a_later_version_may_change_a_constant(old: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """With a new number of the rules, what earlier ones stored is no damage, and the log goes on."""
+    for module in ("convstore.log.entry", "convstore.mongo.documents", "convstore.verify.entry"):
+        monkeypatch.setattr(f"{module}.RULES", 2)
+    monkeypatch.setattr(name, CONSTANTS[name])
+    store = ConversationStore(old, scope_keys=KEYS)
+    await store.setup()
+    chat = store.conversation(**SCOPES[2])
+    for batch in edges()[:3]:
+        for message in batch:
+            message.id = f"again {message.id}"
+        await chat.append(batch)
+    await chat.load_history()
+    assert (await store.verify()).findings == ()

@@ -37,7 +37,11 @@ FILE = Path(__file__).with_name("first_format.json")
 KEYS = ("user_id", "course_id")
 RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=200, keep_last_turns=1)
 START = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-SCOPES = ({"user_id": "ada", "course_id": "bees"}, {"user_id": "bo", "course_id": "ünï"})
+SCOPES = (
+    {"user_id": "ada", "course_id": "bees"},
+    {"user_id": "bo", "course_id": "ünï"},
+    {"user_id": "cy", "course_id": "edges"},
+)
 
 
 def call(number: int, tool: str, **args: Any) -> AIMessage:
@@ -117,6 +121,53 @@ def batches() -> list[list[BaseMessage]]:
     ]
 
 
+def edges() -> list[list[BaseMessage]]:
+    """Return batches with sizes on both sides of every constant of the format, new objects at every call."""
+    batches: list[list[BaseMessage]] = [
+        [HumanMessage("x" * size, id=f"text-{size}")] for size in (119, 121, 3_900, 4_100, 16_383, 16_385)
+    ]
+    batches.append([HumanMessage("hum " * 250_001, id="two-chunks"), AIMessage("y" * 16_400, id="long-answer")])
+    sizes = (199, 201, 960, 980, 1_000, 1_020, 1_040, 1_099, 1_101)
+    batches += [_asked(f"size-{size}", "z" * size) for size in sizes]
+    batches += [_asked(f"error-{size}", "e" * size, status="error") for size in (199, 201)]
+    batches += [_asked(f"argument-{size}", "so", argument="a" * size) for size in (90, 130)]
+    batches += [_asked(f"tool-{size}", "so", tool="t" * size) for size in (199, 201)]
+    batches += [_asked(f"call-{size}", "so", call="c" * size) for size in (9_999, 10_001)]
+    many = [(f"Text {number}.", {"title": f"Title {number}"}) for number in range(210)]
+    batches.append(_asked("many", "see artifact", artifact=many))
+    batches.append(_asked("again", "see artifact", artifact=[*many[:3], *many[-3:]]))
+    usage: Any = {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}
+    models = [*(f"model-{number}" for number in range(21)), "m" * 99, "m" * 101]
+    said = [{"model_name": one} for one in models]
+    batches.append(
+        [AIMessage("So.", id=f"by-{n}", usage_metadata=usage, response_metadata=one) for n, one in enumerate(said)]
+    )
+    return batches
+
+
+def _asked(
+    id_: str, content: str, *, argument: str = "", tool: str = "read", call: str = "", **fields: Any
+) -> list[BaseMessage]:
+    """Return a question, a call and its result."""
+    calls = [{"name": tool, "args": {"a": argument}, "id": call or f"call {id_}", "type": "tool_call"}]
+    result = ToolMessage(content, id=f"result {id_}", name=tool, tool_call_id=calls[0]["id"], **fields)
+    return [HumanMessage("And?", id=f"asked {id_}"), AIMessage("", id=f"calls {id_}", tool_calls=calls), result]
+
+
+def regretted() -> list[list[BaseMessage]]:
+    """Return turns whose answers are rewound: more than a difference of rewound ranges holds."""
+    return [[HumanMessage("Why?", id=f"why-{n}"), AIMessage("No.", id=f"no-{n}")] for n in range(66)]
+
+
+async def fill_edges(chat: Conversation) -> None:
+    """Append all edges, and rewind what is regretted."""
+    for batch in edges():
+        await chat.append(batch)
+    for batch in regretted():
+        await chat.append(batch)
+        await chat.rewind(before=str(batch[1].id))
+
+
 async def fill(chat: Conversation) -> None:
     """Append everything, with a reservation, a rewind, summaries and annotations in between."""
     for number, batch in enumerate(batches()):
@@ -143,10 +194,9 @@ async def make() -> None:
             await store.setup()
             await fill(store.conversation(**SCOPES[0]))
             await store.conversation(**SCOPES[1]).append(HumanMessage("Hello", id="h-1"))
+            await fill_edges(store.conversation(**SCOPES[2]))
             await store.close()
-            FILE.write_text(
-                json_util.dumps(await dump(database), indent=1, json_options=json_util.CANONICAL_JSON_OPTIONS)
-            )
+            FILE.write_text(json_util.dumps(await dump(database), json_options=json_util.CANONICAL_JSON_OPTIONS))
 
 
 async def dump(database: Any) -> dict[str, Any]:
