@@ -63,7 +63,8 @@ class Catalog:
             raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
         described = False
         while not described:  # retry if the conversation was deleted in between
-            head, _ = await self._heads.claim(dict(scope), at=self._clock.now(), now=self._clock.undated())
+            dates = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
+            head, _ = await self._heads.claim(dict(scope), **dates)
             cached = self._cache.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 

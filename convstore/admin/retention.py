@@ -10,9 +10,9 @@ timed out. An interrupted deletion is finished by the next call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection
@@ -115,19 +115,21 @@ class Retention:
         async def end(head: Head) -> ErasureReceipt:
             try:
                 # The head of a killed writer may lack its last append.
-                is_idle = bool(head.conversation) and await self._is_idle(head, before)
+                last_date = await self._log.last_date(head.conversation) if head.conversation else before
             except CorruptDocumentError as error:
                 damaged.append(error)
-                is_idle = False
-            if not is_idle:
+                return _EMPTY_RECEIPT
+            if last_date and last_date >= before:
                 return _EMPTY_RECEIPT
             return await (self._count(head) if dry_run else self._end(head, pruned=True))
 
         receipt = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope)
-        async for heads in self._idle(partial_scope, before):
+        last: Head | None = None
+        while heads := await self._tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
             if progress:
                 progress(receipt)
+            last = heads[-1]
         if not dry_run:
             await self.sweep(partial_scope)
         if damaged:
@@ -159,16 +161,6 @@ class Retention:
         if await self._tombstones.is_ended(conversation, tombstone):
             await self._tombstones.clear(conversation)
         await self._tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
-
-    async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[Head]]:
-        last: Head | None = None
-        while heads := await self._tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
-            yield heads
-            last = heads[-1]
-
-    async def _is_idle(self, head: Head, before: datetime) -> bool:
-        written_at = await self._log.last_date(head.conversation)
-        return written_at is None or written_at < before
 
     async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""

@@ -190,7 +190,7 @@ class Writer:
         # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
         self._log.check_size(await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared)))
-        head, is_new = await self._heads.claim(dict(scope), at=now, now=self._clock.undated())
+        head, is_new = await self._heads.claim(dict(scope), updated_at=now, written_at=self._clock.undated())
         claimed = self._cache.add(scope, head.conversation)
         if is_new:
             self._cache.confirm(claimed, Totals())

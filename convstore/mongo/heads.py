@@ -47,9 +47,6 @@ class EntryRef(NamedTuple):
     link: int = 0
 
 
-NO_ENTRY = EntryRef()
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """The content of a head document.
@@ -71,7 +68,7 @@ class Head:
     created_at: datetime
     updated_at: datetime
     written_at: datetime
-    entry: EntryRef = NO_ENTRY
+    entry: EntryRef
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
@@ -132,25 +129,20 @@ class Heads:
         document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
         return head_from(document) if document else None
 
-    async def claim(self, scope: Mapping[str, str], *, at: datetime, now: datetime) -> tuple[Head, bool]:
+    async def claim(self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime) -> tuple[Head, bool]:
         """Return the head of a scope, created if missing, and True if this call created it. One command.
 
-        Of two concurrent writers both get the same head, and only one gets True.
-
-        Args:
-            scope: The scope.
-            at: The date of what is written, which an import sets back.
-            now: The current time.
+        Of two concurrent writers both get the same head, and only one gets True. Dates never go back.
         """
         conversation = secrets.token_hex(12)
         update = {
-            "$max": {"updated_at": at, "written_at": now},
+            "$max": {"updated_at": updated_at, "written_at": written_at},
             "$setOnInsert": stamped(
                 {
                     "conversation": conversation,
                     "scope": dict(scope),
-                    "created_at": creation(at, conversation),
-                    "entry": list(NO_ENTRY),
+                    "created_at": creation(updated_at, conversation),
+                    "entry": list(EntryRef()),
                 },
                 "head",
             ),
@@ -171,21 +163,19 @@ class Heads:
         return head_from(document), document["conversation"] == conversation
 
     async def refresh(
-        self, scope: Mapping[str, str], conversation: str, *, entry: EntryRef, at: datetime, now: datetime
+        self,
+        scope: Mapping[str, str],
+        conversation: str,
+        *,
+        entry: EntryRef,
+        updated_at: datetime,
+        written_at: datetime,
     ) -> bool:
-        """Bring the dates of a head up to date; False if the scope has another conversation now. One command.
-
-        Args:
-            scope: Scope of the conversation.
-            conversation: Id of the conversation.
-            entry: The last entry, or the one that is inserted concurrently.
-            at: The date of what is written, which an import sets back.
-            now: The current time.
-        """
+        """Write the last entry and later dates; False if the scope has another conversation now. One command."""
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
-            fields["created_at"] = creation(at, conversation)  # of the first message, not of an earlier title
-        update = {"$set": fields, "$max": {"updated_at": at, "written_at": now}}
+            fields["created_at"] = creation(updated_at, conversation)  # of the first message, not of an earlier title
+        update = {"$set": fields, "$max": {"updated_at": updated_at, "written_at": written_at}}
         return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, update)
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
@@ -317,6 +307,7 @@ def readable_head(document: Document) -> Head:
         created_at,
         updated_at,
         written_at,
+        EntryRef(),
     )
 
 

@@ -72,8 +72,8 @@ class HeadRefresher:
         return not is_recent or (at - date >= REFRESH_AFTER and not backdated())
 
     async def _refresh(self, cached: CachedConversation, entry: EntryRef, at: datetime) -> bool:
-        now = self._clock.undated()
-        if not await self._heads.refresh(dict(cached.scope), cached.conversation, entry=entry, at=at, now=now):
+        scope, written_at = dict(cached.scope), self._clock.undated()
+        if not await self._heads.refresh(scope, cached.conversation, entry=entry, updated_at=at, written_at=written_at):
             return False
         cached.verified_at = self._clock.moment()
         cached.refreshed = cached.verified_at, at, entry.link

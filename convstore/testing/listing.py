@@ -130,15 +130,15 @@ class ListContract:
         self, appender: ConversationStore, new_store: _NewStore, user: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Pages, cursors, `info` and `stats` are the same."""
-        for number in range(5):
-            chat = appender.conversation(user_id=user, thread_id=f"t{number}")
-            await chat.append(HumanMessage(f"q{number}"))
+        chats = [appender.conversation(user_id=user, thread_id=f"t{number}") for number in range(5)]
+        for chat in chats:
+            await chat.append(HumanMessage("q"))
         store = new_store()
 
         async def read() -> tuple[Any, ...]:
             page = await store.list_conversations(user_id=user, limit=3)
             rest = await store.list_conversations(user_id=user, limit=3, cursor=page.next_cursor)
-            return page, rest, await chat.info(), await store.stats(sizes=False, user_id=user)
+            return page, rest, await chats[0].info(), await store.stats(sizes=False, user_id=user)
 
         async def refuse(_collection: Collection, _pipeline: Any) -> Any:
             raise StoreError("$lookup is not supported")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from convstore.mongo.annotations import values_in
 from convstore.mongo.bson_values import utc
@@ -94,13 +93,9 @@ class ConversationCheck:
         recount_entry = await Repairer(self.subject, self.log, self.clock, self.index).run()
         if recount_entry is None:
             return False
-        entry = [recount_entry.number, recount_entry.totals.link]
-        changes: dict[str, Any] = {"entry": entry}
-        inspection = self.subject.inspection
-        if await inspection.set_head(self.head, changes):
-            self.head = {**self.head, **changes}
-        else:  # a writer refreshed the head meanwhile, and will do so again within seconds
-            self.head = await inspection.head(str(self.head["_id"])) or self.head
+        inspection, entry = self.subject.inspection, [recount_entry.number, recount_entry.totals.link]
+        await inspection.set_head(self.head, {"entry": entry})  # unless a writer refreshed it meanwhile
+        self.head = await inspection.head(str(self.head["_id"])) or self.head
         return True
 
     async def _still_exists(self) -> bool:
