@@ -64,7 +64,7 @@ class LogEndReader:
         self._cache, self._clock = cache, clock
 
     async def find(self, scope: Scope) -> tuple[CachedConversation | None, Totals | None]:
-        """Return the scope's conversation, and the totals of its log if its head had to be read. At most one command."""
+        """Return the scope's conversation, and the totals of its log if its head was read. At most one command."""
         if (cached := self._cache.get(scope)) is not None:
             return cached, None
         found = await self._heads.find_listed(dict(scope))
