@@ -12,7 +12,8 @@ from convstore.append.resent_history import Decision
 from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
-from convstore.conversation.log import ConversationLog, LogMessage, RewoundOrdinals, StoredId
+from convstore.conversation.log import ConversationLog, LogMessage, StoredId
+from convstore.log.rewind import Ranges
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.store.databases import documents_of, estimated_count, open_database
 from convstore.view.provider_rules import fit_for
@@ -24,7 +25,7 @@ __all__ = [
     "Decision",
     "Host",
     "LogMessage",
-    "RewoundOrdinals",
+    "Ranges",
     "StoredId",
     "Trust",
     "check_trust",

@@ -17,8 +17,9 @@ from langchain_core.messages import BaseMessage
 
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
-from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
+from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
+from convstore.log.rewind import NO_REWINDS, Ranges
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import as_of
@@ -29,9 +30,6 @@ from convstore.values.stamps import ViewStamp
 
 _PAGE = 200
 """Messages whose annotations are read with one command."""
-
-RewoundOrdinals = tuple[tuple[int, int], ...]
-"""Ranges of rewound messages: first and last ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class LogMessage:
         entry: Number of its entry.
         created_at: When it was appended (UTC).
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
-        rewound: Ranges of ordinals, first and last, that were rewound when it was appended.
+        rewound: The ranges that were rewound when it was appended.
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
     """
@@ -54,7 +52,7 @@ class LogMessage:
     entry: int
     created_at: datetime
     sources: str
-    rewound: RewoundOrdinals = ()
+    rewound: Ranges = ()
     annotations: dict[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None
 
@@ -84,24 +82,20 @@ class ConversationLog:
     async def read(self, snapshot: Totals) -> AsyncIterator[LogMessage]:
         """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
 
-        One command more for each rewind, as what was rewound at that time is read.
-
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
         services, cached = await self._found()
         page = list[LogMessage]()
-        changed = at = 0
-        rewound: RewoundOrdinals = ()
+        changed, rewinds = 0, NO_REWINDS
         async for _, entry in services.reader.walk(self._scope):
             if entry.number > snapshot.entries:
                 break
-            if entry.messages and entry.totals.rewind_entry != at:
-                at = entry.totals.rewind_entry
-                with suppress(CorruptDocumentError):  # the log lost this rewind and was repaired
-                    rewound = await self.rewound(entry.totals)
-            page += await self._decode(services, cached, entry, rewound, changed)
-            if entry.messages or entry.totals.rewind_entry == entry.number:
+            if entry.is_rewind:
+                with suppress(ValueError):  # the log lost the whole list that it continues, and was repaired
+                    rewinds = rewinds.after(entry)
+            page += await self._decode(services, cached, entry, rewinds.ranges, changed)
+            if entry.messages or entry.is_rewind:
                 changed = entry.number
             if len(page) >= _PAGE:
                 for message in await self._with_annotations(services, cached, page):
@@ -110,7 +104,7 @@ class ConversationLog:
         for message in await self._with_annotations(services, cached, page):
             yield message
 
-    async def rewound(self, snapshot: Totals) -> RewoundOrdinals:
+    async def rewound(self, snapshot: Totals) -> Ranges:
         """Return the messages that are rewound as of an entry, whose totals are given.
 
         Raises:
@@ -118,8 +112,7 @@ class ConversationLog:
         """
         services, cached = await self._found()
         async with services.reader.reading(cached):
-            rewinds = await services.reader.rewinds(cached, snapshot)
-        return tuple((one.first, one.last) for one in rewinds.ranges)
+            return (await services.reader.rewinds(cached, snapshot)).ranges
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
         """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""
@@ -182,7 +175,7 @@ class ConversationLog:
         return services, cached
 
     async def _decode(
-        self, services: Services, cached: CachedConversation, entry: Entry, rewound: RewoundOrdinals, changed: int
+        self, services: Services, cached: CachedConversation, entry: Entry, rewound: Ranges, changed: int
     ) -> list[LogMessage]:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):

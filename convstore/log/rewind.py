@@ -24,6 +24,9 @@ from convstore.log.entry import Entry, Repair, RewoundRange, Totals
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
 
+COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
+"""The totals that count active messages only."""
+
 Ranges = tuple[RewoundRange, ...]
 """Rewound ranges in order."""
 
@@ -138,18 +141,8 @@ def _corrected(entry: Entry, repair: Repair) -> Entry:
     recount = next((one for one in repair.recounts if one.entry <= entry.number <= one.until), None)
     if recount is None:
         return entry
-    totals = entry.totals
-    return replace(
-        entry,
-        totals=replace(
-            totals,
-            active=totals.active - recount.active,
-            turns=totals.turns - recount.turns,
-            results=totals.results - recount.results,
-            tokens=totals.tokens - recount.tokens,
-            view_tokens=totals.view_tokens - recount.view_tokens,
-        ),
-    )
+    counts = {name: getattr(entry.totals, name) - getattr(recount, name) for name in COUNTS}
+    return replace(entry, totals=replace(entry.totals, **counts))
 
 
 def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:

@@ -24,7 +24,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import InvalidScopeError, StoreError
-from convstore.integration import LogMessage, RewoundOrdinals, host_of, log_of
+from convstore.integration import LogMessage, Ranges, host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
@@ -145,7 +145,7 @@ class _ArchiveOrdinals:
 
     def __init__(self) -> None:
         self._ordinals = array("q")
-        self._latest: RewoundOrdinals = ()
+        self._latest: Ranges = ()
         self.rewound: list[tuple[int, int]] = []
         self.undone: list[tuple[int, int]] = []
 
@@ -160,12 +160,12 @@ class _ArchiveOrdinals:
         self._ordinals.append(message.ordinal)
         return len(self._ordinals)
 
-    def rewind(self, rewound: RewoundOrdinals) -> None:
+    def rewind(self, rewound: Ranges) -> None:
         """Note which messages are rewound now, after the last one that was added."""
         if rewound == self._latest:
             return
         self._latest, ordinals = rewound, self._ordinals
-        ranges = [(bisect_left(ordinals, first), bisect_right(ordinals, last)) for first, last in rewound]
+        ranges = [(bisect_left(ordinals, first), bisect_right(ordinals, last)) for first, last, *_ in rewound]
         is_rewound, kept = bytearray(len(ordinals)), list[tuple[int, int]]()
         for start, end in ranges:
             is_rewound[start:end] = b"\1" * (end - start)

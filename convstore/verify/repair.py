@@ -12,7 +12,7 @@ from functools import partial
 
 from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
 from convstore.log.repairs import Survey, inactive_ranges, lost_entries
-from convstore.log.rewind import Rewinds
+from convstore.log.rewind import COUNTS, Rewinds
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
@@ -24,7 +24,6 @@ from convstore.verify.findings import Subject
 from convstore.verify.segments import SearchIndex
 
 _TRIES = 100
-_COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class _Count:
         return totals_after(before, decoded, at=entry.at) if messages else before
 
     def _recount(self, entry: Entry, counted: Totals) -> None:
-        more = tuple(getattr(entry.totals, name) - getattr(counted, name) for name in _COUNTS)
+        more = tuple(getattr(entry.totals, name) - getattr(counted, name) for name in COUNTS)
         last = self.recounts[-1] if self.recounts else None
         if last and last.until == entry.number - 1 and last[2:] == more:
             self.recounts[-1] = last._replace(until=entry.number)
