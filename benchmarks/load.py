@@ -251,7 +251,7 @@ class Steady:
         if searches:
             searches.cancel()
         ticker.cancel()  # it would take more processor time than the rest of the wait
-        sealer = (await host_of(self).services()).sealer
+        sealer = (await host_of(self.store).services()).sealer
         while sealer and not sealer.is_idle:  # noqa: ASYNC110 - it has no event for an observer
             await asyncio.sleep(1)
         return turns, time.process_time() - busy
