@@ -97,12 +97,13 @@ def _payload_in_view(message: EntryMessage, policy: HistoryPolicy, showing: Show
         return None
     # Media follow the texts of a payload.
     has_media = policy.media == "never" and message.type != "tool" and ref.shown < ref.ends[-1]
-    return payload_needed(message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing.room))
+    return payload_needed(message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing))
 
 
-def _limit(policy: HistoryPolicy, room: int | None) -> int | None:
+def _limit(policy: HistoryPolicy, showing: Showing) -> int | None:
     """Return the tokens above which texts are cut, None for no limit."""
-    return min((limit for limit in (policy.shorten_over, room) if limit is not None), default=None)
+    limits = (showing.room, None if showing.whole else policy.shorten_over)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def build_view(
@@ -180,7 +181,7 @@ class Decoder:
         if kept is not None and kept.stored is message and kept.options == options:
             return Shown(kept.template.make(), *kept.about)
         if showing.room is not None:
-            shown = self._cut(message, showing.room)
+            shown = self._cut(message, showing)
         else:
             shown = self._form(message, showing.whole).decode(self._codec, self.payloads)
             if message.is_estimate and not shown.is_stub:
@@ -206,22 +207,23 @@ class Decoder:
         shown = self.shown(message, FINISHED)
         return message.view_tokens + media if shown.tokens is not None else count(self.counter, shown.message)
 
-    def size_cut(self, message: EntryMessage, tokens: int, room: int) -> int:
-        """Return the size of a message with texts of at most `room` tokens, given its size in a finished turn.
+    def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
+        """Return the size of a message whose texts are cut, given its size without that.
 
         It is estimated from the stored count if more of a text may be shown than entries keep of texts in payloads.
         """
-        limit = _limit(self.policy, room)
-        if not needs_edges_only(limit) or payload_needed(message, shorten_over=limit):
-            return min(tokens, self._most(message, room))
-        shown = self.shown(message, Showing(room=room))
+        limit = _limit(self.policy, showing)
+        if not needs_edges_only(limit) or payload_needed(message, whole=showing.whole, shorten_over=limit):
+            return min(tokens, self._most(message, showing.room or 0))
+        shown = self.shown(message, showing)
         return count(self.counter, shown.message) if shown.tokens is None else shown.tokens
 
-    def _cut(self, message: EntryMessage, room: int) -> Shown:
+    def _cut(self, message: EntryMessage, showing: Showing) -> Shown:
         """Cut the texts of a message; further if the store's counter counts more than a token for four characters."""
-        limit, most = _limit(self.policy, room) or 0, self._most(message, room)
+        limit, most = _limit(self.policy, showing) or 0, self._most(message, showing.room or 0)
         while True:
             form = self._form(message, whole=False)._replace(shorten_over=limit, arguments=True)
+            form = form._replace(has_media=form.has_media or showing.whole)
             shown = form.decode(self._codec, self.payloads)
             tokens = None if message.is_estimate else shown.tokens
             tokens = count(self.counter, shown.message) if tokens is None else tokens

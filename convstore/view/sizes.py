@@ -20,7 +20,7 @@ from convstore.values.policy import HistoryPolicy
 
 
 class Showing(NamedTuple):
-    """How a view shows one message: whole, or as in a finished turn with texts of at most `room` tokens."""
+    """How a view shows one message: whole or as in a finished turn, with texts of at most `room` tokens if given."""
 
     whole: bool = False
     room: int | None = None
@@ -56,12 +56,12 @@ class Sizers(NamedTuple):
 
     Attributes:
         finished: Size of a message in a finished turn; None if stored counts hold under the policy.
-        shortened: Size of a message with its texts cut to some tokens, given its size in a finished turn.
+        shortened: Size of a message whose texts are cut, given its size without that.
         missing: Size of a result that a view makes up for a call without one.
     """
 
     finished: Callable[[EntryMessage], int] | None
-    shortened: Callable[[EntryMessage, int, int], int]
+    shortened: Callable[[EntryMessage, Showing, int], int]
     missing: int = 0
 
 
@@ -185,7 +185,8 @@ class SizedLog:
 
     def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
         done = [step for step in steps_of(self.rows, turn) if self.rows[step.stop - 1].message.ordinal <= stubs]
-        settled, begin = self._settle(done, gap), done[-1].stop if done else turn.body
+        is_finished_turn = turn is not self.now
+        settled, begin = self._settle(done, gap, is_finished_turn), done[-1].stop if done else turn.body
         size = sum(sizes[turn.begin : turn.body]) + sum(sizes[begin : turn.end])
         return Part(
             size + settled.size,
@@ -201,14 +202,13 @@ class SizedLog:
         question = sum(self._settled[at] for at in head)
         settled = self._settle(steps, self._quarter - min(question, eighth))
         said = self._cut(answer, eighth)
-        rest = settled.size - sum(map(self._kept_whole, steps[len(settled.left) :])) + said.size
-        asked = self._cut(head, max(eighth, self._quarter - rest))
+        asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size))
         parts = (asked, settled, said)
         return Part(sum(one.size for one in parts), [one for part in parts for one in part.shown], settled.left)
 
-    def _settle(self, steps: Sequence[range], gap: int) -> Part:
+    def _settle(self, steps: Sequence[range], gap: int, is_finished_turn: bool = True) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
-        cut = [self._cut(step, self._eighth) for step in steps]
+        cut = [self._cut(step, self._eighth, is_finished_turn) for step in steps]
         counted = [one.size - self._kept_whole(step) for one, step in zip(cut, steps, strict=True)]
         left = leaving(counted, gap, max(1, self._eighth))
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
@@ -224,14 +224,17 @@ class SizedLog:
         )
         return sum(self._settled[at] for at in kept)
 
-    def _cut(self, part: range, room: int) -> Part:
+    def _cut(self, part: range, room: int, is_finished_turn: bool = True) -> Part:
         """Return some rows with texts of at most `room` tokens, and results as stubs."""
         size, shown = 0, list[Showing]()
         for at in part:
             message, tokens = self.rows[at].message, self._settled[at]
             showing = WHOLE if at in self._settled_whole else FINISHED
+            if message.type != "tool" and not is_finished_turn:
+                showing, tokens = WHOLE, self._whole[at]
             if tokens > room and message.type in SHORTENED:
-                showing, tokens = Showing(room=room), self._shortened(message, tokens, room)
+                showing = showing._replace(room=room)
+                tokens = self._shortened(message, showing, tokens)
             shown.append(showing)
             size += tokens
         return Part(size, shown)

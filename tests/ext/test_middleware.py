@@ -379,10 +379,10 @@ def test_an_unusable_summarizer_is_an_error_that_says_why(database: Any) -> None
 async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """Under its budget the turn is whole; over it older results are stubs, not the last; few steps break a prefix."""
+    """Within the budget the turn is whole; then older results are stubs, not the last; few steps break a prefix."""
     steps = 14
     model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(steps)], AIMessage("Done.")])
-    middleware = ConversationMiddleware(store, turn_tokens=2_000)
+    middleware = ConversationMiddleware(store, policy=HistoryPolicy(max_tokens=2_000))
     agent = create_agent(model, [search], middleware=[middleware])
     result = await agent.ainvoke({"messages": [("user", "?")]}, config_of(scope))
     assert all("found" in message.text[:5] for message in result["messages"] if message.type == "tool")
@@ -394,23 +394,24 @@ async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(
         for at, (before, after) in enumerate(zip(model.shown, model.shown[1:], strict=False))
         if after[: len(before)] != before
     ]
-    assert 1 <= len(breaks) <= steps // 5
+    assert 1 <= len(breaks) <= steps // 4
     sizes = [approximate_tokens([one for one in shown if one.type != "system"]) for shown in model.shown]
-    assert max(sizes) < 2_900 < approximate_tokens(result["messages"])
+    assert max(sizes) <= 2_210 < approximate_tokens(result["messages"])
 
 
 async def test_results_that_the_model_has_not_seen_are_never_stubs(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """Six at once, more than the budget: whole at the next call, stubs at the one after it."""
+    """Six at once, more than the budget: whole at the next call, stubs or left out at the one after it."""
     replies = [calls(*["search"] * 6), calls("search"), AIMessage("Done.")]
     model = ScriptedModel(replies=replies)
-    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, turn_tokens=1_000)])
+    agent = create_agent(
+        model, [search], middleware=[ConversationMiddleware(store, policy=HistoryPolicy(max_tokens=1_000))]
+    )
     await agent.ainvoke({"messages": [("user", "?")]}, config_of(scope))
     _, second, third = ([message.text[:5] for message in shown if message.type == "tool"] for shown in model.shown)
     assert second == ["found"] * 6
-    assert third[0] == '{"suc'
-    assert third[-1] == "found"
+    assert (third[-1], third.count("found")) == ("found", 1)
 
 
 async def test_results_that_the_policy_leaves_whole_stay_whole_in_a_long_turn(
@@ -418,13 +419,13 @@ async def test_results_that_the_policy_leaves_whole_stay_whole_in_a_long_turn(
 ) -> None:
     """`never_stub` holds within a turn too."""
     model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(9)], AIMessage("Done.")])
-    policy = HistoryPolicy(never_stub=frozenset({"search"}))
-    middleware = ConversationMiddleware(store, turn_tokens=1_000, policy=policy)
+    policy = HistoryPolicy(never_stub=frozenset({"search"}), max_tokens=1_000)
+    middleware = ConversationMiddleware(store, policy=policy)
     await create_agent(model, [search], middleware=[middleware]).ainvoke({"messages": [("user", "?")]}, context=scope)
     assert all(message.text.startswith("found") for message in model.shown[-1] if message.type == "tool")
 
 
-async def test_a_turn_without_budget_is_shown_whole(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_turn_within_the_budget_is_shown_whole(store: ConversationStore, scope: dict[str, str]) -> None:
     """However long it is."""
     model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(14)], AIMessage("Done.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
@@ -654,8 +655,6 @@ async def test_a_sync_agent_on_a_client_of_yours_is_refused(store: ConversationS
         {"policy": "full"},
         {"number_sources": "search"},
         {"number_sources": [1]},
-        {"turn_tokens": 10},
-        {"turn_tokens": True},
         {"tool_results": "later"},
         {"scope": 1},
         {"scope": {"tenant": "x"}},

@@ -73,24 +73,10 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
     await store.close()
 
 
-async def test_a_turn_shortened_by_the_middlewares_budget_says_so(database: Any) -> None:
-    """The store alone cannot build that view."""
-    store = ConversationStore(database)
-    await store.setup()
-    model, scope = Model(), {"user_id": "ada", "thread_id": new_id()}
-    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, turn_tokens=1_000)])
-    await agent.ainvoke({"messages": [("human", "Question?")]}, {"configurable": scope})
-    chat = store.conversation(**scope)
-    seen = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
-    found = [((await chat.view_at(stamp)).match, (await chat.view_at(stamp)).difference) for stamp in seen]
-    assert found[:2] == [("exact", ""), ("exact", "")]
-    assert found[2] == ("differs", "adapted")
-    await store.close()
-
-
-async def test_a_view_that_stays_through_a_turn_says_so(database: Any) -> None:
-    """Over the budget the middleware keeps the view before the turn, where the store would leave out more."""
-    store = ConversationStore(database, policy=HistoryPolicy(max_tokens=4_000))
+@pytest.mark.parametrize("max_tokens", [3_000, 6_000])
+async def test_every_call_of_a_long_turn_can_be_seen_again(database: Any, max_tokens: int) -> None:
+    """Above the budget the store decides what leaves, within a turn too, and the stamp says it."""
+    store = ConversationStore(database, policy=HistoryPolicy(max_tokens=max_tokens))
     await store.setup()
     model, scope = Model(), {"user_id": "ada", "thread_id": new_id()}
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, prompt="")])
@@ -98,6 +84,8 @@ async def test_a_view_that_stays_through_a_turn_says_so(database: Any) -> None:
         await agent.ainvoke({"messages": [("human", f"Question {number}? {'word ' * 900}")]}, {"configurable": scope})
     chat = store.conversation(**scope)
     stamps = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
-    found = {((past := await chat.view_at(stamp)).match, past.difference) for stamp in stamps}
-    assert found <= {("exact", ""), ("differs", "adapted")}
+    for stamp, seen in zip(stamps, model.seen, strict=True):
+        past = await chat.view_at(stamp)
+        assert (past.match, past.difference) == ("exact", "")
+        assert same_messages(past.messages, seen)
     await store.close()

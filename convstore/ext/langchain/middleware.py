@@ -30,7 +30,7 @@ from convstore.messages.encoding import digest_of_messages
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
-from convstore.values.scope import check_names, check_number
+from convstore.values.scope import check_names
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -66,7 +66,6 @@ _Result = TypeVar("_Result")
 _ToolOutput = ToolMessage | Command[Any]
 _ModelOutput = ExtendedModelResponse[Any]
 _WHEN = Literal["at_once", "after_hooks"]
-_MIN_TURN_TOKENS = 1_000
 
 
 class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
@@ -85,10 +84,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         scope: Values for some of the store's scope keys, or a function from a `Run` to them. Other keys are taken from
             the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``; never from
             the model.
-        policy: Policy for the view of earlier turns; None for the store's. This turn is always shown whole.
+        policy: Policy of the view; None for the store's. This turn is shown whole as long as the budget allows.
         number_sources: Names of tools whose sources get numbers of the conversation before the model sees them.
-        turn_tokens: In a turn that takes more, older results are shown as stubs, down to half of it; at least 1,000.
-            None shows them all. Counted with `approximate_tokens`.
         tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
             it before the next call of the model: for middleware that changes results, such as
             ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
@@ -129,7 +126,6 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         scope: ScopeChoice | None = None,
         policy: HistoryPolicy | None = None,
         number_sources: Collection[str] = (),
-        turn_tokens: int | None = None,
         tool_results: _WHEN = "at_once",
         compact: bool = True,
         prompt: str = SOURCES_PROMPT,
@@ -145,8 +141,6 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         super().__init__()
         if not isinstance(store, ConversationStore):
             raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
-        if turn_tokens is not None:
-            check_number(turn_tokens, name="turn_tokens", minimum=_MIN_TURN_TOKENS)
         check_option(tool_results, *get_args(_WHEN), name="tool_results")
         check_option(on_fork, *get_args(OnFork), name="on_fork")
         self.store = store
@@ -162,7 +156,6 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             self.tools.append(self._search)
         self._rules = Rules(
             policy=check_policy(policy) or store.policy,
-            turn_tokens=turn_tokens,
             compact=compact,
             unencodable=unencodable,
             on_source_clash=on_source_clash,

@@ -179,51 +179,6 @@ def as_in_state(messages: Sequence[BaseMessage], state: Sequence[BaseMessage]) -
     return [whole.get(one.id, one) for one in messages]
 
 
-def stubbed_until(
-    messages: Sequence[BaseMessage],
-    stubs: Mapping[str, ToolMessage | None],
-    *,
-    budget: int,
-    size_of: Callable[[BaseMessage], int],
-) -> tuple[int, bool]:
-    """Return the index after the last result shown as a stub, and True if that depends on a stub that was not read.
-
-    An agent that works for an hour is in one turn all the time, so its own older results become stubs once they exceed
-    a budget, down to half of it: in large steps, so that a provider's prompt cache is of use in between.
-
-    A step is taken when the turn exceeds its budget and the step saves at least half of that. So a turn whose texts and
-    stubs alone are large does not lose a result at every call. Depends on the turn alone, and never goes back. `stubs`
-    are those read so far, by message id; None for a result that has none.
-    """
-    sizes = list(map(size_of, messages))
-    unread = [isinstance(message, ToolMessage) and message.id not in stubs for message in messages]
-    saved = [_saved(message, stubs, size_of) for message in messages]
-    moments = [index for index, message in enumerate(messages) if isinstance(message, AIMessage)]
-    until = size = seen = saving = 0
-    is_guess = False
-    for moment in [*moments, len(messages)]:
-        size += sum(sizes[seen:moment])
-        if size > budget and saving >= budget // 2:
-            is_guess = is_guess or any(unread[until:seen])
-            while until < seen and size > budget // 2:
-                size, saving = size - saved[until], saving - saved[until]
-                until += 1
-        # At its next call, the model has seen everything before this AI message.
-        saving += sum(saved[seen:moment])
-        seen = moment
-    return until, is_guess
-
-
-def _saved(message: BaseMessage, stubs: Mapping[str, ToolMessage | None], size_of: Callable[[BaseMessage], int]) -> int:
-    """Return the tokens that a stub saves; all of them while its size is unknown."""
-    if not isinstance(message, ToolMessage):
-        return 0
-    stub = stubs.get(str(message.id), message)
-    if stub is message:
-        return size_of(message)
-    return max(size_of(message) - size_of(stub), 0) if stub else 0
-
-
 def _untagged(message: BaseMessage) -> BaseMessage:
     kept = {key: value for key, value in message.additional_kwargs.items() if key != _TAG}
     return message.model_copy(update={"additional_kwargs": kept})

@@ -25,7 +25,7 @@ from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up
-from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
 from convstore.types import History
 
@@ -45,13 +45,11 @@ class AgentRun:
         ahead: The turn's messages from an earlier run, if there was one; the state gets them step by step.
         is_known: True once the log was asked for the turn.
         history: The view as it was loaded.
-        view: Its part before the turn; None if it has to be loaded.
-        folded: Ids of messages of the turn that the view's summary covers.
-        first: Ordinal of the human message; None if unknown.
+        view: Its part before the turn, above the budget with the turn so far; None if it has to be loaded.
+        folded: Ids of messages of the turn that `view` shows, leaves out or summarises.
         is_answered: True if the log has the answer, so the run only repeats it.
         resent: For the next append, the messages of the client's history before the new ones; None if the client sent
             no history.
-        stubs: Stubs of results of this turn, by id; None for a result without one.
         paired: The messages last shown to the model, if each result was at its call.
         shown: The messages last shown to the model, until its answer is in the log.
         entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
@@ -67,10 +65,8 @@ class AgentRun:
     history: History | None = None
     view: list[BaseMessage] | None = None
     folded: frozenset[str] = frozenset()
-    first: int | None = None
     is_answered: bool = False
     resent: list[BaseMessage] | None = None
-    stubs: dict[str, ToolMessage | None] = field(default_factory=dict)
     paired: list[BaseMessage] = field(default_factory=list)
     shown: list[BaseMessage] | None = None
     entry: int = 0
@@ -93,11 +89,15 @@ class AgentRun:
         known = self.logged[message.id]
         return known is None or known == message or is_evicted(message, known)
 
-    def size_of(self, message: BaseMessage) -> int:
+    def with_turn(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the view followed by those messages of the turn that it does not stand for."""
+        return [*(self.view or ()), *(message for message in messages if message.id not in self.folded)]
+
+    def size_of(self, message: BaseMessage, counter: TokenCounter) -> int:
         """Return the tokens of a message, counted once."""
         # The reference prevents Python from reusing the message's `id()`.
         if id(message) not in self._sizes:
-            self._sizes[id(message)] = message, approximate_tokens([message])
+            self._sizes[id(message)] = message, count(counter, message)
         return self._sizes[id(message)][1]
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
@@ -18,7 +18,7 @@ from convstore import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
-from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids, may_be_structured, stubbed_until
+from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids, may_be_structured
 from convstore.ext.langchain.run import OWN, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import (
     LoggedTurn,
@@ -42,7 +42,6 @@ from convstore.values.stamps import ViewStamp
 _Result = TypeVar("_Result")
 _NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the agent's."""
-_STUB_LIMIT = 1_000
 _INNER = "|"
 """Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
@@ -52,7 +51,6 @@ class Rules:
     """The settings of a middleware; see `ConversationMiddleware`."""
 
     policy: HistoryPolicy
-    turn_tokens: int | None
     compact: bool
     unencodable: Literal["raise", "omit"]
     on_source_clash: Literal["raise", "renumber"]
@@ -148,8 +146,6 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
         )
         raise
     run.resent, run.entry = None, receipt.entry or run.entry
-    ordinals = dict(zip(receipt.message_ids, receipt.ordinals, strict=True))
-    run.first = ordinals.get(run.turn_id or "", run.first)
     run.note(missing)
     if receipt.written < len(missing) and not run.is_known:
         found = await read_turn(chat, run.turn_id)
@@ -162,7 +158,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     """Append messages of the state. A client's history is compared with the log once more."""
     how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
     if any(isinstance(one, AIMessage) for one in missing):
-        how["stamp"], run.shown = _stamp(rules, run), None
+        how["stamp"], run.shown = _stamp(run), None
     if run.resent is None:
         return await chat.append(missing, **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
@@ -174,16 +170,11 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     return receipt
 
 
-def _stamp(rules: Rules, run: AgentRun) -> ViewStamp | None:
-    """Return the stamp of the view that the model was shown last; None if no answer to it is expected.
-
-    Within a turn the view before it stays as it was loaded. Near the budget, the store itself would leave out more.
-    """
+def _stamp(run: AgentRun) -> ViewStamp | None:
+    """Return the stamp of the view that the model was shown last; None if no answer to it is expected."""
     if run.shown is None or run.history is None:
         return None
-    budget = rules.policy.max_tokens
-    is_large = budget is not None and approximate_tokens(run.shown) > budget // 2
-    return run.history.stamp_for(run.shown, entry=run.entry, adapted=run.is_adapted or is_large)
+    return run.history.stamp_for(run.shown, entry=run.entry, adapted=run.is_adapted)
 
 
 async def prepare(
@@ -201,13 +192,19 @@ async def prepare(
     await catch_up(chat, rules, run, as_in_state(messages, state))
     if answer := run.next_answer(messages):
         return answer
-    if run.view is None:
+    if run.view is None or _exceeds(chat, rules, run, messages):
         await _load_view(chat, rules, run, messages)
-    turn = [message for message in messages if message.id not in run.folded]
-    shown = await _shortened(chat, rules, run, turn)
-    run.shown = _fitted([*(run.view or ()), *shown], run, rules.policy.provider)
-    run.is_adapted = any(one is not two for one, two in zip(turn, shown, strict=True)) or bool(run.missing(messages))
+    run.shown = _fitted(run.with_turn(messages), run, rules.policy.provider)
+    run.is_adapted = bool(run.missing(messages))
     return run.shown
+
+
+def _exceeds(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> bool:
+    """Return True if the view with the turn is above the budget, so that the store has to decide what leaves."""
+    budget, counter = rules.policy.max_tokens, chat.store.token_counter
+    if budget is None or rules.policy.view == "conversation":  # that view has no results of this turn
+        return False
+    return sum(run.size_of(one, counter) for one in run.with_turn(messages)) > budget
 
 
 def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) -> list[BaseMessage]:
@@ -252,7 +249,6 @@ def _turn_id(messages: Sequence[BaseMessage]) -> str | None:
 def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
     run.is_known = True
     if found:
-        run.first = found.first
         run.logged |= dict.fromkeys(ids_of(found.later))
         run.note([found.question])  # as logged, so that a question in other words is a conflict
 
@@ -284,44 +280,23 @@ async def _load(chat: Conversation, rules: Rules) -> History:
 
 
 async def _load_view(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Load the view before the turn, if the log has the turn's beginning already."""
-    run.history, run.entry = await _load(chat, rules), 0
-    history = run.history
-    ids = [message.id for message in messages]
-    own = {*ids, *ids_of(run.ahead)}
+    """Load the view before the turn; above the budget, that of the turn as far as the log has it, too."""
+    run.history, run.entry, run.folded = await _load(chat, rules), 0, frozenset()
+    history, given = run.history, {str(message.id): message for message in messages}
+    own = {*given, *ids_of(run.ahead)}
     start = next((at for at, one in enumerate(history.messages) if one.id in own), len(history.messages))
-    run.view = history.messages[:start]
-    if history.summary is not None and start < len(history.messages):
+    run.view, turn = history.messages[:start], history.messages[start:]
+    if _exceeds(chat, rules, run, messages):
+        report = history.report
+        changed = {*report.stubbed, *report.shortened, *report.placeholders}
+        shown = [one for one in turn if one.id in given or is_made_up(one)]
+        run.view += [one if one.id in changed else given.get(str(one.id), one) for one in shown]
+        run.folded = frozenset(id_ for id_ in given if id_ in run.logged)
+    elif history.summary is not None and turn:
         # A compaction during a long turn: the summary covers its beginning.
-        end = ids.index(history.messages[start].id) if history.messages[start].id in ids else 0
-        run.folded = frozenset(str(each) for each in ids[:end] if each in run.logged)
-
-
-async def _shortened(chat: Conversation, rules: Rules, run: AgentRun, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the turn, its older results as stubs if it exceeds its budget."""
-    if rules.turn_tokens is None:
-        return list(turn)
-    until, is_guess = stubbed_until(turn, run.stubs, budget=rules.turn_tokens, size_of=run.size_of)
-    if is_guess and run.first is not None:
-        unread = [one for one in turn if isinstance(one, ToolMessage) and one.id not in run.stubs]
-        await _read_stubs(chat, rules, run, unread)
-        until, _ = stubbed_until(turn, run.stubs, budget=rules.turn_tokens, size_of=run.size_of)
-    return [run.stubs.get(str(one.id)) or one if at < until else one for at, one in enumerate(turn)]
-
-
-async def _read_stubs(chat: Conversation, rules: Rules, run: AgentRun, unread: Sequence[ToolMessage]) -> None:
-    """Read the stubs of some results from the log; those that the policy exempts have none."""
-    page = await chat.list_messages(after=(run.first or 1) - 1, limit=_STUB_LIMIT)
-    short = {one.message.id: one.message for one in page}
-    for result in unread:
-        stub = short.get(result.id)
-        is_stub = isinstance(stub, ToolMessage) and stub.content != result.content
-        is_exempt = result.name in rules.policy.never_stub or rules.policy.stub_tools == "never"
-        run.stubs[str(result.id)] = (
-            cast("ToolMessage", stub).model_copy(update={"tool_call_id": result.tool_call_id})
-            if is_stub and not is_exempt
-            else None
-        )
+        ids = list(given)
+        end = ids.index(str(turn[0].id)) if turn[0].id in given else 0
+        run.folded = frozenset(id_ for id_ in ids[:end] if id_ in run.logged)
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:
