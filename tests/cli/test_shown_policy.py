@@ -98,6 +98,7 @@ def test_a_policy_is_for_views(uri: str) -> None:
     assert convstore("show", *ADA, "--uri", uri, "--policy", "max_tokens=9").exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_inspector_has_the_policy_of_the_command_line(uri: str) -> None:
     """By default that of the newest stamp."""
     for options, named in (

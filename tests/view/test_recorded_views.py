@@ -186,7 +186,7 @@ def verdict(case: dict[str, Any], counter: str, found: dict[str, Any]) -> str:
     return found["difference"] or "exact"
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [10, pytest.param(1_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "conversations",
     [
