@@ -1,6 +1,8 @@
 """Migrate a database to the schema of this version: numbered files, each run once.
 
-``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and describes itself in its docstring. A
+``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and describes itself in its docstring. It
+may name a ``LEVEL``, the lowest `versions.LEVEL` of a process that may use the database after it; older processes go on
+where that is not above their own, so that a deployment need not stop all of them. A
 step may be repeated after a crash, so it must be idempotent. Applied steps are recorded in the collection
 ``convstore_migrations``. A lease there lets one runner work at a time. It is renewed during a step, as an index over a
 large collection may take hours.
@@ -30,6 +32,7 @@ from convstore.mongo.driver import Driver, DriverName, driver_errors
 from convstore.mongo.indexes import indexes_for
 from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 from convstore.mongo.tombstones import Tombstones
+from convstore.mongo.versions import LEVEL
 from convstore.values.scope import check_listing
 
 _LEASE = "lease"
@@ -41,11 +44,12 @@ _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step: its name, a summary, and its function."""
+    """One step: its name, a summary, its function, and the lowest level of a process that may run after it."""
 
     name: str
     summary: str
     up: Callable[[Target], Awaitable[None]]
+    level: int = 1
 
 
 class Target:
@@ -77,20 +81,20 @@ class Migrator:
         self.scope_keys, self._database = tuple(scope_keys), driver.database.name
         self._heads = Tombstones(driver)
 
-    async def applied(self) -> list[str]:
-        """Return the names of the migrations that ran, in order. One command."""
-        documents = await self._applied.find({}, order=[("_id", 1)])
-        return [document["_id"] for document in documents if document["_id"] != _LEASE]
-
     async def pending(self) -> list[Migration]:
-        """Return the migrations that have not run, in order; SchemaVersionError if the database has unknown ones."""
-        applied = await self.applied()
+        """Return the migrations that have not run, in order.
+
+        SchemaVersionError if the database has unknown ones that ask for a newer version.
+        """
+        documents = await self._applied.find({"_id": {"$ne": _LEASE}}, order=[("_id", 1)])
+        levels = {document["_id"]: document.get("level", LEVEL + 1) for document in documents}
         migrations = discover()
-        if unknown := sorted(set(applied) - {migration.name for migration in migrations}):
+        known = {migration.name for migration in migrations}
+        if unknown := [name for name, level in levels.items() if name not in known and level > LEVEL]:
             raise SchemaVersionError(
                 f"the database was set up by a newer convstore (it has {unknown[-1]}); upgrade the package"
             )
-        return [migration for migration in migrations if migration.name not in applied]
+        return [migration for migration in migrations if migration.name not in levels]
 
     async def check(self) -> None:
         """Raise a NotSetUpError if a migration is pending, a SchemaVersionError if the database is newer."""
@@ -171,7 +175,7 @@ class Migrator:
         pending = await self.pending()
         for migration in pending:
             await migration.up(self._target)
-            applied = {"$setOnInsert": {"applied_at": datetime.now(UTC)}}
+            applied = {"$setOnInsert": {"applied_at": datetime.now(UTC), "level": migration.level}}
             await self._applied.update({"_id": migration.name}, applied, upsert=True)
         await self._target.ensure(HEADS)
         return [migration.name for migration in pending]
@@ -220,4 +224,5 @@ def _load(path: Path) -> Migration:
     assert spec.loader is not None  # noqa: S101 - likewise
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return Migration(path.stem, (module.__doc__ or "").strip().partition("\n")[0], module.up)
+    summary = (module.__doc__ or "").strip().partition("\n")[0]
+    return Migration(path.stem, summary, module.up, getattr(module, "LEVEL", 1))

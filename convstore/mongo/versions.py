@@ -20,6 +20,10 @@ Kind = Literal["entry", "head", "state", "summary"]
 FORMATS: dict[Kind, int] = {"entry": 1, "head": 1, "state": 1, "summary": 1}
 """The newest version of each kind of document, which this version writes."""
 
+LEVEL = 1
+"""The level of this version, which a migration may ask for; it rises with a change that earlier processes must not
+meet: they refuse a database whose unknown migrations ask for more."""
+
 
 def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:
     """Return True if a newer convstore wrote a document, or the copy of the summary in a state."""
