@@ -48,5 +48,5 @@ def stamped(document: dict[str, Any], kind: Kind) -> dict[str, Any]:
 
 def readable(kind: Kind) -> dict[str, Any]:
     """Return the filter for documents of which `is_newer` is False."""
-    found: dict[str, Any] = {"v": {"$not": {"$gt": FORMATS[kind]}}}
-    return found | ({"summary.v": {"$not": {"$gt": FORMATS["summary"]}}} if kind == "state" else {})
+    newer = [{"v": {"$gt": FORMATS[kind]}}]
+    return {"$nor": [*newer, {"summary.v": {"$gt": FORMATS["summary"]}}] if kind == "state" else newer}
