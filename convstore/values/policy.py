@@ -32,11 +32,12 @@ class HistoryPolicy:
     """Rules that turn a log into a view; equal policies give equal views of the same log.
 
     Attributes:
-        max_tokens: Budget of the view, by the store's counter; None for no limit. The oldest turns are dropped first,
-            whole and up to half of those that fit at a time, so that prompt caches stay valid for long. The turn in
-            progress is never truncated.
-        max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. From 8 on, turns
-            are dropped a quarter of `max_turns` at a time.
+        max_tokens: Budget of the view, by the store's counter; None for no limit. Above it long texts of earlier turns
+            are shortened, then the oldest turns leave down to half of it, and answered results of the turn in progress
+            become stubs: in few steps that are stored, so that prompt caches stay valid for long. What the model has
+            not read yet is never truncated.
+        max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. Above it turns
+            leave down to three quarters of it.
         stub_tools: "finished_turns" replaces the tool results of finished turns by stubs; "never" loads all in full.
         stub_min_tokens: A result without sources gets a stub only above this size.
         keep_last_results: Minimum number of the newest results in finished turns that stay whole. They become stubs
