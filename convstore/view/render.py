@@ -87,7 +87,10 @@ def payloads_needed(
     return [
         (row.message.id, ref)
         for row, one in zip(rows, shown, strict=True)
-        if one and row.message.payload and (ref := _payload_in_view(row.message, policy, one))
+        if row.message.payload
+        and one
+        and (one is not FINISHED or row.message.stub is None)
+        and (ref := _payload_in_view(row.message, policy, one))
     ]
 
 
@@ -154,6 +157,12 @@ def build_view(
     )
 
 
+@lru_cache(maxsize=64)
+def _options(policy: HistoryPolicy) -> tuple[object, ...]:
+    """Return what the form of a message depends on; the same object for equal policies, so that comparing is fast."""
+    return policy.media, policy.shorten_over, policy.stub_min_tokens
+
+
 class Decoder:
     """Restores messages as a view shows them; those without payloads, which may be large, are decoded once.
 
@@ -173,7 +182,7 @@ class Decoder:
     ) -> None:
         self.policy, self.counter, self.payloads = policy, counter, payloads or {}
         self._codec, self._known = codec, {} if known is None else known
-        self._options = policy.media, policy.shorten_over, policy.stub_min_tokens
+        self._options = _options(policy)
 
     def shown(self, message: EntryMessage, showing: Showing) -> Shown:
         """Return a message as a view shows it."""

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from convstore.values.stamps import ViewMarks
-from convstore.view.sizes import Part, Showing, SizedLog
+from convstore.view.sizes import Showing, SizedLog
 
 NoteSize = Callable[[int, Sequence[range]], int]
 """Returns the size of the note of a view that begins with some row and leaves out some steps after it."""
@@ -112,10 +112,12 @@ class _Choice:
         """Return the sizes of the finished turns from each turn on, and the steps that each leaves out, if any."""
         if short not in self._sums:
             # Stubs that move now are in the turn in progress; the turn that held them before is shortened.
-            turns = range(len(self.log.turns))
-            parts = [self.log.part(index, short=short, stubs=self._known_stubs) for index in turns]
-            sizes = list(accumulate((part.size for part in reversed(parts)), initial=0))[::-1]
-            self._sums[short] = sizes, [(index, part.left) for index, part in enumerate(parts) if part.left]
+            parts, sizes = list[tuple[int, Sequence[range]]](), self.log.plain_sizes()
+            for index in self.log.changed(short, self._known_stubs):
+                part = self.log.part(index, short=short, stubs=self._known_stubs)
+                sizes[index] = part.size
+                parts += [(index, part.left)] if part.left else []
+            self._sums[short] = list(accumulate(reversed(sizes), initial=0))[::-1], parts
         return self._sums[short]
 
     def size(self, start: int | None = None) -> int:
@@ -171,9 +173,11 @@ class _Choice:
     def decision(self, stored: tuple[int, int, int]) -> Decision:
         log = self.log
         marks = ViewMarks(start=log.first(self.start), short_through=self.short, stubs_through=self.stubs, gap=self.gap)
-        turns = range(self.start, len(log.turns))
-        parts: list[Part] = [log.part(index, short=self.short, stubs=self.stubs) for index in turns]
-        parts.append(log.current(self.stubs, self.gap))
-        shown = [one for part in parts for one in part.shown]
-        left = [step for part in parts for step in part.left]
-        return Decision(marks, stored, log.begin(self.start), shown, left, self._is_excursion)
+        first, shown, left = log.begin(self.start), log.plainly_shown(self.start), list[range]()
+        for index in log.changed(self.short, self.stubs):
+            if index >= self.start:
+                turn, part = log.turns[index], log.part(index, short=self.short, stubs=self.stubs)
+                shown[turn.begin - first : turn.end - first] = part.shown
+                left += part.left
+        now = log.current(self.stubs, self.gap)
+        return Decision(marks, stored, first, [*shown, *now.shown], [*left, *now.left], self._is_excursion)

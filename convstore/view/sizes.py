@@ -30,10 +30,9 @@ FINISHED, WHOLE = Showing(), Showing(whole=True)
 
 
 class Turn(NamedTuple):
-    """A turn as a range of rows: its question from `begin`, its steps from `body`, up to `end`."""
+    """A turn as a range of rows: its question, and its steps."""
 
     begin: int
-    body: int
     end: int
 
 
@@ -82,7 +81,7 @@ class SizedLog:
         self._eighth, self._quarter = (policy.max_tokens or 0) // 8, (policy.max_tokens or 0) // 4
         turns = _turns(rows, begin)
         end = len(rows)
-        self.now = Turn(end, end, end) if is_finished(rows) or not turns else turns.pop()
+        self.now = Turn(end, end) if is_finished(rows) or not turns else turns.pop()
         self.turns = turns
         self._whole = [row.message.tokens for row in rows]
         self._measure(sizers)
@@ -95,10 +94,11 @@ class SizedLog:
         self._settled, self._settled_whole, self._finished = final.copy(), set[int](), [FINISHED] * len(rows)
         kept = kept_result(results_before(rows, self.now.begin), policy) if policy.keep_last_results and rows else None
         for index in (index for index, row in enumerate(rows) if row.message.type == "tool"):
-            if is_exempt(rows[index], policy, kept):
-                self._finished[index] = WHOLE
-                final[index] = self._whole[index]
-            if is_exempt(rows[index], policy, None):
+            if not is_exempt(rows[index], policy, kept):
+                continue
+            self._finished[index] = WHOLE
+            final[index] = self._whole[index]
+            if kept is None or is_exempt(rows[index], policy, None):
                 self._settled_whole.add(index)
                 self._settled[index] = self._whole[index]
         self._final = final
@@ -166,39 +166,50 @@ class SizedLog:
     def unseen(self) -> int:
         """Size of what the model has not read yet: question and last step, with leading system messages and summary."""
         steps = steps_of(self.rows, self.now)
-        parts = [range(self.now.begin, self.now.body), *steps[-1:]]
+        parts = [_head(self.now, steps), *steps[-1:]]
         return self.fixed + sum(self._whole[index] for part in parts for index in part)
 
+    def plain_sizes(self) -> list[int]:
+        """Return the size of each finished turn, whole but for stubs."""
+        sums = self._final_sums
+        return [sums[turn.end] - sums[turn.begin] for turn in self.turns]
+
+    def plainly_shown(self, start: int) -> list[Showing | None]:
+        """Return how each row of the finished turns from one on is shown, whole but for stubs."""
+        return [*self._finished[self.begin(start) : self.now.begin]]
+
+    def changed(self, short: int, stubs: int) -> list[int]:
+        """Return the indexes of the finished turns that these marks shorten or settle."""
+        turns = list(range(bisect_right(range(len(self.turns)), short, key=self.ends)))
+        holder = self.holder(stubs) if stubs > short else None
+        return turns if holder is None else [*turns, holder]
+
     def part(self, index: int, *, short: int, stubs: int) -> Part:
-        """Return a finished turn under the marks of a record: shortened, or whole but for stubs and settled steps."""
-        turn, last = self.turns[index], self.ends(index)
-        if last <= short:
+        """Return a turn that marks change: shortened, or whole but for stubs and settled steps."""
+        turn = self.turns[index]
+        if self.ends(index) <= short:
             return self._short(turn)
-        if self.first(index) <= stubs <= last:
-            return self._partly_settled(turn, stubs, self._quarter, self._final, self._finished)
-        size = self._final_sums[turn.end] - self._final_sums[turn.begin]
-        return Part(size, self._finished[turn.begin : turn.end])
+        return self._partly_settled(turn, stubs, self._quarter, self._final, self._finished)
 
     def current(self, stubs: int, gap: int) -> Part:
         """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens."""
         return self._partly_settled(self.now, stubs, gap, self._whole, [WHOLE] * len(self.rows))
 
     def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
-        done = [step for step in steps_of(self.rows, turn) if self.rows[step.stop - 1].message.ordinal <= stubs]
-        is_finished_turn = turn is not self.now
-        settled, begin = self._settle(done, gap, is_finished_turn), done[-1].stop if done else turn.body
-        size = sum(sizes[turn.begin : turn.body]) + sum(sizes[begin : turn.end])
+        steps = steps_of(self.rows, turn)
+        done = [step for step in steps if self.rows[step.stop - 1].message.ordinal <= stubs]
+        settled, body = self._settle(done, gap, turn is not self.now), _head(turn, steps).stop
+        begin = done[-1].stop if done else body
+        size = sum(sizes[turn.begin : body]) + sum(sizes[begin : turn.end])
         return Part(
-            size + settled.size,
-            [*shown[turn.begin : turn.body], *settled.shown, *shown[begin : turn.end]],
-            settled.left,
+            size + settled.size, [*shown[turn.begin : body], *settled.shown, *shown[begin : turn.end]], settled.left
         )
 
     def _short(self, turn: Turn) -> Part:
         """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
         eighth, steps = self._eighth, steps_of(self.rows, turn)
-        is_answered = bool(steps) and is_finished(self.rows[turn.begin : turn.end])
-        head, answer = range(turn.begin, turn.body), steps.pop() if is_answered else range(0)
+        is_answered, head = bool(steps) and is_finished(self.rows[turn.begin : turn.end]), _head(turn, steps)
+        answer = steps.pop() if is_answered else range(0)
         question = sum(self._settled[at] for at in head)
         settled = self._settle(steps, self._quarter - min(question, eighth))
         said = self._cut(answer, eighth)
@@ -262,14 +273,15 @@ def _turns(rows: Sequence[Row], begin: int) -> list[Turn]:
     begins = [index for index in range(begin, len(rows)) if rows[index].message.type == "human"]
     if begin < len(rows) and begins[:1] != [begin]:
         begins.insert(0, begin)
-    return [_turn(rows, one, end) for one, end in pairwise([*begins, len(rows)])]
+    return [Turn(one, end) for one, end in pairwise([*begins, len(rows)])]
 
 
-def _turn(rows: Sequence[Row], begin: int, end: int) -> Turn:
-    return Turn(begin, next((at for at in range(begin, end) if rows[at].message.type == "ai"), end), end)
+def _head(turn: Turn, steps: Sequence[range]) -> range:
+    """Return the rows of a turn before its steps: its question."""
+    return range(turn.begin, steps[0].start if steps else turn.end)
 
 
 def steps_of(rows: Sequence[Row], turn: Turn) -> list[range]:
     """Return the steps of a turn as ranges of rows; each begins with an AI message."""
-    begins = [at for at in range(turn.body, turn.end) if rows[at].message.type == "ai"]
+    begins = [at for at in range(turn.begin, turn.end) if rows[at].message.type == "ai"]
     return [range(begin, end) for begin, end in pairwise([*begins, turn.end])]
