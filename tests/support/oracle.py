@@ -17,10 +17,11 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore import HistoryPolicy
-from convstore.sources.shortening import with_short_texts
+from convstore.sources.shortening import shorten_text
 from convstore.sources.stub import stub_of
 
 CHARACTERS = 4
+_FEW = 3
 _MARK = re.compile(r"\n\[[\d,]+ characters left out to save context, call \S+ with message id \S+ to read them\]\n")
 
 Form = Literal["whole", "stub", "shortened", "absent"]
@@ -162,7 +163,13 @@ class Record(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """How a view shows a message: `limit` is the tokens that each text keeps if it is shortened."""
+    """How a view shows a message.
+
+    Attributes:
+        line: The message.
+        form: Its form.
+        limit: Tokens that each text and call argument keeps; None for all.
+    """
 
     line: Line
     form: Form
@@ -195,7 +202,7 @@ class Decision:
         record: What is stored afterwards; None if there is none.
         size: Tokens of the view.
         unseen: Tokens of what the model has not read yet, with leading system messages and summary.
-        left_turns: Turns before the view that no summary covers.
+        left_turns: Turns before the view that no summary covers; what precedes the first question counts if alone.
         has_note: Turns or steps are left out.
         is_excursion: The view is smaller than its record says.
         marks: What the view shows, once a summary and an excursion are considered.
@@ -222,12 +229,31 @@ class Decision:
 def _render(shown: Shown) -> BaseMessage:
     message = shown.line.message
     if shown.form == "shortened" and shown.limit is not None:
-        return with_short_texts(message, shown.limit, arguments=True)
+        return _with_short_texts(message, shown.limit)
     if shown.form != "stub":
         return message
     stub = _stub(shown.line, 0) or ""
     content = message.text + stub if stub.startswith("\n") else stub
     return message.model_copy(update={"content": content, "artifact": None})
+
+
+def _with_short_texts(message: BaseMessage, limit: int) -> BaseMessage:
+    """Return a message whose texts and call arguments keep at most the limit; the same one if none is longer."""
+    changed: dict[str, Any] = {"content": _cut(message.text, message, limit)}
+    if isinstance(message, AIMessage):
+        changed["tool_calls"] = [
+            {**call, "args": {name: _cut(value, message, limit) for name, value in call["args"].items()}}
+            for call in message.tool_calls
+        ]
+    return message if changed.items() <= message.__dict__.items() else message.model_copy(update=changed)
+
+
+def _cut(text: str, message: BaseMessage, limit: int) -> str:
+    """Cut a text to a limit, or to less where the mark would make it no shorter. A few tokens more are not cut."""
+    if len(text) <= (limit + _FEW) * CHARACTERS:
+        return text
+    shown = [shorten_text(text, tokens, str(message.id)) for tokens in (limit, limit * 3 // 4)]
+    return next((one for one in shown if one != text), text)
 
 
 def _stub(line: Line, minimum: int) -> str | None:
@@ -260,13 +286,10 @@ class Oracle:
     Attributes:
         log: The log.
         policy: The policy.
-        sizes_from_counts: Take the size of a shortened text as the limit. Otherwise it is what is really shown: a text
-            that is only a little longer than the limit stays whole, because the mark would make it longer.
     """
 
     log: Log
     policy: HistoryPolicy
-    sizes_from_counts: bool = True
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     # the log's parts
@@ -290,7 +313,8 @@ class Oracle:
             if line.message.type == "human" or not groups:
                 groups.append([])
             groups[-1].append(line)
-        groups = [group for group in groups if group[0].ordinal > self.log.summary_through]
+        through = self.log.summary_through
+        groups = [rest for group in groups if (rest := [line for line in group if line.ordinal > through])]
         return [_turn(group, is_last=group is groups[-1]) for group in groups]
 
     @cached_property
@@ -332,7 +356,7 @@ class Oracle:
     # forms of messages
 
     def _size(self, shown: Shown) -> int:
-        key = (shown.line.ordinal, shown.form, shown.limit)
+        key = (shown.line.ordinal, *shown[1:])
         if key not in self._cache:
             self._cache[key] = self._measure(shown)
         found: int = self._cache[key]
@@ -341,10 +365,6 @@ class Oracle:
     def _measure(self, shown: Shown) -> int:
         if shown.form == "absent" or (self.policy.view == "conversation" and _is_hidden(shown.line.message)):
             return 0  # "hidden messages have size 0"
-        if shown.form == "shortened" and shown.limit is not None and self.sizes_from_counts:
-            message = shown.line.message
-            texts = [str(message.content), *(t for call in getattr(message, "tool_calls", []) for t in _texts(call))]
-            return sum(min(len(text) // CHARACTERS, shown.limit) for text in texts)
         return count_letters([_render(shown)])
 
     def _total(self, shown: Iterable[Shown]) -> int:
@@ -360,30 +380,22 @@ class Oracle:
         if line.message.type == "tool":
             is_stub = not self._is_exempt(line) and _stub(line, self.policy.stub_min_tokens) is not None
             return Shown(line, "stub" if is_stub else "whole")
-        return self._short(line, limit)
-
-    def _short(self, line: Line, limit: int | None) -> Shown:
-        if limit is None or line.message.type not in ("human", "ai"):
-            return Shown(line, "whole")
         shown = Shown(line, "shortened", limit)
-        return Shown(line, "whole") if _render(shown) is line.message else shown  # no text is too long
+        is_text = line.message.type in ("human", "ai")
+        return shown if is_text and _render(shown) is not line.message else Shown(line, "whole")
 
-    def _finished_limit(self, limit: int | None = None) -> int | None:
-        """The limit of a text in a finished turn: the policy may ask for a smaller one."""
-        limits = [one for one in (limit, self.policy.shorten_over) if one is not None]
-        return min(limits, default=None)
-
-    def _settled(self, steps: list[list[Line]], room: int, limit: int | None) -> list[Shown]:
+    def _settled(self, steps: list[list[Line]], room: int) -> list[Shown]:
         """2. A text or call argument keeps at most B/8. Together they take at most `room`: the oldest steps leave.
 
         "In portions of B/8 counted from the beginning of the turn": a step belongs to the portion that it begins in,
         and whole portions leave until the rest fits.
         """
-        shown = [[self._stubbed(line, limit) for line in step] for step in steps]
+        eighth = self.budget // 8
+        shown = [[self._stubbed(line, eighth) for line in step] for step in steps]
         # "whole results do not count for 2"
         sizes = [sum(self._size(one) for one in step if not self._is_exempt(one.line)) for step in shown]
-        leaving = _leaving(sizes, room=room, portion=self.budget // 8)
-        gone = [[one._replace(form="absent", limit=None) for one in step] for step in shown[:leaving]]
+        leaving = _leaving(sizes, room=room, portion=eighth)
+        gone = [[Shown(one.line, "absent") for one in step] for step in shown[:leaving]]
         return [one for step in [*gone, *shown[leaving:]] for one in step]
 
     # forms of turns
@@ -401,10 +413,9 @@ class Oracle:
         # 1. A result of a finished turn is its stub. Everything else is whole, unless 2 or 3 say otherwise.
         # 2. Settled steps are those of the turn that holds stubs_through, up to it, also after the turn has ended.
         settled = _until(turn.steps, marks.kept) if self._holds(turn, marks.kept) else []
-        limit = self._finished_limit()
-        rest = [self._stubbed(line, limit) for step in turn.steps[len(settled) :] for line in step]
-        question = [self._stubbed(line, limit) for line in turn.question]
-        return [*question, *self._settled(settled, self.budget // 4, self._finished_limit(self.budget // 8)), *rest]
+        rest = [self._stubbed(line) for step in turn.steps[len(settled) :] for line in step]
+        question = [self._stubbed(line) for line in turn.question]
+        return [*question, *self._settled(settled, self.budget // 4), *rest]
 
     def _shortened_turn(self, turn: Turn) -> list[Shown]:
         """3. All steps but the last answer are settled as in 2, the question counted in the B/4 (at B/8 at most)."""
@@ -413,10 +424,10 @@ class Oracle:
         steps = turn.steps[:-1] if answer else turn.steps
         asked = sum(min(self._size(Shown(line, "whole")), eighth) for line in turn.question)
         # "The last answer never leaves."
-        small = self._finished_limit(eighth)
-        rest = [*self._settled(steps, quarter - asked, small), *(self._stubbed(line, small) for line in answer)]
+        rest = [*self._settled(steps, quarter - asked), *(self._stubbed(line, eighth) for line in answer)]
         # "A text keeps at most B/8, the question what the rest of the turn leaves of B/4, at least B/8."
-        limit = self._finished_limit(max(eighth, quarter - self._total(rest)))
+        # Whole results do not count in it, as in 2.
+        limit = max(eighth, quarter - self._total(one for one in rest if not self._is_exempt(one.line)))
         return [*(self._stubbed(line, limit) for line in turn.question), *rest]
 
     def _turn_in_progress(self, marks: Marks) -> list[Shown]:
@@ -427,7 +438,7 @@ class Oracle:
         rest = [Shown(line, "whole") for step in self.now.steps[len(settled) :] for line in step]
         return [
             *(Shown(line, "whole") for line in self.now.question),
-            *self._settled(settled, marks.gap, self.budget // 8),
+            *self._settled(settled, marks.gap),
             *rest,
         ]
 
@@ -584,7 +595,7 @@ class Oracle:
             record=stored,
             size=self._total(shown) + self.log.summary_size,
             unseen=self.unseen,
-            left_turns=len(turns),
+            left_turns=max(bool(turns), sum(turn.lines[0].message.type == "human" for turn in turns)),
             has_note=has_note,
             is_excursion=is_excursion,
             marks=marks,

@@ -14,6 +14,9 @@ from oracle import CHARACTERS, Log
 
 from convstore import HistoryPolicy
 
+_MARK = 30
+"""Tokens of the mark in a shortened text, at most."""
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -137,7 +140,13 @@ class Script:
     def _size(self, share: tuple[float, float]) -> int:
         """A number of tokens between two shares of the budget, small ones more often."""
         low, high = share
-        return max(2, int(self.budget * low * (high / low) ** self.random.random()))
+        tokens = max(2, int(self.budget * low * (high / low) ** self.random.random()))
+        return max([tokens, *(limit + _MARK for limit in self._limits() if limit < tokens < limit + _MARK)])
+
+    def _limits(self) -> list[int]:
+        """The limits of texts under the policies of a test: a text little above one may be cut further, or stay."""
+        budgets = (self.budget // 3, self.budget, self.budget * 2)
+        return [budget // 8 for budget in budgets]
 
     def _going_back(self) -> Iterator[Event]:
         if self.random.random() >= self.rewinds or not self.log.active:
@@ -185,7 +194,6 @@ VARIANTS: Sequence[Callable[[int], HistoryPolicy]] = [
     lambda budget: HistoryPolicy(max_tokens=budget, max_turns=8),
     lambda budget: HistoryPolicy(max_tokens=budget, view="conversation"),
     lambda budget: HistoryPolicy(max_tokens=budget, stub_min_tokens=0),
-    lambda budget: HistoryPolicy(max_tokens=budget, shorten_over=budget // 20),
 ]
 
 

@@ -1,0 +1,246 @@
+"""Corner cases of the rule that decides what a view shows: each answer of the rule's table, on the public API."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from counting import STANDING, Commands
+from fixture_types import Client
+from langchain_core.messages import BaseMessage
+from oracle import Log, Oracle, Record, count_letters, decide, essence
+from pymongo import AsyncMongoClient
+from view_replay import Replay, kinds
+from view_scripts import Load, Script
+from view_workloads import WORKLOADS, Writer, calls_model
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.messages.tokens import approximate_tokens
+from convstore.runtime.clock import Clock
+from convstore.summarization import CompactionRule
+
+NOTE_TOKENS = 210
+"""The most that a note may add to a view that fits the budget."""
+
+
+class Brief:
+    """A summarizer that writes a text of known size."""
+
+    name = "brief"
+
+    def __init__(self, budget: int) -> None:
+        self.rule = CompactionRule(
+            max_tokens_before_summary=budget // 2, max_summary_tokens=budget // 10, keep_last_turns=2
+        )
+
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002 - as the protocol has it
+        """Return the same text for any messages."""
+        return "summary" * 10
+
+
+@pytest.fixture
+async def stores(database: Any) -> AsyncIterator[list[ConversationStore]]:
+    """Two processes: each has a cache of its own."""
+    stores = [ConversationStore(database, token_counter=count_letters) for _ in range(2)]
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+def handles(stores: Sequence[ConversationStore]) -> list[Conversation]:
+    """A new conversation, as each process sees it."""
+    thread = uuid.uuid4().hex
+    return [store.conversation(user_id="ada", thread_id=thread) for store in stores]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None:
+    """With summaries, the view is that of the record or of the summary's end, whichever is later."""
+    budget = 4_000
+    store = ConversationStore(database, token_counter=count_letters, summarizer=Brief(budget))
+    script = Script(random.Random(seed), budget, rewinds=0)
+    running = Replay(script, handles([store]), [HistoryPolicy(max_tokens=budget)])
+    [chat], log = running.chats, script.log
+    for number, event in enumerate(script.events(40)):
+        await running.make(event)
+        if number % 9 == 8 and (done := await chat.compact(force=True)).summary:
+            log.summary_through = done.summary.last
+            history = await chat.load_history(running.policies[0])
+            log.summary_size = count_letters([one for one in history.messages if kinds([one]) == ["summary"]])
+            running.compare(history, 0)
+    assert log.summary_through
+    await store.close()
+
+
+async def test_a_seventeenth_policy_decides_without_storing(database: Any) -> None:
+    """Sixteen policies have a record each; one more gets a view decided each time, and pushes out none of them."""
+    store = ConversationStore(database, token_counter=count_letters)
+    [chat], log = handles([store]), Log()
+    used = [HistoryPolicy(max_tokens=1_000 + number) for number in range(17)]
+    records: dict[int, Record | None] = {}
+    for at, batch in enumerate(WORKLOADS["short chat"](Writer())):
+        await chat.append(batch)
+        log.append(batch)
+        if at % 5 or not calls_model(batch):
+            continue
+        for number, policy in enumerate(used):
+            decision = decide(log, policy, records.get(number))
+            assert essence((await chat.load_history(policy)).messages) == essence(decision.messages())
+            records[number] = decision.record if number < 16 else None
+    await store.close()
+
+
+async def test_a_policy_that_rested_for_a_day_makes_room(database: Any) -> None:
+    """A new policy takes the place of one whose record has not moved for a day."""
+    moment = [datetime.now(UTC)]
+    clock = Clock(now=lambda: moment[0], monotonic=lambda: moment[0].timestamp())  # noqa: PLW0108 - it moves
+    store = ConversationStore(database, token_counter=count_letters, clock=clock)
+    [chat], log = handles([store]), Log()
+    batches = list(WORKLOADS["short chat"](Writer()))
+    for batch in batches[:60]:
+        await chat.append(batch)
+        log.append(batch)
+    for number in range(16):
+        await chat.load_history(HistoryPolicy(max_tokens=1_000 + number))
+    moment[0] += timedelta(days=1, minutes=1)
+    late, record = HistoryPolicy(max_tokens=2_000), None
+    for batch in batches[60:120]:
+        await chat.append(batch)
+        log.append(batch)
+        decision = decide(log, late, record)
+        record = decision.record
+        assert essence((await chat.load_history(late)).messages) == essence(decision.messages())
+    await store.close()
+
+
+async def test_a_restored_backup_counts_old_records_as_none(own_database: Any) -> None:
+    """A record whose marks are after the end of the log, or whose start is another entry, counts as none."""
+    policy, record, log = HistoryPolicy(max_tokens=3_000), None, Log()
+    store = ConversationStore(own_database, token_counter=count_letters)
+    await store.setup()
+    [chat], kept = handles([store]), 30
+    for batch in WORKLOADS["agent run"](Writer()):
+        receipt = await chat.append(batch)
+        log.append(batch)
+        if len(log.lines) <= 40:
+            last, entry = len(log.lines), receipt.entry
+        decision = decide(log, policy, record)
+        record = decision.record
+        assert essence((await chat.load_history(policy)).messages) == essence(decision.messages())
+        if record and record.stubs_through > last + kept:
+            break
+    conversation = (await chat.info()).conversation_id
+    await store.close()
+    after = {"$gt": f"{conversation}:{entry:012}", "$lt": f"{conversation}:~"}
+    await own_database["log"].delete_many({"_id": after})
+    del log.lines[last:]
+    assert Oracle(log, policy).valid(record) != record
+    other = ConversationStore(own_database, token_counter=count_letters)
+    again = other.conversation(**chat.scope)
+    wanted = decide(log, policy, record)
+    assert essence((await again.load_history(policy)).messages) == essence(wanted.messages())
+    assert essence((await again.load_history(policy)).messages) == essence(wanted.messages())
+    await other.close()
+
+
+@pytest.mark.parametrize("kept", [1, 3, 5])
+async def test_the_last_results_stay_whole(stores: list[ConversationStore], kept: int) -> None:
+    """With `keep_last_results`, at least so many of the newest results are whole, in turns after the marks."""
+    policy = HistoryPolicy(max_tokens=5_000, keep_last_results=kept)
+    for seed in range(3):
+        script = Script(random.Random(seed), 2_000)
+        chat = handles(stores)[0]
+        running = Replay(script, [chat], [policy])
+        for event in script.events(20):
+            if not isinstance(event, Load):
+                await running.make(event)
+                continue
+            history = await chat.load_history(policy)
+            oracle = Oracle(script.log, policy)
+            assert history.tokens <= 5_000 or oracle.unseen + kept_size(oracle, kept) > 5_000
+            assert history.stamp
+            marks = history.stamp.marks
+            shown = [turn for turn in oracle.finished if turn.first > max(marks.short_through, marks.stubs_through)]
+            results = [str(line.message.id) for turn in shown for line in turn.lines if line.message.type == "tool"]
+            assert not {*results[-kept:]} & {*history.report.stubbed}
+
+
+def kept_size(oracle: Oracle, kept: int) -> int:
+    """Tokens of as many results of finished turns as may be whole."""
+    lines = [line for turn in oracle.finished for line in turn.lines if line.message.type == "tool"]
+    return sum(line.size for line in lines[-2 * kept :])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_real_counter_keeps_within_the_budget_and_a_note(store: ConversationStore, seed: int) -> None:
+    """With the default counter, a view exceeds the budget by a note at most, unless what is unseen does not fit."""
+    chosen = random.Random(seed)
+    budget = chosen.choice([2_000, 4_000])
+    script = Script(chosen, budget, policies=1)
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    running, policy = Replay(script, [chat], []), HistoryPolicy(max_tokens=budget)
+    for event in script.events(40):
+        if not isinstance(event, Load):
+            await running.make(event)
+            continue
+        history = await chat.load_history(policy)
+        assert history.tokens == approximate_tokens(history.messages)
+        unseen = approximate_tokens([line.message for line in Oracle(script.log, policy).unseen_lines])
+        note = approximate_tokens([one for one in history.messages if kinds([one]) == ["note"]])
+        assert note <= NOTE_TOKENS
+        assert history.tokens <= max(budget, unseen) + note
+        assert history.report.over_budget == (history.tokens > budget)
+
+
+WRITES = {"insert", "update", "delete", "findAndModify"}
+
+
+def writes(commands: Commands) -> list[str]:
+    """The commands of the calls counted that may have written."""
+    return [name for name, _ in commands.own if name in WRITES]
+
+
+async def test_a_view_that_fits_writes_nothing(client: Client, database_name: str, commands: Commands) -> None:
+    """Loads of a small conversation, of a log decided before, or without a budget only read."""
+    store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)
+    [chat], log, record = handles([store]), Log(), None
+    small, none = HistoryPolicy(max_tokens=100_000), HistoryPolicy(max_tokens=None)
+    policy = HistoryPolicy(max_tokens=2_000)
+    for batch in WORKLOADS["short chat"](Writer()):
+        await chat.append(batch)
+        log.append(batch)
+        decision = decide(log, policy, record)
+        with commands.counted():
+            await chat.load_history(policy)
+            assert bool(writes(commands)) == (decision.record != record)
+        with commands.counted():
+            for one in (policy, small, none):
+                await chat.load_history(one)
+            assert not writes(commands)
+        record = decision.record
+    assert record
+    await store.close()
+
+
+async def test_a_record_that_cannot_be_stored_fails_no_load(server_uri: str, database_name: str) -> None:
+    """Where the server refuses to store a record, each load shows the view decided."""
+    name = "a store that cannot write"
+    async with AsyncMongoClient[dict[str, Any]](server_uri, appname=name) as client:
+        store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)
+        [chat], log, policy = handles([store]), Log(), HistoryPolicy(max_tokens=2_000)
+        for batch in list(WORKLOADS["short chat"](Writer()))[:61]:
+            await chat.append(batch)
+            log.append(batch)
+        failing = {"failCommands": ["update", "findAndModify", "insert"], "errorCode": 13, "appName": name}
+        await client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=failing)
+        try:
+            for _ in range(3):
+                found = await chat.load_history(policy)
+                assert essence(found.messages) == essence(decide(log, policy, None).messages())
+        finally:
+            await client.admin.command("configureFailPoint", "failCommand", mode="off")
+        await store.close()
