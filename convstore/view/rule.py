@@ -73,7 +73,7 @@ def is_enough(log: SizedLog) -> bool:
     budget, turns, limit = log.policy.max_tokens, len(log.turns), log.policy.max_turns
     if limit and turns + (log.now.begin < log.now.end) > limit:
         return True
-    if budget is None:
+    if budget is None or turns < 2:  # the start must be able to move
         return False
     sizes = (log.part(index, short=log.last, stubs=0).size for index in reversed(range(turns)))
     return any(size > budget for size in accumulate(sizes))

@@ -27,6 +27,7 @@ class Showing(NamedTuple):
 
 
 FINISHED, WHOLE = Showing(), Showing(whole=True)
+_Form = Callable[[int], tuple[Showing, int]]
 
 
 class Turn(NamedTuple):
@@ -198,7 +199,10 @@ class SizedLog:
     def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
         steps = steps_of(self.rows, turn)
         done = [step for step in steps if self.rows[step.stop - 1].message.ordinal <= stubs]
-        settled, body = self._settle(done, gap, turn is not self.now), _head(turn, steps).stop
+        settled, body = (
+            self._settle(done, gap, self._answered if turn is self.now else self._in_finished),
+            _head(turn, steps).stop,
+        )
         begin = done[-1].stop if done else body
         size = sum(sizes[turn.begin : body]) + sum(sizes[begin : turn.end])
         return Part(
@@ -217,9 +221,9 @@ class SizedLog:
         parts = (asked, settled, said)
         return Part(sum(one.size for one in parts), [one for part in parts for one in part.shown], settled.left)
 
-    def _settle(self, steps: Sequence[range], gap: int, is_finished_turn: bool = True) -> Part:
+    def _settle(self, steps: Sequence[range], gap: int, form: _Form | None = None) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
-        cut = [self._cut(step, self._eighth, is_finished_turn) for step in steps]
+        cut = [self._cut(step, self._eighth, form) for step in steps]
         counted = [one.size - self._kept_whole(step) for one, step in zip(cut, steps, strict=True)]
         left = leaving(counted, gap, max(1, self._eighth))
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
@@ -235,14 +239,23 @@ class SizedLog:
         )
         return sum(self._settled[at] for at in kept)
 
-    def _cut(self, part: range, room: int, is_finished_turn: bool = True) -> Part:
-        """Return some rows with texts of at most `room` tokens, and results as stubs."""
-        size, shown = 0, list[Showing]()
+    def _in_finished(self, at: int) -> tuple[Showing, int]:
+        """Return form and size of a row in a finished turn."""
+        return self._finished[at], self._final[at]
+
+    def _in_shortened(self, at: int) -> tuple[Showing, int]:
+        """Return form and size of a row in a shortened turn, where `keep_last_results` keeps no result."""
+        return WHOLE if at in self._settled_whole else FINISHED, self._settled[at]
+
+    def _answered(self, at: int) -> tuple[Showing, int]:
+        """Return form and size of a row in a step of the turn in progress that the model has answered."""
+        return self._in_shortened(at) if self.rows[at].message.type == "tool" else (WHOLE, self._whole[at])
+
+    def _cut(self, part: range, room: int, form: _Form | None = None) -> Part:
+        """Return some rows, by default as in a shortened turn, with texts of at most `room` tokens."""
+        size, shown, form = 0, list[Showing](), form or self._in_shortened
         for at in part:
-            message, tokens = self.rows[at].message, self._settled[at]
-            showing = WHOLE if at in self._settled_whole else FINISHED
-            if message.type != "tool" and not is_finished_turn:
-                showing, tokens = WHOLE, self._whole[at]
+            message, (showing, tokens) = self.rows[at].message, form(at)
             if tokens > room and message.type in SHORTENED:
                 showing = showing._replace(room=room)
                 tokens = self._shortened(message, showing, tokens)
