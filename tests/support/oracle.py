@@ -426,8 +426,7 @@ class Oracle:
         # "The last answer never leaves."
         rest = [*self._settled(steps, quarter - asked), *(self._stubbed(line, eighth) for line in answer)]
         # "A text keeps at most B/8, the question what the rest of the turn leaves of B/4, at least B/8."
-        # Whole results do not count in it, as in 2.
-        limit = max(eighth, quarter - self._total(one for one in rest if not self._is_exempt(one.line)))
+        limit = max(eighth, quarter - self._total(rest))
         return [*(self._stubbed(line, limit) for line in turn.question), *rest]
 
     def _turn_in_progress(self, marks: Marks) -> list[Shown]:
