@@ -53,7 +53,7 @@ class ViewStamp(BaseModel):
         format: Version of the rules by which views are built.
         tokens: Its size.
         digest: Digest of its messages.
-        adapted: True if the messages were changed further before the model got them, as by a middleware's own budget.
+        adapted: True if the messages were changed further before the model got them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -103,6 +103,22 @@ async def test_a_message_gives_the_view_directly_after_its_batch(store: Conversa
         assert (await chat.view_at(at)).messages == messages, at
 
 
+async def test_without_a_stamp_the_moves_of_that_time_count(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
+    """A view by ordinal is the one that was loaded then, though the record moved on; beyond 32 moves it says so."""
+    policy, loaded = HistoryPolicy(max_tokens=600), dict[int, Any]()
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 30), AIMessage(f"a{number} " * 60)])
+        loaded[2 * number + 2] = (await chat.load_history(policy)).messages
+    past = {
+        at: await other_process(store, database).conversation(**chat.scope).view_at(at, policy=policy) for at in loaded
+    }
+    assert all(past[at].messages == loaded[at] for at in loaded if not past[at].is_first_use)
+    assert not past[120].is_first_use
+    assert len({past[at].messages[1].id for at in loaded if not past[at].is_first_use}) >= 5
+
+
 async def test_a_summary_of_another_store_counts_from_the_last_entry_that_it_saw(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
