@@ -40,8 +40,8 @@ class HistoryPolicy:
             leave down to three quarters of it.
         stub_tools: "finished_turns" replaces the tool results of finished turns by stubs; "never" loads all in full.
         stub_min_tokens: A result without sources gets a stub only above this size.
-        keep_last_results: Minimum number of the newest results in finished turns that stay whole. They become stubs
-            several at a time, so up to twice as many are whole.
+        keep_last_results: Minimum number of the newest results in finished turns that stay whole, unless the budget
+            shortens their turn. They become stubs several at a time, so up to twice as many are whole.
         never_stub: Names of tools whose results always stay whole.
         compact: "explicit" leaves summarising to `compact`. "before_load" summarises first when that is due, so a load
             may wait for the summarizer, for the store's `compaction_seconds` at most.
