@@ -41,7 +41,7 @@ from convstore.exceptions import (
     SyncUnsupportedError,
 )
 from convstore.ext.langgraph import ConversationState, LoadedView, answer_of, append_node, load_node, view_of
-from convstore.ext.langgraph.state import answer_in
+from convstore.ext.langgraph.state import answer_in, compose
 from convstore.integration import host_of
 from convstore.messages.tool_calls import check_pairing
 from convstore.testing import rag_turn
@@ -946,3 +946,20 @@ async def test_a_new_question_after_a_run_that_failed_after_the_append(
     assert texts(result["messages"]) == ["two", "to two"]
     assert texts(model.shown[-1]) == ["one", "to one", "two"]
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
+
+
+async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(store: ConversationStore) -> None:
+    """Results that the view has as stubs, and steps that it leaves out, do not come back from the state."""
+    chat = store.conversation(user_id="ada", thread_id="long turn")
+    messages: list[BaseMessage] = [HumanMessage("q", id="q")]
+    for step in range(12):
+        call = {"name": "s", "args": {}, "id": f"c{step}"}
+        messages.append(AIMessage("", id=f"a{step}", tool_calls=[call]))
+        messages.append(ToolMessage("x " * 600, id=f"r{step}", tool_call_id=f"c{step}", name="s"))
+    await chat.append(messages)
+    policy = HistoryPolicy(max_tokens=2_000)
+    history = await chat.load_history(policy)
+    assert history.report.stubbed
+    assert (
+        compose(LoadedView(history, policy, frozenset(str(one.id) for one in messages)), messages) == history.messages
+    )

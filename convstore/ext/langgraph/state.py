@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 from langgraph.graph import MessagesState
 from pydantic import GetCoreSchemaHandler, SkipValidation
@@ -159,10 +159,20 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     # A result that was missing when the view was loaded may be in the state.
     view = [message for message in loaded.history.messages if kind_of(message) != "missing_result"]
     start = next((index for index, message in enumerate(view) if message.id in own), len(view))
-    head, here = view[:start], [own.get(message.id, message) for message in view[start:]]
+    report = loaded.history.report
+    changed = {*report.stubbed, *report.shortened}  # above the budget
+    head, here = view[:start], [_own(message, own, keep=message.id in changed) for message in view[start:]]
     shown = loaded.covered | ids_of(here)
     fresh = [each for each in messages if each.id not in shown]
     whole = [*head, *here, *fresh]
     if loaded.policy.view == "conversation":
         whole = [*head, *get_conversational_history([*here, *fresh])]
     return fit_for(whole, loaded.policy.provider)
+
+
+def _own(message: BaseMessage, own: Mapping[str | None, BaseMessage], *, keep: bool) -> BaseMessage:
+    """Return the state's message; of one that the view keeps in its form, with the call id that the state has."""
+    other = own.get(message.id, message)
+    if keep and isinstance(message, ToolMessage) and isinstance(other, ToolMessage):
+        return message.model_copy(update={"tool_call_id": other.tool_call_id})
+    return message if keep else other
