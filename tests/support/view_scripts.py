@@ -145,7 +145,7 @@ class Script:
 
     def _limits(self) -> list[int]:
         """The limits of texts under the policies of a test: a text little above one may be cut further, or stay."""
-        budgets = (self.budget // 3, self.budget, self.budget * 2)
+        budgets = (self.budget // 3, self.budget, self.budget * 4 // 3)
         return [budget // 8 for budget in budgets]
 
     def _going_back(self) -> Iterator[Event]:
@@ -185,7 +185,7 @@ _SHAPES: Sequence[Shape] = [
 ]
 
 VARIANTS: Sequence[Callable[[int], HistoryPolicy]] = [
-    lambda budget: HistoryPolicy(max_tokens=budget * 2),
+    lambda budget: HistoryPolicy(max_tokens=budget * 4 // 3),
     lambda budget: HistoryPolicy(max_tokens=budget // 3),
     lambda budget: HistoryPolicy(max_tokens=budget, stub_tools="never"),
     lambda budget: HistoryPolicy(max_tokens=budget, never_stub=frozenset({"shell"})),

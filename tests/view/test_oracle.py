@@ -14,7 +14,7 @@ from view_scripts import Load, Script, policies
 
 from convstore import HistoryPolicy
 
-BUDGETS = st.sampled_from([2_700, 4_000, 8_000])
+BUDGETS = st.sampled_from([2_700, 3_000])
 CHOICES = st.randoms(use_true_random=False)
 
 
