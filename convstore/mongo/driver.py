@@ -251,7 +251,8 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
     """Repeat PyMongo's warnings about an address; one that quotes it is replaced by a general text."""
     for warning in caught:
         text = str(warning.message)
-        if contains_part_of(text, uri):
+        # The collector may close a socket of another client meanwhile; its address is no secret.
+        if warning.category is not ResourceWarning and contains_part_of(text, uri):
             text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
         warnings.warn(text, warning.category, stacklevel=2)  # a caller's source line may contain the address
 

@@ -127,10 +127,9 @@ class _Choice:
 
     def move(self, budget: int) -> None:
         """Shorten turns before the newest, then the newest, then move the start, each only as far as needed."""
-        may_move = self.log.unseen <= budget // 2 or self.early() > budget
-        if not may_move or self.early() <= budget // 4:
+        newest, may_move = len(self.log.turns) - 1, self.log.unseen <= budget // 2 or self.early() > budget
+        if newest < 0 or not may_move or self.early() <= budget // 4:
             return
-        newest = len(self.log.turns) - 1
         self._shorten(newest - 1)
         if self.size() > budget and self.size(newest) > budget:
             self._shorten(newest)

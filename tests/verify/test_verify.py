@@ -42,9 +42,7 @@ ENTRIES = ("02", "03", "04", "09", "10", "14")
 # Another value of these cannot be noticed: they are stored once, and nothing depends on them.
 FREE = {
     "log": set(),
-    "heads": {
-        "start",
-    },
+    "heads": {"written_at"},  # `prune` compares it with two other dates
     "summaries": {"at"},
     "annotations": {"at"},
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from properties import examples
@@ -238,6 +238,15 @@ def test_without_limits_the_whole_log_is_needed() -> None:
 
 
 @given(scripts, beginnings, policies)
+@example(  # `max_turns` leaves the turn in progress alone, with a note above a quarter of the budget
+    [
+        *[([], 0, 0)] * 6,
+        ([Round((0, 0), True), Round((0, 0, 0), True)], 0, 0),
+        ([Round((900,), False), Round((0,), False)], 0, 0),
+    ],
+    [],
+    HistoryPolicy(max_tokens=300, max_turns=1),
+)
 @some
 def test_a_view_never_begins_inside_a_turn(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
     """A human message, or the log's first, follows the leading system messages and the note."""
