@@ -31,6 +31,8 @@ class ViewRecord(NamedTuple):
         link: Link of that entry, 0 if the start is the log's first message.
         moved_at: When a mark was last moved.
         results: The newest named messages before the start, newest first; None if they were not kept.
+        rewound: Digest of the rewound ranges before the start when `results` were kept.
+        after: The last ordinal that a summary covered then; `results` follow it.
     """
 
     start: int = 1
@@ -40,6 +42,8 @@ class ViewRecord(NamedTuple):
     link: int = 0
     moved_at: datetime = datetime.min.replace(tzinfo=UTC)
     results: tuple[LeftOut, ...] | None = ()
+    rewound: bytes = b""
+    after: int = 0
 
     @property
     def marks(self) -> tuple[int, int, int]:

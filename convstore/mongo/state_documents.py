@@ -122,6 +122,8 @@ def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
         "link": record.link,
         "moved_at": record.moved_at,
         "results": [[one.ordinal, *map(to_stored, one.name)] for one in record.results or ()],
+        "rewound": record.rewound,
+        "after": record.after,
     }
     return document | {"digest": _record_digest(key, document)}
 

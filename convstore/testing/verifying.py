@@ -138,7 +138,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_damaged_rewind_is_named(self, full: Conversation, later: Any, database: Any) -> None:
         """Its ranges have a checksum, and those of another entry are refused."""
         query = {"conversation": await self.id_of(database, full), "rewound": {"$exists": True}}
-        other, document = await database["log"].find(query).sort("_id", 1).to_list(2)
+        other, document = await database["log"].find(query).sort("_id", 1).limit(2).to_list(None)
         for damaged in (other["rewound"], document["rewound"][:-1] + b"x", b""):
             await database["log"].update_one({"_id": document["_id"]}, {"$set": {"rewound": damaged}})
             found = kinds(await later.verify(user_id=full.scope["user_id"]))

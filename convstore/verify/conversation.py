@@ -25,6 +25,7 @@ from convstore.verify.segments import SearchIndex, check_segments
 from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
+_ANNOTATION_FIELDS = {"_id", "conversation", "ordinal", "at", "values"}
 
 
 @dataclass(slots=True)
@@ -120,6 +121,8 @@ async def _check_annotations(subject: Subject, last: int) -> None:
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
     """Return ordinal and date of an annotation; raise any error if it is damaged."""
+    if unknown := document.keys() - _ANNOTATION_FIELDS:
+        raise ValueError(f"nothing reads its field {min(unknown)!r}")
     ordinal, values = values_in(document)
     if document["conversation"] != subject.conversation:
         raise ValueError("the field `conversation` names another one")

@@ -15,6 +15,8 @@ from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.log.stored_message import KeptMessage
+from convstore.log.summary import clipped
+from convstore.messages.encoding import digest_of
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import check_dense
 from convstore.values.policy import HistoryPolicy
@@ -133,7 +135,7 @@ class Load(ActiveRows):
         elif record.start > 1 and not self.is_missing and not self.is_complete:
             index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
             self.rows, self.is_confirmed = self.rows[index:], True
-            if record.results is not None:
+            if record.results is not None and self._still_holds(record):
                 self.earlier_results = tuple(one for one in record.results if one.ordinal > self._covered)
 
     @property
@@ -155,17 +157,36 @@ class Load(ActiveRows):
         return self.summary.last if self.summary else 0
 
     def moved(self, marks: tuple[int, int, int]) -> ViewRecord:
-        """Return the record with moved marks."""
-        if marks[0] == self.record.start:
-            return self.record._replace(short_through=marks[1], stubs_through=marks[2])
-        begin = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal)
-        row = self.rows[begin]
-        link = next(one.totals.link for one in self.entries if one.number == row.entry)
-        return ViewRecord(*marks, row.entry, link, results=self.results_before(begin))
+        """Return the record with moved marks, and with the results before its start as of now."""
+        begin, record = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal), self.record
+        if marks[0] != record.start:
+            row = self.rows[begin]
+            link = next(one.totals.link for one in self.entries if one.number == row.entry)
+            record = ViewRecord(entry=row.entry, link=link)
+        named = record._replace(start=marks[0], short_through=marks[1], stubs_through=marks[2])
+        results, rewound = self.results_before(begin), self._rewound_before(marks[0])
+        return named._replace(results=results, rewound=rewound, after=self._covered)
+
+    def _rewound_before(self, ordinal: int) -> bytes:
+        ranges = clipped(self.rewinds, ordinal - 1)
+        return digest_of(repr(ranges)) if ranges else b""
+
+    def _still_holds(self, record: ViewRecord) -> bool:
+        """Return True if no message before the record's start was rewound, restored or is in no summary any more."""
+        return self._covered >= record.after and self._rewound_before(record.start) == record.rewound
+
+    @property
+    def has_stale_results(self) -> bool:
+        """Return True if the results in the record are not those before its start any more."""
+        return self.record.start > 1 and self.is_confirmed and not self._still_holds(self.record)
 
     def named(self, results: Sequence[Entry]) -> tuple[LeftOut, ...]:
-        """Return the names of the newest results, given newest first; the summary names the results it covers."""
-        found = (message for message in named_in(results, self.rewinds) if message.ordinal > self._covered)
+        """Return the names of the newest results before the rows, given newest first; a summary names those it covers.
+
+        An entry may hold results before the rows and among them.
+        """
+        first, covered = self.rows[0].message.ordinal, self._covered
+        found = (message for message in named_in(results, self.rewinds) if covered < message.ordinal < first)
         return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
 
 

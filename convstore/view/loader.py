@@ -227,7 +227,7 @@ class Loader:
 
     def _moved(self, load: Load, decision: Decision) -> ViewRecord | None:
         """Return the record to store; None if nothing moved or there is no room for one more record."""
-        if decision.stored == load.record.marks or not load.entries:
+        if (decision.stored == load.record.marks and not load.has_stale_results) or not load.entries:
             return None
         views, now = load.state.views, self._clock.now()
         is_full = load.key not in views and len(views) >= MAXIMUM_RECORDS

@@ -12,6 +12,7 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError
 from convstore.summarization import CompactionRule, HeadTailSummarizer
+from convstore.testing import rag_turn
 
 
 def store(rule: CompactionRule | None, budget: int | None) -> ConversationStore:
@@ -87,3 +88,44 @@ async def test_a_smaller_policy_of_a_load_only_reports(chat: Conversation) -> No
     assert history.report.left_out_turns > 0
     assert (await chat.compact()).status == "not_needed"
     assert (await chat.load_history()).report.left_out_turns == 0
+
+
+async def test_a_note_names_results_that_are_in_no_summary_any_more(client: Client, database_name: str) -> None:
+    """The record keeps the names of results before its start; after an undo those that the summary named come back."""
+    rule = CompactionRule(max_tokens_before_summary=900, max_summary_tokens=100, keep_last_turns=1)
+    policy = HistoryPolicy(max_tokens=1_000)
+
+    def opened() -> ConversationStore:
+        return ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), policy=policy)
+
+    store = opened()
+    await store.setup()
+    chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+    for number in range(4):
+        await chat.append(rag_turn(f"Question {number}?"))
+    assert (await chat.compact(force=True)).status == "done"
+    number, history = 4, await chat.load_history()
+    while not history.report.left_out_turns:
+        await chat.append(rag_turn(f"Question {number}? {'Please explain. ' * 40}"))
+        number, history = number + 1, await chat.load_history()
+    assert await chat.undo_compaction()
+    for one in (chat, opened().conversation(**chat.scope)):
+        loaded = await one.load_history()
+        [note] = [message.text for message in loaded.messages if "left out here" in message.text]
+        assert "m3 (source ids 1-3)" in note
+        assert loaded.messages == (await one.view_at(loaded.stamp)).messages
+    warm = await chat.load_history()
+    assert warm.report.round_trips == 1
+
+
+async def test_a_note_names_only_results_before_the_view(client: Client, database_name: str) -> None:
+    """Also where one append holds turns before the view and in it, and the names are read again for a past view."""
+    store = ConversationStore(client[database_name], policy=HistoryPolicy(max_tokens=1_000))
+    await store.setup()
+    chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+    await chat.append(rag_turn("And seals?"))
+    await chat.append([one for number in range(9) for one in rag_turn(f"Question {number}? {'Please explain. ' * 40}")])
+    loaded = await chat.load_history()
+    assert loaded.report.left_out_turns > 1
+    last = (await chat.info()).message_count
+    assert (await chat.view_at(last)).messages == loaded.messages

@@ -608,7 +608,7 @@ async def test_a_session_deleted_during_a_turn_is_not_found(site: Site) -> None:
 @pytest.mark.slow
 async def test_a_store_that_does_not_answer() -> None:
     """503 with a time to come back, and nothing of where the store is; once it answers again all is well."""
-    broken = {"failCommands": ["find", "insert", "findAndModify", "update"], "closeConnection": True}
+    broken = {"failCommands": ["aggregate", "find", "insert", "findAndModify", "update"], "closeConnection": True}
     with DevServer() as server, MongoClient[dict[str, Any]](server.uri) as admin:
         model = ScriptedModel()
         app = new_app(sign_up(server.uri), model)
