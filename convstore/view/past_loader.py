@@ -110,7 +110,7 @@ class PastLoader(Loader):
 
     async def _rendered(self, load: Load, marks: ViewMarks) -> Decision:
         """Return the decision that a stamp has, reading back to its start."""
-        while not load.is_complete and load.rows[0].message.ordinal > marks.start:
+        while not load.is_complete and not (load.rows and load.rows[0].message.ordinal <= marks.start):
             await self._read_more(load)
         await self._read_beginning(load)
         return past_decision(load, self._decoder(load), marks)

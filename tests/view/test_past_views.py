@@ -344,3 +344,17 @@ async def test_anything_else_is_refused(chat: Conversation, at: Any) -> None:
         await chat.view_at(at)
     with pytest.raises(InvalidInputError):
         await chat.append(HumanMessage("Hi"), stamp=at)
+
+
+async def test_a_view_after_many_rewound_entries_is_rebuilt(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
+    """None of the entries that are read first shows anything."""
+    await chat.append(rag_turn("Seals?"))
+    asked = [HumanMessage(f"Whale {number}?", id=new_id()) for number in range(120)]
+    for question in asked:
+        await chat.append([question, AIMessage("Yes.")])
+    await chat.rewind(before=str(asked[0].id))
+    history = await chat.load_history(HistoryPolicy(max_tokens=2_000))
+    past = await other_process(store, database).conversation(**chat.scope).view_at(history.stamp)
+    assert (past.match, past.messages) == ("exact", history.messages)
