@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from oracle import Decision, Log, Record, decide, essence
 from view_scripts import Append, Event, Load, Rewind, Script
 
-from convstore import Conversation, History, HistoryPolicy
+from convstore import Conversation, ConversationStore, History, HistoryPolicy
 
 SYNTHETIC = "convstore"
 """Key of `additional_kwargs` that marks a message of a view that is not in the log."""
@@ -130,3 +131,9 @@ class Replay:
             *found,
         ]
         raise AssertionError("\n".join(lines))
+
+
+def handles(stores: Sequence[ConversationStore]) -> list[Conversation]:
+    """A new conversation, as each process sees it."""
+    thread = uuid.uuid4().hex
+    return [store.conversation(user_id="ada", thread_id=thread) for store in stores]

@@ -118,6 +118,18 @@ def _finished_part(messages: Sequence[BaseMessage]) -> int:
     return max((index for index, one in enumerate(messages) if isinstance(one, HumanMessage)), default=0)
 
 
+def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> None:
+    """The start stops there, not at the newest turn, so that it does not move again at once."""
+    policy = HistoryPolicy(max_tokens=4_000)
+    log = log_of([*[([], 200, 200)] * 100, ([], 10_800, 40)])
+    asked = log.until(log.entries[-2].number)
+    decision = asked.decide(policy, (1, 0, 0))
+    assert decision is not None
+    kept = [row.message.tokens for row in rows_of(asked.entries)[decision.begin : -1]]
+    assert 4_000 // 16 < sum(kept) <= 4_000 // 8
+    assert decision.stored[0] == decision.marks.start
+
+
 def test_the_start_moves_seldom_and_by_large_steps() -> None:
     """With turns small beside the budget, a move frees about half of it."""
     policy = HistoryPolicy(max_tokens=8_000)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from counting import STANDING, Commands
 from fixture_types import Client
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from oracle import Log, Oracle, Record, count_letters, decide, essence
 from pymongo import AsyncMongoClient
-from view_replay import Replay, kinds
+from view_replay import Replay, handles, kinds
 from view_scripts import Load, Script
 from view_workloads import WORKLOADS, Writer, calls_model
 
-from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore import ConversationStore, HistoryPolicy
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime.clock import Clock
 from convstore.summarization import CompactionRule
@@ -40,21 +40,6 @@ class Brief:
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002 - as the protocol has it
         """Return the same text for any messages."""
         return "summary" * 10
-
-
-@pytest.fixture
-async def stores(database: Any) -> AsyncIterator[list[ConversationStore]]:
-    """Two processes: each has a cache of its own."""
-    stores = [ConversationStore(database, token_counter=count_letters) for _ in range(2)]
-    yield stores
-    for store in stores:
-        await store.close()
-
-
-def handles(stores: Sequence[ConversationStore]) -> list[Conversation]:
-    """A new conversation, as each process sees it."""
-    thread = uuid.uuid4().hex
-    return [store.conversation(user_id="ada", thread_id=thread) for store in stores]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -144,6 +129,31 @@ async def test_a_restored_backup_counts_old_records_as_none(own_database: Any) -
     wanted = decide(log, policy, record)
     assert essence((await again.load_history(policy)).messages) == essence(wanted.messages())
     assert essence((await again.load_history(policy)).messages) == essence(wanted.messages())
+    await other.close()
+
+
+async def test_a_record_of_another_log_counts_as_none(own_database: Any) -> None:
+    """After a restored backup other turns may have the same ordinals: the link of the start's entry tells which."""
+    policy = HistoryPolicy(max_tokens=3_000)
+
+    def turn(number: int, letters: int) -> list[BaseMessage]:
+        return [HumanMessage("q" * 9, id=f"q{letters}-{number}"), AIMessage("a" * letters, id=f"a{letters}-{number}")]
+
+    store = ConversationStore(own_database, token_counter=count_letters)
+    await store.setup()
+    [chat] = handles([store])
+    for number in range(12):
+        await chat.append(turn(number, 2_400))
+        await chat.load_history(policy)
+    conversation = (await chat.info()).conversation_id
+    await store.close()
+    await own_database["log"].delete_many({"_id": {"$gt": f"{conversation}:000000000001", "$lt": f"{conversation}:~"}})
+    other = ConversationStore(own_database, token_counter=count_letters)
+    again = other.conversation(**chat.scope)
+    for number in range(12):
+        await again.append(turn(number, 40))
+    history = await again.load_history(policy)
+    assert (history.report.left_out_turns, len(history.messages)) == (0, 26)
     await other.close()
 
 

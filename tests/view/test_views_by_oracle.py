@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from oracle import Log, count_letters, decide, essence, whole_view
+from oracle import Log, decide, essence, whole_view
 from properties import examples
-from view_replay import Replay
+from view_replay import Replay, handles
 from view_scripts import Load, Script, policies
 from view_workloads import WORKLOADS, Writer
 
-from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore import ConversationStore, HistoryPolicy
 
 SHARED = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors)
 CONVERSATIONS, CALLS = 25, 40
 # Budgets are up to 4,000: a text that keeps more than 1,000 tokens is measured by a bound, as its payload is not read.
-
-
-@pytest.fixture
-async def stores(database: Any) -> AsyncIterator[list[ConversationStore]]:
-    """Two processes: each has a cache of its own."""
-    stores = [ConversationStore(database, token_counter=count_letters) for _ in range(2)]
-    yield stores
-    for store in stores:
-        await store.close()
-
-
-def handles(stores: Sequence[ConversationStore]) -> list[Conversation]:
-    """A new conversation, as each process sees it."""
-    thread = uuid.uuid4().hex
-    return [store.conversation(user_id="ada", thread_id=thread) for store in stores]
 
 
 def replay(stores: Sequence[ConversationStore], chosen: random.Random, *, rewinds: float = 0.04) -> Replay:
