@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ from mongomock_motor import AsyncMongoMockClient
 from properties import examples
 
 from convstore import ConversationStore, History, HistoryPolicy
-from convstore.log.entry import RewoundRange
-from convstore.log.rewind import Rewinds
+from convstore.log.entry import Entry, RewoundRange, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.testing import same_messages
 
 _NUMBERS = itertools.count(1)
@@ -145,3 +147,12 @@ def test_reading_passes_over_entries_without_live_messages() -> None:
     rewinds = Rewinds(ranges=(RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)))
     assert [rewinds.active_before(number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
     assert [rewinds.active_after(number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
+
+
+def test_a_difference_needs_the_whole_list_that_it_continues() -> None:
+    """Counts that happen to agree with another list are no proof."""
+    totals = Totals(entries=9, messages=10, active=8, rewind_entry=9, whole_list=5)
+    entry = Entry(9, datetime.now(UTC), (), totals, rewound=(RewoundRange(3, 4, 2, 3),))
+    with pytest.raises(ValueError, match="the whole list of rewound ranges that it continues is missing"):
+        NO_REWINDS.after(entry)
+    assert NO_REWINDS.after(replace(entry, totals=replace(totals, whole_list=9))).inactive == 2

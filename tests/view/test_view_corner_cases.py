@@ -19,6 +19,7 @@ from view_scripts import Load, Script
 from view_workloads import WORKLOADS, Writer, calls_model
 
 from convstore import ConversationStore, HistoryPolicy
+from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime.clock import Clock
 from convstore.summarization import CompactionRule
@@ -155,6 +156,38 @@ async def test_a_record_of_another_log_counts_as_none(own_database: Any) -> None
     history = await again.load_history(policy)
     assert (history.report.left_out_turns, len(history.messages)) == (0, 26)
     await other.close()
+
+
+async def test_a_load_that_lost_decides_again(
+    stores: list[ConversationStore], database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process stored meanwhile is not moved back by a decision on an older state."""
+    policy = HistoryPolicy(max_tokens=3_000)
+    [chat, other] = handles(stores)
+    states: Any = (await host_of(chat).services()).loader._states
+    move = states.move_view
+
+    async def fill(turns: int) -> None:
+        for _ in range(turns):
+            await other.append([HumanMessage("Why?"), AIMessage("a" * 2_400)])
+
+    async def move_late(*values: Any, **options: Any) -> bool:
+        monkeypatch.setattr(states, "move_view", move)
+        await fill(20)
+        await other.load_history(policy)
+        moved.append(await views())
+        return bool(await move(*values, **options))
+
+    async def views() -> Any:
+        conversation = (await other.info()).conversation_id
+        return (await database["log"].find_one({"_id": f"{conversation}:~"}))["views"]
+
+    moved = list[Any]()
+    await fill(12)
+    monkeypatch.setattr(states, "move_view", move_late)
+    late = await chat.load_history(policy)
+    assert moved == [await views()]
+    assert late.messages == (await other.load_history(policy)).messages
 
 
 @pytest.mark.parametrize("kept", [1, 3, 5])
