@@ -18,7 +18,7 @@ from view_replay import Replay, handles, kinds
 from view_scripts import Load, Script
 from view_workloads import WORKLOADS, Writer, calls_model
 
-from convstore import ConversationStore, HistoryPolicy
+from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime.clock import Clock
@@ -65,7 +65,7 @@ async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None
 async def test_a_seventeenth_policy_decides_without_storing(database: Any) -> None:
     """Sixteen policies have a record each; one more gets a view decided each time, and pushes out none of them."""
     store = ConversationStore(database, token_counter=count_letters)
-    [chat], log = handles([store]), Log()
+    [chat], log, stored = handles([store]), Log(), dict[str, Any]()
     used = [HistoryPolicy(max_tokens=1_000 + number) for number in range(17)]
     records: dict[int, Record | None] = {}
     for at, batch in enumerate(WORKLOADS["short chat"](Writer())):
@@ -77,7 +77,17 @@ async def test_a_seventeenth_policy_decides_without_storing(database: Any) -> No
             decision = decide(log, policy, records.get(number))
             assert essence((await chat.load_history(policy)).messages) == essence(decision.messages())
             records[number] = decision.record if number < 16 else None
+            if number == 15:
+                stored = await stored_views(database, chat)
+        assert await stored_views(database, chat) == stored
+    assert len(stored) == 16
     await store.close()
+
+
+async def stored_views(database: Any, chat: Conversation) -> dict[str, Any]:
+    """The records of views in the state of a conversation."""
+    state = await database["log"].find_one({"_id": f"{(await chat.info()).conversation_id}:~"})
+    return dict(state.get("views", {}))
 
 
 async def test_a_policy_that_rested_for_a_day_makes_room(database: Any) -> None:
@@ -175,18 +185,14 @@ async def test_a_load_that_lost_decides_again(
         monkeypatch.setattr(states, "move_view", move)
         await fill(20)
         await other.load_history(policy)
-        moved.append(await views())
+        moved.append(await stored_views(database, other))
         return bool(await move(*values, **options))
-
-    async def views() -> Any:
-        conversation = (await other.info()).conversation_id
-        return (await database["log"].find_one({"_id": f"{conversation}:~"}))["views"]
 
     moved = list[Any]()
     await fill(12)
     monkeypatch.setattr(states, "move_view", move_late)
     late = await chat.load_history(policy)
-    assert moved == [await views()]
+    assert moved == [await stored_views(database, other)]
     assert late.messages == (await other.load_history(policy)).messages
 
 
