@@ -2,8 +2,8 @@
 
 A document carries the version of its format as ``v``; without it, that is 1. The number of a kind rises with a change
 that earlier versions would misread; a new field with a default is no such change. A newer entry or head stops calls for
-its conversation. Newer derived data (states, summaries, segments) is ignored, and never overwritten or repaired.
-Deletions take documents of any version.
+its conversation. Newer derived data is ignored, and never overwritten or repaired: states, summaries, and segments of
+the search index, whose version is the name of their analyzer. Deletions take documents of any version.
 
 `log.entry.RULES` is the version of the rules by which an entry's derived fields were made.
 """
