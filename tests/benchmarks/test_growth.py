@@ -21,7 +21,6 @@ async def test_each_section_is_measured_at_each_size(
 ) -> None:
     """Calls send commands, and none of them grows from 2 turns to 4."""
     monkeypatch.setattr(growth, "_SAMPLES", 1)
-    monkeypatch.setattr(growth, "_SETTLE_SECONDS", 0.0)
     counter, prefix = growth.Counter(), f"{database_name}_{uuid.uuid4().hex[:6]}"
     async with AsyncMongoClient(server_uri, event_listeners=[counter]) as client:
         benchmark = growth.Benchmark(client, counter, prefix)
