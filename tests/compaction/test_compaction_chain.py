@@ -22,9 +22,9 @@ from langchain_core.messages import (
 )
 from mongomock_motor import AsyncMongoMockClient
 from properties import examples
-from test_compaction import comparable, made, pair_of
+from test_compaction import pair_of
 
-from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig, work
 from convstore.compaction import strategies as folders
 from convstore.log.summary import is_summary
@@ -38,6 +38,7 @@ from convstore.values.policy import CompactionRule
 CONFIG = ChainSummarizerConfig(last_section_bytes=4_000, max_pair_bytes=2_000, max_qa_sections=4, max_qa_bytes=8_000)
 RULE = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100, keep_last_turns=1)
 NO_LIMIT = HistoryPolicy(max_tokens=None)
+_NUMBERS = count(1)
 
 
 class Scripted:
@@ -89,6 +90,30 @@ async def chat(handles: Callable[..., Conversation]) -> Conversation:
     chat = handles()
     await chat.store.setup()
     return chat
+
+
+def made(kind: str) -> list[BaseMessage]:
+    """Messages of one kind, with ids of their own and no sources."""
+    n = next(_NUMBERS)
+    asked = HumanMessage(f"question {n} " + "why " * (n % 40), id=f"h{n}")
+    done = AIMessage(f"answer {n}", id=f"a{n}")
+    turns: dict[str, list[BaseMessage]] = {
+        "system": [SystemMessage(f"rule {n}", id=f"s{n}")],
+        "ask": [asked],
+        "turn": [asked, done],
+        "long": [asked, AIMessage("so " * 400, id=f"a{n}")],
+        "rag": [asked, *pair_of(n), done],
+        "open": [asked, *pair_of(n, result=False)],
+        "late": [ToolMessage(f"late {n}", id=f"t{n}", tool_call_id=f"call{(n - 1) % 7}")],
+    }
+    if kind != "pairs":
+        return turns[kind]
+    return [asked, *(message for _ in range(1 + n % 5) for message in pair_of(next(_NUMBERS)))]
+
+
+def comparable(history: History) -> list[Any]:
+    """A view as it is compared."""
+    return [history.summary, history.tokens, *(message.model_dump() for message in history.messages)]
 
 
 def run_of(*numbers: int) -> list[BaseMessage]:

@@ -26,7 +26,6 @@ from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
 from properties import examples
 from pymongo import AsyncMongoClient
-from test_compaction import Made, Model, hidden
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError, Receipt
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
@@ -64,6 +63,77 @@ _NUMBERS = itertools.count(1)
 kinds = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
 sides = st.integers(0, 1)
 indexes = st.integers(0, 50)
+
+
+class Made:
+    """A summary as the model knows it."""
+
+    def __init__(self, version: int, text: str, parent: Made | None, active: dict[int, BaseMessage], last: int) -> None:
+        self.version, self.text, self.parent, self.last = version, text, parent, last
+        self.active = {ordinal: message for ordinal, message in active.items() if ordinal <= last}
+
+    def fits(self, active: dict[int, BaseMessage]) -> bool:
+        """Return True if the messages that were active up to its end are active now."""
+        return {ordinal for ordinal in active if ordinal <= self.last} == set(self.active)
+
+
+def chain_of(made: Made | None) -> list[Made]:
+    """A summary and those that it extends."""
+    return [made, *chain_of(made.parent)] if made else []
+
+
+class Model:
+    """A model of a conversation: active messages, summaries, and the steps that led to them."""
+
+    def __init__(self) -> None:
+        self.log: list[BaseMessage] = []
+        self.active: dict[int, BaseMessage] = {}
+        self.undo: list[dict[int, BaseMessage]] = []
+        self.summaries: list[Made] = []
+        self.current: Made | None = None
+        self.aside: Made | None = None
+
+    def append(self, batch: Sequence[BaseMessage]) -> None:
+        """Behind the log."""
+        for message in batch:
+            self.log.append(message)
+            self.active[len(self.log)] = message
+
+    def rewind(self, back: int) -> str:
+        """Rewind some of the last messages, or all of them; gives the id of the first one."""
+        self.undo.append(dict(self.active))
+        gone = list(self.active)[-back:]
+        first = self.active[gone[0]]
+        self.active = {ordinal: message for ordinal, message in self.active.items() if ordinal < gone[0]}
+        self.reselect()
+        return str(first.id)
+
+    def take_back(self) -> None:
+        """The last rewind is taken back, and those before it are what they were then."""
+        if self.undo:
+            self.active = self.undo.pop()
+            self.reselect()
+
+    def reselect(self) -> None:
+        """The longest summary that fits, of those that the current one extends and those that a rewind set aside."""
+        aside, own = chain_of(self.aside), chain_of(self.current)
+        fitting = [made for made in (*aside, *own) if made.fits(self.active)]
+        best = max(fitting, key=lambda made: (made.last, made.version), default=None)
+        if best is not self.current:
+            is_extended = self.current is None or self.current in aside
+            left = self.aside if self.aside and is_extended else self.current
+            self.aside = None if best and best is self.aside else left
+            self.current = best
+
+    def leading(self) -> list[BaseMessage]:
+        """The system messages that the active messages begin with."""
+        return list(itertools.takewhile(lambda message: message.type == "system", self.active.values()))
+
+    def unsummarized(self) -> list[BaseMessage]:
+        """The active messages that are not summarised, without leading system messages."""
+        if self.current:
+            return [message for ordinal, message in self.active.items() if ordinal > self.current.last]
+        return list(self.active.values())[len(self.leading()) :]
 
 
 class Backend:
@@ -150,8 +220,13 @@ class Writer:
     name = "scripted"
     rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)
 
-    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.earlier: str | None = None
+
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """A few words, never the same."""
+        self.shown, self.earlier = [str(message.id) for message in messages], summary
         return f"Part {next(_NUMBERS)}."
 
 
@@ -166,6 +241,11 @@ def chain() -> ChainSummarizer:
     return ChainSummarizer(shorten, config=config, rule=Writer.rule)
 
 
+def hidden(message: BaseMessage, policy: HistoryPolicy) -> bool:
+    """Return True if a view of the conversation alone leaves a message out."""
+    return policy.view == "conversation" and (message.type == "tool" or bool(getattr(message, "tool_calls", None)))
+
+
 class Machine(RuleBasedStateMachine):
     """Two stores on one database, and the model of two conversations."""
 
@@ -175,7 +255,8 @@ class Machine(RuleBasedStateMachine):
         self.seconds = 0.0
         self.user = uuid.uuid4().hex
         self.database = backend.database()
-        self.stores = [self.store(Writer()), self.store(chain())]
+        self.writer = Writer()
+        self.stores = [self.store(self.writer), self.store(chain())]
         self.talks = [Talk(), Talk()]
         self.run(self.stores[0].setup())
 
@@ -389,6 +470,13 @@ class Machine(RuleBasedStateMachine):
         assert talk.active[summary.last].id in [message.id for message in unsummarized]
         if talk.current is None:
             assert summary.first == list(talk.active)[leading]
+        inside = [message for ordinal, message in new.active.items() if ordinal >= summary.first]
+        assert summary.tool_message_ids == [message.id for message in inside if message.type == "tool"]
+        if side == 0:
+            shown, earlier = self.writer.shown, self.writer.earlier
+            assert shown == [str(message.id) for message in unsummarized[: len(shown)]]
+            assert shown[-1:] == [talk.active[summary.last].id]
+            assert (earlier or "") == (talk.current.text if talk.current else "")
         talk.summaries.append(new)
         talk.current = new
         self.look(1 - side, scope)

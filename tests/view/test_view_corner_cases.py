@@ -18,7 +18,7 @@ from view_replay import Replay, handles, kinds
 from view_scripts import Load, Script
 from view_workloads import WORKLOADS, Writer, calls_model
 
-from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime.clock import Clock
@@ -45,12 +45,12 @@ class Brief:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None:
-    """With summaries, the view is that of the record or of the summary's end, whichever is later."""
+    """With summaries, the view is that of the record or of the summary's end, whichever is later; stamps say which."""
     budget = 4_000
     store = ConversationStore(database, token_counter=count_letters, summarizer=Brief(budget))
     script = Script(random.Random(seed), budget, rewinds=0)
     running = Replay(script, handles([store]), [HistoryPolicy(max_tokens=budget)])
-    [chat], log = running.chats, script.log
+    [chat], log, views = running.chats, script.log, list[History]()
     for number, event in enumerate(script.events(40)):
         await running.make(event)
         if number % 9 == 8 and (done := await chat.compact(force=True)).summary:
@@ -58,7 +58,13 @@ async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None
             history = await chat.load_history(running.policies[0])
             log.summary_size = count_letters([one for one in history.messages if kinds([one]) == ["summary"]])
             running.compare(history, 0)
+            views.append(history)
     assert log.summary_through
+    assert await chat.undo_compaction()
+    late = ConversationStore(database, token_counter=count_letters).conversation(**chat.scope)
+    for history in views:
+        past = await late.view_at(history.stamp)
+        assert (past.match, past.messages) == ("exact", history.messages)
     await store.close()
 
 
