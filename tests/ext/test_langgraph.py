@@ -119,6 +119,15 @@ def after_model(state: MessagesState) -> str:
     return "tools" if isinstance(last, AIMessage) and last.tool_calls else "done"
 
 
+def in_order(schema: Any, **nodes: Any) -> StateGraph[Any]:
+    """A graph of these nodes, one after the other."""
+    graph: StateGraph[Any] = StateGraph(schema)
+    for before, (name, node) in zip([START, *nodes], nodes.items(), strict=False):
+        graph.add_node(name, node)
+        graph.add_edge(before, name)
+    return graph
+
+
 def model_node(model: Model) -> Any:
     """A node that shows the model the view."""
 
@@ -130,13 +139,7 @@ def model_node(model: Model) -> Any:
 
 def straight(store: ConversationStore, model: Model, schema: Any = MessagesState, **load: Any) -> StateGraph[Any]:
     """Load, model, append."""
-    graph: StateGraph[Any] = StateGraph(schema)
-    graph.add_node("load", load_node(store, **load))
-    graph.add_node("model", model_node(model))
-    graph.add_node("append", append_node(store))
-    for begin, end in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
-        graph.add_edge(begin, end)
-    return graph
+    return in_order(schema, load=load_node(store, **load), model=model_node(model), append=append_node(store))
 
 
 def looped(store: ConversationStore, model: Model, wiring: str) -> StateGraph[Any]:
@@ -276,12 +279,7 @@ async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(
     inner: StateGraph[Any] = StateGraph(ConversationState)
     inner.add_node("model", model_node(model))
     inner.add_edge(START, "model")
-    graph: StateGraph[Any] = StateGraph(ConversationState)
-    graph.add_node("load", load_node(store))
-    graph.add_node("inner", inner.compile())
-    graph.add_node("append", append_node(store))
-    for begin, end in ((START, "load"), ("load", "inner"), ("inner", "append"), ("append", END)):
-        graph.add_edge(begin, end)
+    graph = in_order(ConversationState, load=load_node(store), inner=inner.compile(), append=append_node(store))
     compiled = graph.compile(checkpointer=saver)
     await chat_of(store, config).append(rag_turn("SECRET"))
     result = await compiled.ainvoke({"messages": [HumanMessage("new")]}, config)
@@ -297,12 +295,9 @@ async def test_a_subgraph_with_nodes_of_its_own_doubles_nothing(
 ) -> None:
     """Both graphs load and append in one run; each message is shown and logged once."""
     model = Scripted()
-    graph: StateGraph[Any] = StateGraph(MessagesState)
-    graph.add_node("load", load_node(store))
-    graph.add_node("inner", straight(store, model).compile())
-    graph.add_node("append", append_node(store))
-    for begin, end in ((START, "load"), ("load", "inner"), ("inner", "append"), ("append", END)):
-        graph.add_edge(begin, end)
+    graph = in_order(
+        MessagesState, load=load_node(store), inner=straight(store, model).compile(), append=append_node(store)
+    )
     compiled = graph.compile(checkpointer=InMemorySaver())
     for question in ("one", "two"):
         await compiled.ainvoke({"messages": [HumanMessage(question)]}, config)
@@ -378,12 +373,7 @@ async def test_two_runs_at_once_keep_their_turns_whole(store: ConversationStore,
 
         return call_model
 
-    graph: StateGraph[Any] = StateGraph(MessagesState)
-    graph.add_node("load", load_node(store))
-    graph.add_node("model", slow(Scripted()))
-    graph.add_node("append", append_node(store))
-    for begin, end in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
-        graph.add_edge(begin, end)
+    graph = in_order(MessagesState, load=load_node(store), model=slow(Scripted()), append=append_node(store))
     compiled = graph.compile()
     inputs = [{"messages": [HumanMessage(question)]} for question in ("left", "right")]
     await asyncio.gather(*(compiled.ainvoke(one, config) for one in inputs))
@@ -569,13 +559,13 @@ async def test_a_view_of_the_conversation_leaves_tools_of_this_turn_out_too(
         return {"messages": [AIMessage("done")]}
 
     policy = HistoryPolicy(view="conversation")
-    graph: StateGraph[Any] = StateGraph(MessagesState)
-    graph.add_node("load", load_node(store, policy=policy))
-    graph.add_node("model", model_node(lambda _: model([HumanMessage("x")])))
-    graph.add_node("tools", search)
-    graph.add_node("talk", talk)
-    for begin, end in ((START, "load"), ("load", "model"), ("model", "tools"), ("tools", "talk"), ("talk", END)):
-        graph.add_edge(begin, end)
+    graph = in_order(
+        MessagesState,
+        load=load_node(store, policy=policy),
+        model=model_node(lambda _: model([HumanMessage("x")])),
+        tools=search,
+        talk=talk,
+    )
     await graph.compile().ainvoke({"messages": [HumanMessage("new")]}, config)
     assert seen == [["human", "ai", "human"]]
 
@@ -654,16 +644,6 @@ async def test_a_run_without_a_scope_is_refused(store: ConversationStore) -> Non
             await call(state, {"configurable": {"user_id": {"$ne": ""}, "thread_id": "x"}})
 
 
-async def test_one_scope_never_sees_another(store: ConversationStore, config: RunnableConfig) -> None:
-    """The same graph and thread for another user begins an empty conversation."""
-    model = Scripted()
-    graph = straight(store, model).compile()
-    await graph.ainvoke({"messages": [HumanMessage("one")]}, config)
-    other: RunnableConfig = {"configurable": {**config["configurable"], "user_id": "eve"}}
-    await graph.ainvoke({"messages": [HumanMessage("two")]}, other)
-    assert texts(model.shown[-1]) == ["two"]
-
-
 async def test_a_graph_is_called_sync_on_a_store_made_by_connect(
     server_uri: str, database_name: str, config: RunnableConfig
 ) -> None:
@@ -678,12 +658,7 @@ async def test_a_graph_is_called_sync_on_a_store_made_by_connect(
             seen.append((texts(load.view_of(state)), texts(load.view_of(without))))
             return {"messages": [AIMessage(f"to {state['messages'][-1].text}")]}
 
-        graph: StateGraph[Any] = StateGraph(MessagesState)
-        graph.add_node("load", load)
-        graph.add_node("model", call_model)
-        graph.add_node("append", append_node(store))
-        for begin, end in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
-            graph.add_edge(begin, end)
+        graph = in_order(MessagesState, load=load, model=call_model, append=append_node(store))
         compiled = graph.compile()
         compiled.invoke({"messages": [HumanMessage("one")]}, config)
         await asyncio.to_thread(compiled.invoke, {"messages": [HumanMessage("two")]}, config)
@@ -871,12 +846,7 @@ async def test_a_state_may_be_a_pydantic_model(store: ConversationStore, config:
         seen.append(texts(view_of(state)))
         return {"messages": [AIMessage(f"to {state.messages[-1].text}")]}
 
-    graph: StateGraph[Any] = StateGraph(Validated)
-    graph.add_node("load", load_node(store))
-    graph.add_node("model", call_model)
-    graph.add_node("append", append_node(store))
-    for begin, end in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
-        graph.add_edge(begin, end)
+    graph = in_order(Validated, load=load_node(store), model=call_model, append=append_node(store))
     compiled = graph.compile()
     for question in ("one", "two"):
         await compiled.ainvoke({"messages": [HumanMessage(question)]}, config)

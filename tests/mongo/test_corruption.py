@@ -6,9 +6,8 @@ readable. With CONVSTORE_LONG=2 each single value of each document is damaged, e
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -20,6 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from mongomock_motor import AsyncMongoMockClient
 from properties import STRIDE
 from pymongo.errors import DuplicateKeyError
+from stored_values import Path, at, changed, paths
 
 from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
@@ -30,12 +30,10 @@ from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import CompactionRule
 
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
-MISSING = object()
 RULE = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)
 WHOLE = HistoryPolicy(max_tokens=None, stub_tools="never")
 LIKE_OTHERS = {"load_history, cut", "turns, newest first", "get_sources of messages", "the tool, finding", "get_turn"}
 """Reads that are left out of the short form."""
-Path = tuple[str | int, ...]
 Read = Callable[[], Awaitable[Any]]
 
 # What is looked up by an index is not found when it is damaged, as if it were not there.
@@ -223,39 +221,11 @@ class Damage:
         return True
 
 
-def shape(path: Path) -> str:
+def place(path: Path) -> str:
     """Return the path of a field without indexes and keys of maps."""
     free = {"details", "values", "scope"}
     parts = ["*" if isinstance(part, int) or before in free else part for before, part in pairwise(("", *path))]
     return ".".join(map(str, parts))
-
-
-def paths(value: Any, before: Path = ()) -> Iterator[Path]:
-    """The way to each value of a document."""
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-        path = (*before, key)
-        if path != ("_id",):
-            yield path
-        if isinstance(one, dict | list):
-            yield from paths(one, path)
-
-
-def at(document: Any, path: Path) -> Any:
-    """The value at a place."""
-    for key in path:
-        document = document[key]
-    return document
-
-
-def damaged(document: dict[str, Any], path: Path, wrong: Any) -> dict[str, Any]:
-    """A document with something else at a place, or nothing."""
-    new = copy.deepcopy(document)
-    holder = at(new, path[:-1])
-    if wrong is not MISSING:
-        holder[path[-1]] = wrong
-    else:
-        del holder[path[-1]]
-    return new
 
 
 def wrongs(right: Any, index: int) -> list[Any]:
@@ -271,8 +241,8 @@ def wrongs(right: Any, index: int) -> list[Any]:
     elif isinstance(right, datetime):
         same = [datetime(2020, 1, 1, tzinfo=UTC)]
     if LONG > 1:
-        return [MISSING, *others, *same]
-    return [[MISSING, *others][index % (len(others) + 1)], *same[:1]]
+        return [..., *others, *same]
+    return [[..., *others][index % (len(others) + 1)], *same[:1]]
 
 
 @pytest.fixture(scope="module", params=["text", "chain"])
@@ -305,14 +275,14 @@ async def test_what_is_damaged_is_named(damage: Damage) -> None:
         in_order = {"version": 1, "_id": 1}  # ids of summaries are random
         for document in await damage.database[collection].find({}).sort(in_order).to_list(None):
             for path in paths(document):
-                where, right = (collection, shape(path)), at(document, path)
+                where, right = (collection, place(path)), at(document, path)
                 if where in seen and LONG == 1:
                     continue
                 seen[where] = None
                 if len(seen) % STRIDE != 1 % STRIDE:
                     continue
                 for wrong in wrongs(right, len(seen)):
-                    if not await damage.put(collection, damaged(document, path, wrong)):
+                    if not await damage.put(collection, changed(document, path, wrong)):
                         continue
                     is_plausible = type(wrong) is type(right) and isinstance(right, int | datetime)
                     for name, read in damage.reads().items():
@@ -346,7 +316,7 @@ async def test_the_rest_stays_readable(damage: Damage, number: int, path: Path, 
     document = await damage.database["log"].find_one({"totals.entries": number})
     assert document is not None
     held = {one["id"] for one in document["messages"]}
-    assert await damage.put("log", damaged(document, path, change(at(document, path))))
+    assert await damage.put("log", changed(document, path, change(at(document, path))))
     chat, named = damage.chat(), list[tuple[str, tuple[str, str]]]()
     for id_, message in whole.items():
         try:

@@ -27,7 +27,6 @@ from convstore.log.entry import Entry, Totals
 from convstore.mongo.driver import driver_errors
 from convstore.mongo.log import Log
 from convstore.mongo.states import States
-from convstore.runtime import log_reader as reader
 from convstore.runtime.cache import CachedConversation
 
 
@@ -124,15 +123,6 @@ async def test_a_store_reads_what_was_acknowledged_to_it(
     assert list(behind.left.values()) != [1] * 5
 
 
-async def test_a_log_that_lost_its_end_is_reported_once(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that goes on having less, as after a restore, is not waited for again and again."""
-    monkeypatch.setattr(reader, "_PAUSES", (0.0, 0.0))
-    Behind(monkeypatch, 1_000)
-    with pytest.raises(StoreUnavailableError, match="all acknowledged writes"):
-        await chat.load_history()
-    assert await load_history(chat) == ["q0", "a0", "q1", "a1"]
-
-
 async def test_a_log_that_is_deleted_is_not_waited_for(
     chat: Conversation, pymongo_client: Client, database_name: str
 ) -> None:
@@ -160,7 +150,13 @@ async def test_a_tail_that_a_load_read_is_good_enough(
     assert last.text == "a2"
 
 
-FAILOVER: dict[str, tuple[OperationFailure | NotPrimaryError, type[StoreError]]] = {
+def _labelled() -> OperationFailure:
+    error = OperationFailure("shutdown", 9999)
+    error._add_error_label("RetryableWriteError")
+    return error
+
+
+ERRORS: dict[str, tuple[Exception, type[StoreError]]] = {
     "one write": (WriteError("Not primary while writing", 189), StoreUnavailableError),
     "one of many writes": (
         BulkWriteError({"writeErrors": [{"index": 0, "code": 189, "errmsg": "Not primary while writing"}]}),
@@ -169,13 +165,23 @@ FAILOVER: dict[str, tuple[OperationFailure | NotPrimaryError, type[StoreError]]]
     "no majority yet": (OperationFailure("no snapshot", 134), StoreUnavailableError),
     "a command": (NotPrimaryError("not primary"), StoreUnavailableError),
     "another write": (WriteError("document validation failed", 121), StoreError),
+    "a write without a majority": (WriteConcernError("waiting for replication", 64), StoreUnavailableError),
+    "writes without a majority": (
+        BulkWriteError({"writeErrors": [], "writeConcernErrors": [{"code": 64, "errmsg": "waiting"}]}),
+        StoreUnavailableError,
+    ),
+    "a write that took too long": (WTimeoutError("timed out", 64), StoreUnavailableError),
+    "a command that took too long": (ExecutionTimeout("operation exceeded time limit", 50), StoreUnavailableError),
+    "what the driver would try again": (_labelled(), StoreUnavailableError),
+    "a number that is too large": (OverflowError("MongoDB can only handle up to 8-byte ints"), StoreError),
+    "what BSON cannot hold": (InvalidDocument("cannot encode object"), StoreError),
 }
 
 
-@pytest.mark.parametrize("said", FAILOVER)
-async def test_a_primary_that_steps_down_is_no_refusal(said: str) -> None:
-    """Wherever a server says so, of a command or of a single write in it, the call may be repeated."""
-    error, expected = FAILOVER[said]
+@pytest.mark.parametrize("said", ERRORS)
+async def test_every_error_of_a_driver_is_ours(said: str) -> None:
+    """Errors distinguish unknown outcomes, such as a primary that steps down, from refusals; the cause is kept."""
+    error, expected = ERRORS[said]
     with pytest.raises(StoreError) as raised:
         async with driver_errors():
             raise error
@@ -267,38 +273,6 @@ async def test_messages_that_a_store_appended_are_found_by_id(
     """One that is missing is looked for again if the log has fewer entries than were acknowledged."""
     Behind(monkeypatch, 1)
     assert [record.tool_message_id for record in await chat.get_tool_messages(["q2", "a0"])] == ["q2", "a0"]
-
-
-def _labelled() -> OperationFailure:
-    error = OperationFailure("shutdown", 9999)
-    error._add_error_label("RetryableWriteError")
-    return error
-
-
-# Further cases of FAILOVER; imports to add from pymongo.errors: ExecutionTimeout, WriteConcernError, WTimeoutError.
-UNDECIDED: dict[str, tuple[Exception, type[StoreError]]] = {
-    "a write without a majority": (WriteConcernError("waiting for replication", 64), StoreUnavailableError),
-    "writes without a majority": (
-        BulkWriteError({"writeErrors": [], "writeConcernErrors": [{"code": 64, "errmsg": "waiting"}]}),
-        StoreUnavailableError,
-    ),
-    "a write that took too long": (WTimeoutError("timed out", 64), StoreUnavailableError),
-    "a command that took too long": (ExecutionTimeout("operation exceeded time limit", 50), StoreUnavailableError),
-    "what the driver would try again": (_labelled(), StoreUnavailableError),
-    "a number that is too large": (OverflowError("MongoDB can only handle up to 8-byte ints"), StoreError),
-    "what BSON cannot hold": (InvalidDocument("cannot encode object"), StoreError),
-}
-
-
-@pytest.mark.parametrize("said", UNDECIDED)
-async def test_every_error_of_a_driver_is_ours(said: str) -> None:
-    """Errors distinguish unknown outcomes from refusals; the driver's error is the cause."""
-    error, expected = UNDECIDED[said]
-    with pytest.raises(StoreError) as raised:
-        async with driver_errors():
-            raise error
-    assert type(raised.value) is expected
-    assert raised.value.__cause__ is error
 
 
 async def test_a_server_that_answers_nothing_is_given_up() -> None:

@@ -24,6 +24,7 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo.errors import PyMongoError
+from stored_values import Path, at, paths, shape
 
 from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
 from convstore.mongo.keys import head_id
@@ -66,7 +67,6 @@ _ANY_TEXT = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 """A flipped bit may leave a name of a field that is no text."""
 
 Document = dict[str, Any]
-Path = tuple[str | int, ...]
 Data = dict[str, dict[str, bytes]]
 """The stored documents of each collection by key."""
 
@@ -90,26 +90,6 @@ def key_of(raw: bytes) -> str:
     """Return the key of a document, which comes first and is a text; the rest may not be readable."""
     end = 13 + int.from_bytes(raw[9:13], "little") - 1
     return bytes(raw[13:end]).decode()
-
-
-def paths(value: Any, before: Path = ()) -> Iterator[Path]:
-    """Yield the path of each value in a document, except its key."""
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        if (path := (*before, key)) != ("_id",):
-            yield path
-            yield from paths(one, path)
-
-
-def at(value: Any, path: Path) -> Any:
-    """Return the value at a path."""
-    for key in path:
-        value = value[key]
-    return value
-
-
-def shape(path: Path) -> str:
-    """Return a path without positions in lists."""
-    return ".".join(str(key) for key in path if isinstance(key, str))
 
 
 def differing(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import tracemalloc
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +12,7 @@ from counting import Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from properties import STRIDE
+from stored_values import at, changed, paths, shape
 
 from convstore import ConversationStore
 from convstore.exceptions import SchemaVersionError
@@ -85,33 +84,6 @@ def findings(report: VerifyReport) -> list[tuple[str, str, str]]:
     return [(one.kind, one.collection, one.document_id) for one in report.findings]
 
 
-def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every field of a document, those inside fields too."""
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in children:
-        if (*path, key) != ("_id",):
-            yield (*path, key)
-            yield from paths_in(child, (*path, key))
-
-
-def changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """A copy with another value in one place; without the field for ``...``."""
-    made: Any = copy.deepcopy(document)
-    holder = made
-    for key in path[:-1]:
-        holder = holder[key]
-    if value is ...:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = value
-    return dict(made)
-
-
-def name_of(path: tuple[Any, ...]) -> str:
-    """A path without the places in lists."""
-    return ".".join(key for key in path if isinstance(key, str))
-
-
 def other(value: Any) -> Any:
     """Another value of the same type; ... if there is none."""
     match value:
@@ -141,7 +113,7 @@ async def damage(
     for document in await database[collection].find({}).sort("_id", 1).to_list(None):
         if collection == LOG and document.get("first") and not document["_id"].endswith(ENTRIES):
             continue
-        for path in paths_in(document):
+        for path in paths(document):
             made = make(document, path)
             if made is None or made == document:
                 continue
@@ -177,7 +149,7 @@ async def test_a_field_of_another_type_is_noticed(
 
     def strange(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
         free = {"undo", "lease", "lease.owner", "lease.until"}
-        return None if name_of(path) in free else changed(document, path, {"strange": ObjectId()})
+        return None if shape(path) in free else changed(document, path, {"strange": ObjectId()})
 
     tried, unnoticed = await damage(database, store, collection, strange, strict=True)
     assert tried >= 8
@@ -193,13 +165,10 @@ async def test_a_field_of_another_value_is_noticed(
 
     def wrong(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
         names = FREE["state" if document["_id"].endswith(":~") else collection]
-        free = any(name_of(path) == name or name_of(path).startswith(f"{name}.") for name in names)
+        free = any(shape(path) == name or shape(path).startswith(f"{name}.") for name in names)
         # A rewind entry repeats the preview of an earlier point, which may lie in the middle of an entry.
         free |= path[:2] == ("totals", "preview") and "rewound" in document
-        value = document
-        for key in path:
-            value = value[key]
-        found = None if free else other(value)
+        found = None if free else other(at(document, path))
         return None if found in (None, ...) else changed(document, path, found)
 
     tried, unnoticed = await damage(database, store, collection, wrong, strict=False)
