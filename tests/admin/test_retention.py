@@ -241,20 +241,6 @@ async def test_a_damaged_tombstone_does_not_stop_the_sweep(database: Any) -> Non
     assert await heads.count_documents({}) == 0
 
 
-async def test_what_a_cut_link_delivers_late_is_removed(database: Any) -> None:
-    """A tombstone outlasts the second sweep: a command that its caller gave up may arrive after it."""
-    store = ConversationStore(database)
-    chat = store.conversation(user_id="ada", thread_id="t")
-    await chat.append(rag_turn("What about whales?"))
-    late = await database["log"].find({}).to_list(None)
-    await chat.delete()
-    await sweep_at(database, datetime.now(UTC) + timedelta(seconds=90))
-    await database["log"].insert_many(late)
-    assert (await store.verify()).findings == ()
-    await sweep_at(database, datetime.now(UTC) + timedelta(hours=25))
-    assert await documents(database) == dict.fromkeys(PARTS, 0)
-
-
 async def test_a_dry_run_removes_nothing(database: Any) -> None:
     """Not even what is left of a conversation that ended, though its sweep is due; the erasure then takes it."""
     store = ConversationStore(database)
@@ -483,22 +469,6 @@ async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(
     receipt = await chat.append(rag_turn("And whales?"))
     assert (receipt.first, receipt.written) == (1, 4)
     assert [message.id async for message in chat.messages()] == list(receipt.message_ids)
-
-
-async def test_a_head_that_was_refreshed_since_it_was_read_is_not_pruned(database: Any) -> None:
-    """Its dates show that somebody used it."""
-    await fill(database, "ada", conversations=1, turns=1)
-    store = ConversationStore(database)
-    tombstones, chat = (
-        (await host_of(store).services()).writer._tombstones,
-        store.conversation(user_id="ada", thread_id="t0"),
-    )
-    head = await tombstones.find(chat.scope)
-    await chat.append(HumanMessage("back"))
-    await store.close()
-    assert head is not None
-    assert not await tombstones.write_tombstone(head, sweep_after=timedelta(), pruned=True)
-    assert (await ConversationStore(database).conversation(**chat.scope).info()).message_count == 7
 
 
 async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_written_again(

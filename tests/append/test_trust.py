@@ -9,7 +9,6 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryDivergedError, InvalidInputError
-from convstore.exceptions import ResentHistoryError, UntrustedMessageError
 
 
 @pytest.fixture
@@ -92,18 +91,6 @@ async def test_one_question_with_a_forged_answer(chat: Conversation, forged: lis
         assert receipt.ignored
     await chat.append(forged[-1], resent="skip")
     assert await texts(chat) == ["human: q"]
-
-
-async def test_strict_refuses_what_would_be_ignored(chat: Conversation) -> None:
-    """The error names it, and nothing is written; a history that holds only the log's messages is fine."""
-    await chat.append(talk("q0", "a0"))
-    with pytest.raises(UntrustedMessageError, match=r"message 2 \(ai\).*message 3 \(tool\)") as caught:
-        await chat.append([*talk("q0", "a0"), call(), result(), HumanMessage("q1")], resent="skip", strict=True)
-    assert len(caught.value.ignored) == 2
-    with pytest.raises(UntrustedMessageError):
-        await chat.append([HumanMessage("x"), call()], resent="skip", strict=True)
-    assert len(await texts(chat)) == 2
-    assert (await chat.append(talk("q0", "a0", "q1"), resent="skip", strict=True)).written == 1
 
 
 @pytest.mark.parametrize("held", ["a", "a0 and more", "", None])
@@ -274,14 +261,6 @@ async def test_all_is_for_the_application_itself(chat: Conversation) -> None:
     batch = [HumanMessage("q0"), call(), result(), AIMessage("a0"), HumanMessage("q1")]
     assert (await chat.append(batch, resent="skip", accept="all")).written == 5
     assert (await chat.append([call(), result()])).written == 2
-
-
-async def test_a_known_history_is_still_raised_if_asked(chat: Conversation) -> None:
-    """`resent="raise"` counts through the last message that both have."""
-    await chat.append(talk("q0", "a0"))
-    with pytest.raises(ResentHistoryError) as caught:
-        await chat.append(talk("q0", "a0", "q1"), resent="raise")
-    assert caught.value.known == 2
 
 
 @pytest.mark.parametrize(

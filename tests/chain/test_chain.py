@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +30,6 @@ from convstore.chain import (
 )
 from convstore.exceptions import InvalidInputError, MalformedChainError
 from convstore.messages.sizes import size_of
-from convstore.messages.tool_calls import check_pairing
 
 
 def chain_of(*kinds: str) -> list[BaseMessage]:
@@ -80,27 +77,6 @@ def test_sections_begin_with_human_messages() -> None:
     outline = [(len(section.header.messages()), [pair.kind for pair in section.body]) for section in chain.sections]
     assert outline == [(2, ["completion"]), (1, ["request_response", "completion"]), (1, [])]
     assert ids(chain.sections[1].body[0].messages()) == ["m4", "m5", "m6"]
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        pytest.param([], id="empty"),
-        pytest.param(["s"], id="system alone"),
-        pytest.param(["h"], id="human alone"),
-        pytest.param(["s", "a"], id="a header without a human"),
-        pytest.param(["s", "h", "a x y", "t y", "t x", "a", "h"], id="results in another order"),
-        pytest.param(["h", "a x x", "t x", "t x", "a x", "t x"], id="repeated ids"),
-        pytest.param(["h", "a", "a", "a x", "t x"], id="AI messages in a row"),
-    ],
-)
-@pytest.mark.parametrize("repair", [False, True])
-def test_a_well_formed_chain_comes_back(kinds: Any, repair: bool) -> None:
-    """The very objects, in their order, with or without repair, and no repair is reported."""
-    messages = chain_of(*kinds)
-    chain = parse_chain(messages, repair=repair)
-    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
-    assert chain.repairs == ()
 
 
 @pytest.mark.parametrize(
@@ -267,15 +243,6 @@ def test_a_late_result_follows_its_call() -> None:
     assert ids(chain.messages()) == ["m0", "m1", "m4", "m2", "m3", "m5"]
 
 
-@pytest.mark.parametrize("kinds", [["h", "a x", "h", "a y", "t z", "t y", "h", "h"], ["h", "a x x", "t x", "t q", "h"]])
-def test_what_was_repaired_parses_without_repair(kinds: list[str]) -> None:
-    """A repair leaves nothing to repair."""
-    repaired = parse_chain(chain_of(*kinds), repair=True)
-    assert same(parse_chain(repaired.messages()).messages(), repaired.messages())
-    assert parse_chain(repaired.messages(), repair=True).repairs == ()
-    assert check_pairing(repaired.messages()) == []
-
-
 def test_calls_that_are_not_in_tool_calls_need_results_too() -> None:
     """Invalid calls and calls in content blocks, as `pairing` counts them."""
     invalid = AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "x", "error": None}])
@@ -310,16 +277,6 @@ def test_both_forms_of_a_summary_are_recognised() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sizes
-
-
-def test_sizes_are_bytes_and_sums() -> None:
-    """Of texts, calls and results, on pair, header, section and chain."""
-    messages = [SystemMessage("Grüße 🐋"), *chain_of("h", "a x y", "t x", "t y", "a", "h")]
-    chain = parse_chain(messages)
-    assert chain.size == sum(map(bytes_in, messages))
-    assert [section.size for section in chain.sections] == [sum(map(bytes_in, messages[:6])), 7]
-    assert chain.sections[0].header.size == 12 + 7
-    assert chain.sections[0].body[0].size == sum(map(bytes_in, messages[2:5]))
 
 
 @pytest.mark.parametrize(
@@ -449,17 +406,3 @@ def test_a_chain_can_not_be_changed() -> None:
     for part, name in ((chain, "sections"), (chain.sections[0], "body"), (chain.sections[0].body[0], "results")):
         with pytest.raises(AttributeError):
             setattr(part, name, ())
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(f"messages.{name}" for name in ("call_arguments", "call_ids", "reasoning", "sizes")),
-        *(f"chain.{name}" for name in ("parse", "plan", "structure")),
-    ],
-)
-def test_doctests(module: Any) -> None:
-    """The examples in the docstrings are true."""
-    outcome = doctest.testmod(importlib.import_module(f"convstore.{module}"))
-    assert outcome.attempted
-    assert not outcome.failed

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from properties import STRIDE
 from strategies import same
 from test_chain import bytes_in, chain_of, copied, ids
@@ -84,21 +84,6 @@ def texts(summary: ChainSummary) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The configuration
-
-
-def test_parameters_and_defaults_are_those_of_the_seed() -> None:
-    """Eight of them, and the switch for the seed's behaviour."""
-    assert {each.name: each.default for each in fields(ChainSummarizerConfig)} == {
-        "preserve_last": True,
-        "use_qa": False,
-        "summarize_human_in_qa": False,
-        "last_section_bytes": 51_200,
-        "max_pair_bytes": 16_384,
-        "max_qa_sections": 10,
-        "max_qa_bytes": 65_536,
-        "keep_sections": 1,
-        "strict_seed": False,
-    }
 
 
 def test_the_page_lists_every_parameter_and_its_default() -> None:
@@ -278,16 +263,6 @@ def test_the_header_takes_its_part_of_the_limit() -> None:
     messages[0] = HumanMessage("h" * 2000)
     summary = run(Scripted(), messages, last_section_bytes=6 * KIB)
     assert ids(summary.messages[1:]) == ["m4:summary-0", "m5", "m6"]
-
-
-def test_the_last_pair_always_stays() -> None:
-    """However large it is; a second run leaves the one summary before it alone."""
-    handler = Scripted("a" * 900)
-    messages = talk("h", "a", "a x", "t x", text="z" * 9000)
-    summary = run(handler, messages, last_section_bytes=KIB, max_pair_bytes=100 * KIB)
-    assert summary.messages[-2:] == messages[-2:]
-    again = run(handler, summary.messages, last_section_bytes=KIB, max_pair_bytes=KIB)
-    assert (again.calls, again.messages) == ((), summary.messages)
 
 
 def test_each_of_the_last_sections_is_rotated_newest_first() -> None:
@@ -988,14 +963,6 @@ def test_strict_seed_still_refuses_no_text() -> None:
     """An empty summary would lose everything."""
     summary = asyncio.run(summarizer_with(Scripted(""), strict_seed=True).summarize(talk("h", "a", "h")))
     assert isinstance(summary.error, SummaryError)
-
-
-def test_system_messages_are_never_shown_or_changed() -> None:
-    """They belong to the developer."""
-    handler = Scripted()
-    summary = run(handler, [SystemMessage("secret"), *talk(*["h", "a"] * 5)], use_qa=True, max_qa_sections=2)
-    assert not any("secret" in prompt for prompt in handler.prompts)
-    assert summary.messages[0] == SystemMessage("secret")
 
 
 def test_every_method_takes_the_messages_alone() -> None:

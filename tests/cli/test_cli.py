@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import doctest
 import gzip
 import io
 import json
@@ -23,8 +22,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import MongoClient
 
 from convstore import History, StoreUnavailableError, __version__
-from convstore.cli import main, output
-from convstore.cli import pages as readback
+from convstore.cli import main
 from convstore.cli.demo import corpus
 from convstore.cli.replay import assertions as checks
 from convstore.mongo.driver import open_client
@@ -514,12 +512,6 @@ def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pyte
 
 
 # Parts
-
-
-@pytest.mark.parametrize("module", [output, readback])
-def test_the_doctests_hold(module: Any) -> None:
-    """Examples in docstrings are true."""
-    assert doctest.testmod(module).failed == 0
 
 
 def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path) -> None:

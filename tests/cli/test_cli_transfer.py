@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,6 @@ from command_line import convstore, lines, recording
 from langchain_core.messages import HumanMessage, message_to_dict
 from properties import STRIDE
 from pymongo import MongoClient
-
-from convstore import ConversationStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -306,45 +301,6 @@ def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "convstore", *map(str, arguments)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, **options)  # noqa: S603 - our own code
-
-
-@pytest.mark.slow
-async def test_a_killed_import_goes_on(uri: Any, tmp_path: Path) -> None:
-    """Killed while it writes, started again: every conversation is whole, in order, and without duplicates."""
-    path = tmp_path / "many.jsonl"
-    path.write_text(lines(*(recording(f"c{number:03}", turns=10) for number in range(250))))
-    killed = process("import", path, "--uri", uri, "--scope", "user_id=ada", "--json", stdout=subprocess.PIPE)
-    with MongoClient[dict[str, Any]](uri) as client:
-        log = client.get_default_database()["log"]
-        until = time.monotonic() + 60
-        while log.estimated_document_count() < 300 and killed.poll() is None and time.monotonic() < until:
-            pass
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    document = await asyncio.to_thread(imported, uri, path)
-    assert document["ok"]
-    assert document["known"] > 0
-    assert document["messages"] + document["known"] == 250 * 40
-    assert document["imported"] + document["extended"] + document["unchanged"] == 250
-    async with await ConversationStore.connect(uri) as store:
-        for number in (0, 10, 20, 75, 249):
-            chat = store.conversation(user_id="ada", thread_id=f"c{number:03}")
-            asked = [one.text async for one in chat.messages() if one.type == "human"]
-            assert asked == [f"What of the tide, {turn}?" for turn in range(10)]
-            assert (await chat.info()).message_count == 40
-
-
-@pytest.mark.slow
-def test_imports_at_once(uri: Any, tmp_path: Path) -> None:
-    """Two processes with one file: together they write each message once, and none of them fails."""
-    path = tmp_path / "many.jsonl"
-    path.write_text(lines(*(recording(f"c{number}", turns=8) for number in range(12))))
-    arguments = ("import", path, "--uri", uri, "--scope", "user_id=ada", "--json")
-    running = [process(*arguments, stdout=subprocess.PIPE) for _ in range(2)]
-    documents = [json.loads(one.communicate(timeout=120)[0]) for one in running]
-    assert [document["ok"] for document in documents] == [True] * 2, documents
-    assert sum(document["messages"] for document in documents) == 12 * 32
 
 
 def test_a_reader_that_goes_away(uri: Any, file: Path) -> None:

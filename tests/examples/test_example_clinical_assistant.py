@@ -316,35 +316,6 @@ async def check_that_it_is_repeated(site: Site) -> httpx.Response:
     return again
 
 
-async def test_a_client_that_goes_away_while_the_model_thinks(site: Site) -> None:
-    """The question stays; the same request is answered by another call."""
-    thinking = asyncio.Event()
-
-    async def think(question: str) -> None:
-        thinking.set()
-        await asyncio.Event().wait()
-
-    site.model.before_reply = think
-    task = asyncio.create_task(site.ask("r1", DOSE))
-    await thinking.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert [message.id for message in await site.log()] == ["r1"]
-    site.model.before_reply = None
-    assert (await site.ask("r1", DOSE)).json()["is_repeated"] is False
-    assert len(await site.log()) == 4
-
-
-async def test_a_crash_after_the_question_was_saved(site: Site, new_site: Callable[[], Awaitable[Site]]) -> None:
-    """Another process takes the request over and answers from the log."""
-    await site.chat.append_turn("r1", human=DOSE)
-    other = await new_site()
-    other.session = site.session
-    answer = await other.ask("r1", DOSE)
-    assert (answer.status_code, answer.json()["is_repeated"]) == (200, False)
-    assert [message.type for message in await site.log()] == ["human", "ai", "tool", "ai"]
-
-
 async def test_an_unknown_tool_ends_in_a_reply(site: Site) -> None:
     """The user gets a message; every call has a result; the model is not asked a second time."""
     answer = await site.ask("r1", "Please order it.")
@@ -442,15 +413,6 @@ async def test_a_foreign_session_answers_like_a_missing_one(site: Site, path: An
     async with site.client(GRACE) as client:
         assert (await client.delete(f"/sessions/{site.session}")).status_code == 204
     assert (await site.get(path)).status_code == 200
-
-
-async def test_the_same_session_id_is_another_session_for_another_user(site: Site) -> None:
-    """Grace begins her own; request ids do not clash either."""
-    await site.ask("r1", DOSE)
-    other = await site.ask("r1", "hello", token=GRACE)
-    assert other.json()["response"].startswith("Hello.")
-    assert [message.type for message in site.model.seen[-1]] == ["system", "human"]
-    await site.app.state.assistant.conversation("grace", site.session).delete()
 
 
 @pytest.mark.parametrize(

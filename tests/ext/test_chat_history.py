@@ -117,16 +117,6 @@ async def test_a_view_that_comes_back_is_not_appended(chat: Conversation, policy
     assert (await log_of(chat))[-1].text == "Next"
 
 
-async def test_a_view_alone_is_not_appended(chat: Conversation) -> None:
-    """Nothing at all is appended when all that comes is known."""
-    await chat.append([*rag_turn("Where are whales?"), HumanMessage("x" * 40_000, id=new_id()), AIMessage("", id="a")])
-    await chat.append([HumanMessage("now", id="now")])
-    before = await log_of(chat)
-    await ChatMessageHistory(chat).aadd_messages(await ChatMessageHistory(chat).aget_messages())
-    await ChatMessageHistory(chat).aadd_messages([])
-    assert same_messages(await log_of(chat), before)
-
-
 async def test_a_changed_message_is_refused(chat: Conversation) -> None:
     """A message of the log that comes back with a text that no view shows is an error, and nothing is appended."""
     turn = rag_turn("Where are whales?")

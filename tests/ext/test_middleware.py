@@ -179,25 +179,6 @@ async def test_ids_that_were_streamed_are_those_of_the_log(store: ConversationSt
     assert ids == {message.id for message in log[1:]}
 
 
-async def test_parallel_calls_get_ids_of_their_own(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Three calls at once, two of them under one id, as models do: three results with different ids."""
-    reply = AIMessage(
-        "",
-        tool_calls=[
-            {"name": "search", "args": {"query": query}, "id": id_}
-            for query, id_ in (("a", "call_0"), ("b", "call_1"), ("c", "call_1"))
-        ],
-    )
-    model = ScriptedModel(replies=[reply, AIMessage("Done.")])
-    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
-    result = await agent.ainvoke({"messages": [("user", "?")]}, config_of(scope))
-    results = [message for message in await log_of(store.conversation(**scope)) if message.type == "tool"]
-    assert sorted(message.text[:7] for message in results) == ["found a", "found b", "found c"]
-    assert {message.id for message in results} == {
-        message.id for message in result["messages"] if message.type == "tool"
-    }
-
-
 async def test_a_command_is_logged_with_its_messages(store: ConversationStore, scope: dict[str, str]) -> None:
     """The result in a command has its id and is appended; the command's other updates reach the state."""
 
@@ -277,17 +258,6 @@ async def test_a_scope_that_can_not_be_is_refused_before_anything_is_written(
     assert (commands.names, model.shown) == ([], [])
 
 
-async def test_a_model_can_not_choose_the_conversation(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Arguments of a call that name another scope change nothing."""
-    other = store.conversation(user_id="eve", thread_id=scope["thread_id"])
-    await other.append(HumanMessage("secret " * 400, id="secret"))
-    reply = calls("retrieve_previous_sources", tool_message_ids=["secret"], user_id="eve", config={"user_id": "eve"})
-    model = ScriptedModel(replies=[reply, AIMessage("Nothing.")])
-    agent = create_agent(model, middleware=[ConversationMiddleware(store)])
-    result = await agent.ainvoke({"messages": [("user", "?")]}, config_of(scope))
-    assert "secret secret" not in result["messages"][2].text
-
-
 async def test_the_agent_reads_an_old_result_back(store: ConversationStore, scope: dict[str, str]) -> None:
     """The tool is there, the prompt mentions it, and it finds its conversation through the context alone."""
     model = ScriptedModel(replies=[calls("search"), AIMessage("One.")])
@@ -353,29 +323,6 @@ async def test_a_summarizer_that_hangs_does_not_hang_the_agent(database: Any, sc
     await store.close()
 
 
-class Wavering:
-    """A summarizer whose rule is one that nobody can make, once it is wrong."""
-
-    is_wrong = False
-
-    @property
-    def rule(self) -> CompactionRule:
-        """Return the rule."""
-        return CompactionRule(keep_last_turns=-1 if self.is_wrong else 1)
-
-    async def summarize(self, messages: Any, *, summary: Any) -> str:  # noqa: ARG002 - never asked
-        """Nothing."""
-        return ""
-
-
-def test_an_unusable_summarizer_is_an_error_that_says_why(database: Any) -> None:
-    """When the store is made, not after a turn."""
-    summarizer = Wavering()
-    summarizer.is_wrong = True
-    with pytest.raises(InvalidInputError, match="keep_last_turns"):
-        ConversationStore(database, summarizer=summarizer)
-
-
 async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
@@ -422,14 +369,6 @@ async def test_results_that_the_policy_leaves_whole_stay_whole_in_a_long_turn(
     policy = HistoryPolicy(never_stub=frozenset({"search"}), max_tokens=1_000)
     middleware = ConversationMiddleware(store, policy=policy)
     await create_agent(model, [search], middleware=[middleware]).ainvoke({"messages": [("user", "?")]}, context=scope)
-    assert all(message.text.startswith("found") for message in model.shown[-1] if message.type == "tool")
-
-
-async def test_a_turn_within_the_budget_is_shown_whole(store: ConversationStore, scope: dict[str, str]) -> None:
-    """However long it is."""
-    model = ScriptedModel(replies=[*[calls("search", query=str(step)) for step in range(14)], AIMessage("Done.")])
-    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
-    await agent.ainvoke({"messages": [("user", "?")]}, config_of(scope))
     assert all(message.text.startswith("found") for message in model.shown[-1] if message.type == "tool")
 
 

@@ -1,17 +1,16 @@
-"""Refreshes of the head, which listings, policies and deletions read, and leftovers of interrupted calls."""
+"""What interrupted calls leave, what is bounded in what is stored, and clients with options of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import bson
 import pytest
 from bson.codec_options import CodecOptions, DatetimeConversion
-from counting import Commands
+from counting import STANDING
 from fastapi.encoders import jsonable_encoder
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -23,43 +22,23 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
-    StoreClosedError,
     StoreError,
     StoreUnavailableError,
 )
 from convstore.integration import host_of
-from convstore.runtime.clock import Clock, as_of
 from convstore.summarization import HeadTailSummarizer
 from convstore.values.policy import CompactionRule
 
 RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
 
 
-class Time:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @property
-    def clock(self) -> Clock:
-        """Return the clock of a store; the date of an import takes precedence."""
-        return Clock(monotonic=lambda: self.seconds)
-
-
 @pytest.fixture
-def time() -> Time:
-    """A clock at zero."""
-    return Time()
-
-
-@pytest.fixture
-def open_chat(client: Client, database_name: str, time: Time, store: ConversationStore) -> Any:
+def open_chat(client: Client, database_name: str, store: ConversationStore) -> Any:
     """Makes the conversation of a test as another process has it, on the counted client."""
     scope = {**store.conversation(user_id="ada", thread_id=uuid.uuid4().hex).scope}
 
     def make(**options: Any) -> Conversation:
-        other = ConversationStore(client[database_name], clock=time.clock, **options)
+        other = ConversationStore(client[database_name], clock=STANDING, **options)
         other._host.is_ready = True
         return other.conversation(**scope)
 
@@ -72,128 +51,6 @@ OpenChat = Callable[..., Conversation]
 def fails(*_: Any, **__: Any) -> Any:
     """A command that gets no answer."""
     raise StoreUnavailableError("no answer")
-
-
-async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenChat, commands: Commands) -> None:
-    """A worker that loads and is shut down writes nothing, and listings show the last message as before."""
-    chat = open_chat()
-    await chat.append([HumanMessage("q"), AIMessage("said last")])
-    reader = open_chat()
-    await reader.load_history()
-    with commands.counted():
-        await reader.store.close()
-    assert commands.sent == []
-    [found] = (await chat.store.list_conversations(**chat.scope)).conversations
-    assert found.last_message is not None
-    assert found.last_message.text == "said last"
-
-
-async def test_a_listing_is_one_command(open_chat: OpenChat, commands: Commands) -> None:
-    """Whatever this store or another one appended before."""
-    chat, other = open_chat(), open_chat()
-    await chat.append(HumanMessage("q"))
-    await other.append(AIMessage("answered"))
-    for store in (chat.store, other.store, open_chat().store):
-        with commands.counted():
-            [found] = (await store.list_conversations(**chat.scope)).conversations
-        assert (found.message_count, found.last_message and found.last_message.text) == (2, "answered")
-        assert commands.names == ["aggregate"]
-
-
-async def test_messages_without_text_cost_one_command(open_chat: OpenChat, commands: Commands) -> None:
-    """A log without any text to show in a listing is appended to like any other."""
-    chat, image = open_chat(), {"type": "image_url", "image_url": {"url": "https://images.example/1"}}
-    for _ in range(2):
-        await chat.append(HumanMessage([image]))
-    with commands.counted():
-        await chat.append(HumanMessage([image]))
-    assert commands.names == ["insert"]
-
-
-async def test_a_store_that_learns_of_a_deletion_starts_over(open_chat: OpenChat, time: Time) -> None:
-    """The append on whose way it was deleted goes with it; the next one begins a new conversation."""
-    chat = open_chat()
-    await chat.append(HumanMessage("old"))
-    time.seconds += 11
-    await chat.load_history()
-    await open_chat().delete()
-    time.seconds += 2
-    await chat.append(HumanMessage("on its way"))
-    assert (await chat.append(HumanMessage("new"))).first == 1
-    assert [message.text async for message in open_chat().messages()] == ["new"]
-
-
-async def test_an_append_without_its_refresh_is_not_acknowledged(
-    open_chat: OpenChat, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or a policy could end a conversation that is in use; a refresh that succeeds at the second try is enough."""
-    chat = open_chat()
-
-    async def grow_old() -> None:
-        """Let the head be known and its last refresh be old."""
-        time.seconds += 11
-        await chat.load_history()
-        time.seconds += 2
-
-    await chat.append(HumanMessage("first"))
-    heads = (await host_of(chat).services()).writer._heads
-    refresh, tried = heads.refresh, []
-
-    async def once(*arguments: Any, **named: Any) -> bool:
-        tried.append(named)
-        return bool(await refresh(*arguments, **named)) if len(tried) > 1 else fails()
-
-    await grow_old()
-    monkeypatch.setattr(heads, "refresh", once)
-    assert (await chat.append(HumanMessage("second"))).first == 2
-    await grow_old()
-    monkeypatch.setattr(heads, "refresh", fails)
-    message = HumanMessage("third")
-    with pytest.raises(StoreUnavailableError):
-        await chat.append(message)
-    monkeypatch.undo()
-    assert (await chat.append(message)).written == 0
-    assert [one.text async for one in chat.messages()] == ["first", "second", "third"]
-
-
-async def test_an_insert_that_failed_is_not_listed(
-    open_chat: OpenChat, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next append takes the number of the entry that was lost, and the head names it."""
-    chat = open_chat()
-    await chat.append(HumanMessage("first"))
-    log = (await host_of(chat).services()).writer._log
-
-    async def is_lost(*_: Any, **__: Any) -> None:
-        fails()
-
-    time.seconds += 11
-    monkeypatch.setattr(log, "insert", is_lost)
-    with pytest.raises(StoreUnavailableError):
-        await chat.append([HumanMessage("a long question " * 100), AIMessage("lost")])
-    monkeypatch.undo()
-    await chat.append(HumanMessage("second"))
-    [found] = (await open_chat().store.list_conversations(**chat.scope)).conversations
-    assert (found.message_count, found.last_message and found.last_message.text) == (2, "second")
-    assert (await chat.store.verify(**chat.scope)).findings == ()
-
-
-async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(
-    open_chat: OpenChat, commands: Commands
-) -> None:
-    """An import dates it long ago, by which a policy would end the conversation."""
-    chat = open_chat()
-    with as_of(datetime(2020, 1, 1, tzinfo=UTC)):
-        await chat.append(HumanMessage("old"))
-        with commands.counted():
-            await chat.append(AIMessage("old, too"))
-        assert commands.names == ["insert"]
-    await chat.append(HumanMessage("new"))
-    updated_at = (await open_chat().store.list_conversations(**chat.scope)).conversations[0].updated_at
-    assert updated_at > datetime.now(UTC) - timedelta(minutes=1)
-    with commands.counted():
-        await chat.append(AIMessage("newer"))
-    assert commands.names == ["insert"]
 
 
 async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
@@ -311,13 +168,3 @@ async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat) -
         turn.model_dump()["messages"],
     ):
         assert dumped == [message.model_dump() for message in messages]
-
-
-async def test_a_closed_client_is_named(server_uri: str, database_name: str) -> None:
-    """And that the store is to be closed first."""
-    client = AsyncMongoClient[dict[str, Any]](server_uri)
-    store = ConversationStore(client[database_name])
-    await store.setup()
-    await client.close()
-    with pytest.raises(StoreClosedError, match=r"closed.*close the store before its client"):
-        await store.list_conversations(everything=True)

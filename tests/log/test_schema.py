@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import bson
@@ -115,68 +112,8 @@ def test_only_what_is_indexed_has_the_field() -> None:
 # Damage
 
 
-def _fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Return the path of every value in a document."""
-    if isinstance(value, dict | list):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield (*path, key)
-            yield from _fields(part, (*path, key))
-
-
-def _at(document: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        document = document[key]
-    return document
-
-
-def _wrong(path: tuple[Any, ...], value: Any) -> list[Any]:
-    """Values that cannot stand there."""
-    if isinstance(value, bytes):
-        return ["x", 7, []] if path[-1] == "digest" else [b"\xff", 7, []]
-    if isinstance(value, int):
-        return ["x", True, 1.5, [], {}] + ([-1] if "usage" not in path else [])
-    table = {str: [7, [], {"$ne": ""}], datetime: ["x", 7], list: [7, "x", {}], dict: [7, "x", []]}
-    return table.get(type(value), [7, "x", {}])
-
-
 _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
-_PLACES = [(number, path) for number, document in enumerate(_DOCUMENTS) for path in _fields(document)]
-_OPTIONAL = {"calls", "tool", "arguments", "sources", "stub", "payload"}
-"""Fields of a message that are not stored at their default."""
-_OPTIONAL_OF_SOURCES = {"urls", "kept", "part", "texts", "pieces", "given", "earlier", "plain"}
 _OPTIONAL_OF_PAYLOADS = {"own", "body", "shown", "shown_digest", "edged"}
-
-
-def _damaged(number: int, path: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
-    document = copy.deepcopy(_DOCUMENTS[number])
-    return document, _at(document, path[:-1])
-
-
-@pytest.mark.parametrize(("number", "path"), _PLACES, ids=str)
-def test_a_field_of_another_type_is_recognised(number: Any, path: Any) -> None:
-    """Each field that has another type than was written makes the entry a corrupt one, named by its key."""
-    for wrong in _wrong(path, _at(_DOCUMENTS[number], path)):
-        document, holder = _damaged(number, path)
-        holder[path[-1]] = wrong
-        with pytest.raises(CorruptDocumentError) as found:
-            entry_from(document)
-        assert found.value.document_id == str(document["_id"])
-
-
-@pytest.mark.parametrize(
-    ("number", "path"), [position for position in _PLACES if isinstance(position[1][-1], str)], ids=str
-)
-def test_a_missing_field_is_recognised(number: Any, path: Any) -> None:
-    """Each field that is always written makes the entry a corrupt one when it is missing."""
-    document, holder = _damaged(number, path)
-    del holder[path[-1]]
-    optional = _OPTIONAL if path[0] == "messages" else _OPTIONAL_OF_SOURCES
-    may_be_left_out = (len(path) == 3 and path[-1] in optional) or path[-1] == "preview"
-    if may_be_left_out or path in (("messages",), ("lookup",)):
-        assert entry_from(document)
-    else:
-        with pytest.raises(CorruptDocumentError):
-            entry_from(document)
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,6 @@ async def chat(store: ConversationStore) -> Conversation:
     return chat
 
 
-async def test_a_warm_append_is_one_command(chat: Conversation, commands: Commands) -> None:
-    """A whole turn with its payloads and sources goes in one insert."""
-    with commands.counted():
-        await chat.append(rag_turn("And orcas?"))
-    assert commands.names == ["insert"]
-
-
 async def test_a_warm_append_refreshes_the_head_concurrently(
     chat: Conversation, commands: Commands, seconds: list[float]
 ) -> None:
@@ -124,17 +117,6 @@ async def test_a_warm_load_is_one_command(chat: Conversation, commands: Commands
         assert commands.names == names
         assert history.report.round_trips == 1
         assert history.report.documents == commands.documents
-
-
-async def test_a_cold_load_is_two_round_trips(
-    chat: Conversation, commands: Commands, client: Client, database_name: str
-) -> None:
-    """The head with the last entry, then the range."""
-    other = cold(client, database_name, chat)
-    with commands.counted():
-        history = await other.load_history()
-    assert commands.names == ["aggregate", "find"]
-    assert history.report.round_trips == 2
 
 
 async def test_a_cold_load_of_a_long_log_is_two_round_trips(
@@ -258,13 +240,6 @@ async def test_a_message_by_id_is_at_most_two_commands(chat: Conversation, comma
     assert commands.names == ["find", "find"]
 
 
-async def test_no_command_of_a_load_reads_a_payload(chat: Conversation, commands: Commands) -> None:
-    """Finished turns are loaded from their entries alone."""
-    with commands.counted():
-        await chat.load_history()
-    assert not [command for _, command in commands.sent if "#" in str(command.get("filter"))]
-
-
 async def test_payloads_of_the_turn_in_progress_cost_nothing_where_they_were_appended(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -347,16 +322,6 @@ async def test_a_page_of_many_sources_is_one_command_for_each_result(chat: Conve
     assert len(commands.sent) == 3
 
 
-async def test_a_warm_append_with_sources_is_one_command(chat: Conversation, commands: Commands) -> None:
-    """Numbers, and the earlier number of what comes again, cost nothing."""
-    first = await chat.append(rag_turn("And seals?"))
-    with commands.counted():
-        again = await chat.append(rag_turn("And seals?"))
-    assert commands.names == ["insert"]
-    [number, _], [earlier, _] = again.source_ids or (0, 0), first.source_ids or (0, 0)
-    assert (await chat.get_sources([number])).sources[0].earlier_id == earlier
-
-
 async def test_a_rewind_costs_other_processes_nothing(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -437,21 +402,6 @@ async def test_a_first_append_reads_no_log(store: ConversationStore, commands: C
     assert commands.names == ["findAndModify", "insert", "update"]
 
 
-async def test_a_load_that_has_to_look_for_its_start_stores_it(
-    store: ConversationStore, client: Client, database_name: str
-) -> None:
-    """The process that comes after it finds the start there, though nobody appends."""
-    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
-    await chat.append(SystemMessage("Be brief."))
-    for number in range(60):
-        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
-    first = await cold(client, database_name, chat).load_history()
-    again = await cold(client, database_name, chat).load_history()
-    assert first.report.round_trips > 2
-    assert again.report.round_trips == 2
-    assert again.messages == first.messages
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -476,20 +426,6 @@ async def test_a_record_that_does_not_belong_to_the_log_is_ignored(
     forged = record_document(view, record._replace(**change))
     await log.update_one(key, {"$set": {f"views.{view}": forged}})
     assert (await cold(client, database_name, chat).load_history()).messages == expected.messages
-
-
-async def test_the_start_of_a_view_is_stored_for_the_default_policy_alone(
-    store: ConversationStore, client: Client, database_name: str
-) -> None:
-    """Another policy may show more; a process that is cold does not begin where the default view does."""
-    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
-    for number in range(60):
-        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
-    for _ in range(2):
-        left_out = (await cold(client, database_name, chat).load_history()).report.left_out_turns
-    assert left_out > 0
-    history = await cold(client, database_name, chat).load_history(HistoryPolicy(max_tokens=None))
-    assert len(history.messages) == 120
 
 
 async def test_system_messages_in_many_entries_are_all_shown(store: ConversationStore) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_types import Client
 from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
-from pymongo import MongoClient
 
 from convstore import ConversationStore, StoreUnavailableError
 from convstore.exceptions import NotSetUpError, SchemaVersionError
@@ -26,22 +22,7 @@ from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SU
 from convstore.mongo.migrator import Migration, Migrator, Target, discover
 from convstore.mongo.versions import LEVEL
 
-ROOT = Path(__file__).parents[2]
 KEYS = ("user_id", "course_id")
-SET_UP_ON_COMMAND = """
-import asyncio, sys
-from pymongo import AsyncMongoClient
-from convstore import ConversationStore
-
-async def main(uri, name):
-    async with AsyncMongoClient(uri) as client:
-        store = ConversationStore(client[name], scope_keys=("user_id", "course_id"))
-        print("ready", flush=True)
-        sys.stdin.readline()
-        await store.setup()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
 
 NewStore = Callable[..., ConversationStore]
 
@@ -192,26 +173,6 @@ async def test_two_stores_at_once_leave_one_record(new_store: NewStore, database
         assert (await store.list_conversations(everything=True)).conversations == []
 
 
-@pytest.mark.slow
-def test_two_processes_at_once_leave_one_record(server_uri: str, database_name: str) -> None:
-    """Two deployments that start together do what one would do."""
-    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
-    command = [sys.executable, "-c", SET_UP_ON_COMMAND, server_uri, name]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    runners = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(2)]  # noqa: S603 - our own code
-    assert [runner.stdout.readline() for runner in runners if runner.stdout] == ["ready\n"] * 2
-    for runner in runners:
-        assert runner.stdin
-        runner.stdin.write("go\n")
-        runner.stdin.flush()
-    outputs = [runner.communicate(timeout=300)[0] for runner in runners]
-    assert ([runner.returncode for runner in runners], outputs) == ([0, 0], ["", ""])
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        names = [document["_id"] for document in client[name][MIGRATIONS].find({})]
-        client.drop_database(name)
-    assert names == [migration.name for migration in discover()]
-
-
 @pytest.mark.parametrize("run", ["setup", "stats"])
 async def test_a_newer_database_is_refused(new_store: NewStore, database: Any, run: str) -> None:
     """A migration that this version does not know is an error that names it, and nothing is changed."""
@@ -254,25 +215,6 @@ async def test_a_live_lease_is_respected(new_store: NewStore, database: Any, mon
         await new_store().setup()
     assert await database.list_collection_names() == [MIGRATIONS]
     assert await applied(database) == ["lease"]
-
-
-async def test_waiting_ends_with_the_other_runner(
-    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one that waits goes on as soon as the lease is given back."""
-    until = datetime.now(UTC) + timedelta(seconds=60)
-    await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "alive", "until": until})
-    take, answers = Migrator._try_lease, []
-
-    async def the_other_ends(self: Migrator, owner: str) -> bool:
-        answers.append(await take(self, owner))
-        await database[MIGRATIONS].delete_one({"_id": "lease", "owner": "alive"})
-        return answers[-1]
-
-    monkeypatch.setattr(Migrator, "_try_lease", the_other_ends)
-    await new_store().setup()
-    assert answers == [False, True]
-    assert await applied(database) == [migration.name for migration in discover()]
 
 
 async def test_a_step_that_failed_is_run_again(

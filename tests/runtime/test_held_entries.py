@@ -18,7 +18,6 @@ from convstore.exceptions import StoreUnavailableError
 from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime import cache as known
-from convstore.runtime import log_reader as reader
 from convstore.runtime.cache import SharedLimit, SizedLRU
 from convstore.testing import rag_turn
 
@@ -83,52 +82,10 @@ async def test_a_view_of_what_is_held_is_the_view_of_what_is_read(
                 message.content = "changed"
 
 
-async def test_stores_that_append_in_turns_see_each_other(
-    chat: Conversation, client: Client, database_name: str
-) -> None:
-    """Each reads what the other added."""
-    other = cold(client, database_name, chat)
-    expected = await questions(other)
-    for number in range(20, 30):
-        await talk(chat if number % 2 else other, range(number, number + 1))
-        expected.append(f"q{number}")
-        assert await questions(chat) == await questions(other) == expected
-
-
 async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: Client, database_name: str) -> None:
     """Cached entries are not joined to entries that do not follow them."""
     await talk(cold(client, database_name, chat), range(20, 70))
     assert await questions(chat) == [f"q{number}" for number in range(70)]
-
-
-async def test_a_log_that_was_replaced_is_read_again(
-    chat: Conversation, store: ConversationStore, database: Any, commands: Commands
-) -> None:
-    """A restored backup that went on otherwise has as many entries, but not the last one that is held."""
-    other = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
-    await talk(other, range(100, 120))
-    ids = [(await database["heads"].find_one({"scope": one.scope}))["conversation"] for one in (chat, other)]
-    entries = await database["log"].find({"conversation": ids[1]}).to_list(None)
-    await database["log"].delete_many({"conversation": ids[0]})
-    for entry in entries:
-        await database["log"].insert_one(entry | {"conversation": ids[0], "_id": entry["_id"].replace(ids[1], ids[0])})
-    with commands.counted():
-        history = await chat.load_history()
-    assert [message.text.split()[0] for message in history.messages][::2] == [f"q{n}" for n in range(100, 120)]
-    assert len(commands.sent) <= 4  # the cached end does not fit, so the load begins again with the head
-    assert (await chat.load_history()).report.documents == 2
-
-
-async def test_a_log_that_lost_its_end_is_reported(
-    chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A restored backup that has less is an error once, and then what there is."""
-    monkeypatch.setattr(reader, "_PAUSES", (0.0, 0.0))
-    conversation = (await database["heads"].find_one({"scope": chat.scope}))["conversation"]
-    await database["log"].delete_one({"_id": f"{conversation}:{20:012d}"})
-    with pytest.raises(StoreUnavailableError, match="all acknowledged writes"):
-        await chat.load_history()
-    assert await questions(chat) == [f"q{number}" for number in range(19)]
 
 
 async def test_what_is_held_is_bounded_over_all_conversations(

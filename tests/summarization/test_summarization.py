@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import doctest
 import html
-import importlib
 import inspect
 import re
 import sys
@@ -327,15 +325,6 @@ def test_a_late_result_is_shown_as_text(summarize: Summarize) -> None:
     assert check_pairing(model.prompts[0]) == []
 
 
-def test_the_input_is_not_changed(summarize: Summarize) -> None:
-    """Neither the list, nor its messages, nor the running summary."""
-    messages = talk("s", *"hahaha")
-    running = RunningSummary("old", {"0"}, "0")
-    before = copy.deepcopy((messages, running))
-    summarize(messages, model=ScriptedModel(), max_tokens=3, running_summary=running)
-    assert (messages, running) == before
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Later summaries
 
@@ -369,21 +358,6 @@ def test_the_old_summary_is_still_put_first(summarize: Summarize) -> None:
     assert len(model.prompts) == 1
 
 
-@pytest.mark.parametrize("before", [None, 2])
-def test_a_second_call_does_not_ask_again(summarize: Summarize, before: int | None) -> None:
-    """As long as no message comes, not even where the rest alone reaches the threshold."""
-    model, messages = ScriptedModel(), talk(*"hahahahahah")
-    options = {"model": model, "max_tokens": 8, "max_tokens_before_summary": before}
-    first = summarize(messages, **options)
-    asked = len(model.prompts)
-    again = summarize(messages, running_summary=first.running_summary, **options)
-    assert (again.messages, again.running_summary) == (first.messages, first.running_summary)
-    assert len(model.prompts) == asked
-    fed_back = summarize(first.messages, running_summary=first.running_summary, **options)
-    assert fed_back.messages == first.messages
-    assert len(model.prompts) == asked
-
-
 @pytest.mark.parametrize("system", [[], ["s"]], ids=["without system", "with system"])
 def test_a_summary_fed_back_in_is_replaced(summarize: Summarize, system: Any) -> None:
     """The output with messages added is an input; there is one summary in what comes out, and it is the newest."""
@@ -398,13 +372,6 @@ def test_a_summary_fed_back_in_is_replaced(summarize: Summarize, system: Any) ->
     assert "Summary of the conversation" not in "".join(message.text for message in model.prompts[1])
     rest = summarize(two.messages, model=model, max_tokens=5, running_summary=two.running_summary)
     assert rest.messages == two.messages
-
-
-def test_a_summary_that_is_all_there_is_stays(summarize: Summarize) -> None:
-    """A state in which everything was summarised comes out as it was."""
-    first = summarize(talk("h", "a"), model=ScriptedModel(), max_tokens=2)
-    again = summarize(first.messages, model=ScriptedModel(), max_tokens=2, running_summary=first.running_summary)
-    assert again == first
 
 
 def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize: Summarize) -> None:
@@ -970,14 +937,6 @@ def test_anything_else_is_no_running_summary(summarize: Summarize, wrong: Any) -
     """It is a ValueError that says what is wanted."""
     with pytest.raises(ValueError, match="running_summary is a RunningSummary or None"):
         summarize(talk("h"), model=ScriptedModel(), max_tokens=2, running_summary=wrong)
-
-
-@pytest.mark.parametrize("module", ["cuts", "models", "prompts"])
-def test_doctests(module: str) -> None:
-    """The examples in the docstrings are true."""
-    outcome = doctest.testmod(importlib.import_module(f"convstore.summarization.{module}"))
-    assert outcome.attempted
-    assert not outcome.failed
 
 
 def test_a_summarizer_takes_the_name_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,32 +305,11 @@ async def test_the_result_says_that_more_can_be_read(world: World) -> None:
     assert "Only the first 400 characters of find are looked for." in str(long.content)
 
 
-@pytest.mark.parametrize("find", ["STRASSE", "strasse", "Straße", "STRAẞE", "straSSe filler"])
-async def test_a_text_is_found_in_any_case(world: World, find: str) -> None:
-    """By full case folding, as people write it."""
-    assert "Straße filler" in str((await world.ask(world.bound, {"source_ids": [2], "find": find})).content)
-
-
 @pytest.mark.parametrize("find", [".*", "(a+)+$", "[a-z]", "\\w", "^", "ŉ", "\ud800", "\x00"])
 async def test_a_text_to_find_is_no_pattern(world: World, find: str) -> None:
     """It is looked for letter by letter, and what is shown of it can be sent to any provider."""
     answer = await world.ask(world.bound, {"source_ids": "1-4", "find": find})
     assert str(answer.content).startswith("No match for ")
-
-
-@pytest.mark.parametrize("cursor", ["40@0", "1@0x", "m1.1@0", "m4.9@0", "99999@5", "x" * 5_000, "\ud800" * 99, "\n@"])
-async def test_a_forged_cursor_is_worth_nothing(world: World, tool: BaseTool, cursor: str) -> None:
-    """Alone or with ids that it does not belong to: one line that says what to do."""
-    for extra in ({}, {"source_ids": [2]}, {"tool_message_ids": ["log-1"], "find": "line"}):
-        answer = await world.ask(tool, {**extra, "cursor": cursor})
-        assert str(answer.content).endswith(". Ask again without a cursor.\nEnd.")
-        assert str(answer.content).startswith("Unknown cursor '")
-
-
-async def test_a_cursor_in_an_empty_conversation_is_unknown_too(world: World) -> None:
-    """The same answer whether it is another's or nobody's."""
-    tool = world.store.conversation(user_id="new", thread_id=uuid.uuid4().hex).retrieve_previous_sources_tool()
-    assert await tool.ainvoke({"cursor": "1@0"}) == "Unknown cursor '1@0'. Ask again without a cursor.\nEnd."
 
 
 async def test_what_is_not_there_is_named_in_one_line(world: World) -> None:
@@ -397,14 +376,6 @@ async def test_a_long_error_of_the_store_is_cut() -> None:
     tool = make_retrieval_tool(lambda _: ReadBack(read, lambda _: pytest.fail("not called")))
     answer = await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {}})
     assert (answer.status, len(answer.content) <= ERROR) == ("error", True)
-
-
-def test_the_schema_for_models_stays_simple(world: World) -> None:
-    """Forms accepted beyond it are not in it; every field has a plain type and a description."""
-    assert list(world.bound.args) == named
-    types = [world.bound.args[name].get("type") for name in named]
-    assert types == ["array", "string", "string", "string"]
-    assert "$ref" not in json.dumps(world.bound.args)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

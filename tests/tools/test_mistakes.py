@@ -80,29 +80,8 @@ async def sea(request: pytest.FixtureRequest, store: ConversationStore, scope: d
     return sea
 
 
-def whole(pages: list[str], topics: tuple[str, ...]) -> bool:
-    """Return True if the pages, without their frames, hold the texts of these sources, in order."""
-    body = [re.sub(r"^.*, characters \d+-\d+ of \d+\n", "", page, flags=re.MULTILINE) for page in pages]
-    text = "".join(page.rsplit("\n", 1)[0].replace("\n", "") for page in body)
-    return "".join(map(text_on, topics)) in text
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The cursor alone
-
-
-@pytest.mark.parametrize("arguments", [{"source_ids": [1, 2, 3, 4, 5]}, {"source_ids": "1-5"}])
-async def test_a_cursor_alone_reads_all_sources_that_were_asked_for(sea: Sea, arguments: Any) -> None:
-    """All five, not only the one in which the page ended."""
-    assert whole(await sea.read(**arguments), TOPICS)
-
-
-async def test_a_cursor_alone_reads_all_messages_that_were_asked_for(sea: Sea) -> None:
-    """Results with sources, and one without; each page says how to get the next one."""
-    pages = await sea.read(tool_message_ids=[sea.ids[1], sea.ids[2], sea.ids[0]])
-    assert whole(pages, ("walrus", "narwhals"))
-    assert whole(pages, ("orcas", "seals", "belugas"))
-    assert "".join(pages).count("line 399 of the listing") == 1
 
 
 @pytest.mark.parametrize("find", ["near Tromsø harbour", 'fills a book. what "is"', "tromsø"])

@@ -71,13 +71,6 @@ def test_the_tool_costs_a_model_little() -> None:
     assert "read_back" in sources_prompt("read_back")
 
 
-def test_a_model_sees_four_arguments() -> None:
-    """No scope, no page size, no configuration."""
-    tool = make_retrieval_tool(lambda _: pytest.fail("not called"))
-    assert set(tool.args) == {"tool_message_ids", "source_ids", "find", "cursor"}
-    assert isinstance(Request(), Request)
-
-
 async def test_a_sync_caller_is_served_by_a_connected_store(server_uri: str, database_name: str) -> None:
     """From another thread, and inside a running loop, without a deadlock."""
     host, _, options = server_uri.rpartition("/")

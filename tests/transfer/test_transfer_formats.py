@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -24,7 +23,7 @@ from langchain_core.messages import (
     ToolMessage,
     message_to_dict,
 )
-from strategies import messages, same, values
+from strategies import messages, same
 
 from convstore import InvalidInputError
 from convstore.append.inputs import normalize_messages
@@ -387,17 +386,6 @@ def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecor
     reader = ArchiveReader(codec or Codec())
     found = [record for number, line in enumerate(lines, 1) for record in reader.read(line, f"line {number}")]
     return [*found, *reader.close()]
-
-
-@given(st.lists(messages, max_size=4), values)
-def test_any_message_comes_back_equal(given_messages: Any, value: Any) -> None:
-    """Every class with any values in it, and any metadata, in every way that a program could notice."""
-    codec = Codec()
-    begin = json.loads(begin_line(codec, scope={"user_id": "a"}, title=None, metadata={"any": value}))
-    [record] = read([begin, *archived(*given_messages)[1:]])
-    assert isinstance(record, ConversationRecord)
-    assert same([one.message for one in record.messages], given_messages)
-    assert same(record.metadata, {"any": value})
 
 
 def test_everything_else_comes_back() -> None:

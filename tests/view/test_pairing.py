@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import gzip
 import json
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,6 @@ from langchain_core.messages import (
 )
 from properties import examples
 
-from convstore.messages import tool_calls as pairing
 from convstore.messages.tool_calls import (
     Call,
     calls_of,
@@ -542,13 +540,6 @@ def test_real_conversations() -> None:
         assert [index for index in paired.indexes if index is not None] == list(range(len(log))), record["place"]
         seen += 1
     assert seen
-
-
-def test_doctests() -> None:
-    """The examples in the docstrings are true."""
-    outcome = doctest.testmod(pairing)
-    assert outcome.attempted
-    assert not outcome.failed
 
 
 def test_a_result_without_its_call_becomes_text_with_its_blocks() -> None:

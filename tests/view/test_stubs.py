@@ -282,13 +282,3 @@ def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens: int, is_st
     """A booking record of a few hundred bytes stays, a long result leaves, by the store's own counter."""
     stored = PureLog(counter=lambda _messages: tokens).append([_result("x" * 3_000, artifact={"booking": 7})])
     assert (stored.messages[0].stub is not None) == is_stubbed
-
-
-def test_a_stub_keeps_what_pairs_and_names_the_message() -> None:
-    """id, tool_call_id, name and status stay on the message; the artifact is left out."""
-    message = _result("x" * 5_000, status="error", artifact={"big": 1})
-    stored = _stored(message)
-    log = PureLog()
-    shown = with_stub(decode_message(log.codec, stored.body), str(stored.stub))
-    assert (shown.id, shown.tool_call_id, shown.name, shown.status) == ("m1", "c1", "rag_search_tool", "error")
-    assert (shown.content, shown.artifact) == (stored.stub, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -375,27 +374,6 @@ def test_the_talk_of_a_list_is_the_same_objects() -> None:
     picked = get_conversational_history(made)
     assert [message.id for message in picked] == ["s", "h1", "z1", "s2", "z"]
     assert all(any(message is one for one in made) for message in picked)
-
-
-def test_a_long_system_prompt_is_shown_whole() -> None:
-    """System messages are for every call of the model: they begin the view whole, and no payload is read for them."""
-    prompts = [SystemMessage("p" * 30_000, id="s"), SystemMessage([{"type": "text", "text": LARGE}], id="b")]
-    later = SystemMessage("q" * 30_000, id="q")
-    view = _log([*prompts, *turn(1), later, *turn(2)]).view(HistoryPolicy(max_tokens=None))
-    assert same([*view.messages[:2], view.messages[4]], [*prompts, later])
-    assert view.placeholders == ()
-
-
-def test_a_view_is_the_callers_own() -> None:
-    """Changes that a caller makes to the messages of a view never show in the next one."""
-    log = _log(turn(1, [Round((3_000, 50), sources=True)])[:-1])
-    for policy in (DEFAULT, HistoryPolicy(stub_tools="never")):
-        before = [json.dumps(message.model_dump(), default=repr) for message in log.view(policy).messages]
-        for message in log.view(policy).messages:
-            message.content = "changed"
-            message.additional_kwargs["changed"] = True
-            getattr(message, "tool_calls", []).clear()
-        assert [json.dumps(message.model_dump(), default=repr) for message in log.view(policy).messages] == before
 
 
 @pytest.mark.parametrize(

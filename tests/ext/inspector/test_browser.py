@@ -162,19 +162,6 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
 
 
 @pytest.mark.parametrize("window", ["wide-light"], indirect=True)
-async def test_conversations_are_found_by_scope_and_by_words(page: Any) -> None:
-    """A click on a scope value lists the conversations with it; a search of all leads into the log."""
-    await follow(page, page.get_by_title("Conversations with the same user_id").first)
-    assert await page.get_by_text("Only those with the same").is_visible()
-    assert await page.get_by_role("listitem").filter(has=page.locator("h2")).count() == 2
-    await page.get_by_role("searchbox").fill("overfitting")
-    await follow(page, page.get_by_role("button", name="Search"))
-    assert await page.get_by_text("2 conversations with the same").is_visible()
-    await follow(page, page.get_by_role("link", name="Message 10", exact=True))
-    assert await page.locator("#m10").is_visible()
-
-
-@pytest.mark.parametrize("window", ["wide-light"], indirect=True)
 async def test_usage_opens_and_a_view_is_downloaded(page: Any) -> None:
     """Tokens by model are in a table; the exported call is a list of messages in both forms."""
     await open_lesson(page)
@@ -186,20 +173,6 @@ async def test_usage_opens_and_a_view_is_downloaded(page: Any) -> None:
             await page.get_by_role("link", name=form).click()
         exported = json.loads(await asyncio.to_thread(Path(await (await started.value).path()).read_bytes))
         assert exported[0][key] == "system"
-
-
-@pytest.mark.parametrize("window", ["phone-light"], indirect=True)
-async def test_a_source_and_a_long_result_are_read_page_by_page(page: Any) -> None:
-    """A source leads to the answers that cite it; a result has pages."""
-    await open_lesson(page)
-    await follow(page, page.get_by_role("link", name="6", exact=True).first)
-    assert await page.get_by_text("cited in").count() == 3
-    assert await page.get_by_text("shown again by").is_visible()
-    assert await fits(page)
-    await follow(page, page.get_by_role("link", name="message 4", exact=True))
-    await follow(page, page.get_by_role("link", name="Next →").first)
-    assert await page.get_by_text("Page 2 of 2").first.is_visible()
-    assert await fits(page)
 
 
 @pytest.mark.parametrize("window", ["wide-dark"], indirect=True)
