@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -32,12 +33,11 @@ from convstore.exceptions import (
     UntrustedMessageError,
 )
 from convstore.log.entry import Entry, Totals
-from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.messages.values import Codec
-from convstore.mongo.log_queries import LogQueries
+from convstore.mongo.log import NO_CONTENT
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import append_timeout, pause
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
@@ -94,25 +94,26 @@ class _End(NamedTuple):
 
     Attributes:
         active: The active messages, in order.
-        tail: Totals of the log.
-        rewinds: Decides which messages are active.
+        log: The log, if there is one.
         start: The number of the first entry read; 1 if all was read.
     """
 
     active: Sequence[Comparable] = ()
-    tail: Totals = _NO_LOG
-    rewinds: Rewinds = NO_REWINDS
+    log: Snapshot | None = None
     start: int = 1
+
+    @property
+    def tail(self) -> Totals:
+        """Totals of the log."""
+        return self.log.tail if self.log else _NO_LOG
 
 
 class Resender:
     """Appends histories to all conversations of a store."""
 
-    def __init__(
-        self, reader: LogReader, queries: LogQueries, writer: Writer, cache: ConversationCache, *, codec: Codec
-    ) -> None:
-        self._reader, self._queries, self._writer, self._cache = reader, queries, writer, cache
-        self._codec = codec
+    def __init__(self, reader: LogReader, writer: Writer, cache: ConversationCache, *, codec: Codec) -> None:
+        self._reader, self._writer, self._cache, self._codec = reader, writer, cache, codec
+        self._entries = partial(reader.log.entries, fields=NO_CONTENT)
 
     async def append(
         self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, trust: Trust, **options: Any
@@ -179,21 +180,21 @@ class Resender:
         limit = min(int(questions * each) + _MARGIN, _MAXIMUM_ENTRIES)
         entries = await self._reader.read_your_writes(
             cached,
-            lambda: self._queries.without_content(cached.conversation, limit=limit),
+            lambda: self._entries(cached.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
         )
         await self._reader.check(cached, entries)
-        tail, active = entries[-1].totals if entries else _NO_LOG, list[Comparable]()
-        rewinds = await self._reader.rewinds(cached, tail, entries)
+        log = await self._reader.snapshot(cached, entries[-1].totals if entries else _NO_LOG, entries)
+        active = list[Comparable]()
         while entries:
-            active[:0] = _active(entries, rewinds)
-            start = rewinds.active_before(entries[0].number)
+            active[:0] = _comparable(log.active.of(entries))
+            start = log.active.end_before(entries[0].number)
             if start <= 1 or _questions(active) > questions:
-                return _End(active, tail, rewinds, start)
+                return _End(active, log, start)
             limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
-            entries = await self._queries.without_content(cached.conversation, before=start, limit=limit)
+            entries = await self._entries(cached.conversation, before=start, limit=limit)
             await self._reader.check(cached, entries, last=start - 1)
-        return _End(active, tail, rewinds)
+        return _End(active, log)
 
     async def _explained(
         self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust
@@ -202,11 +203,9 @@ class Resender:
         if repeated := await self._repeated(cached, end, batch, trust):
             return repeated
         found = parting(batch, end.active, exactly=trust.is_all)
-        if end.start > 1:
-            entries = await self._queries.without_content(
-                cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
-            )
-            first = parting(batch, _active(entries, end.rewinds), exactly=trust.is_all)
+        if end.log and end.start > 1:
+            entries = await self._entries(cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING)
+            first = parting(batch, _comparable(end.log.active.of(entries)), exactly=trust.is_all)
             found = first if first[0] else found if found[0] else (None, None)
         after, before = (one.id if one else None for one in found)
         raise HistoryDivergedError(after=after, before=before)
@@ -223,15 +222,14 @@ class Resender:
         rows = await self._reader.messages_by_id(cached, ids, retry_if_stale=False)
         found = {index: stored(rows[one.id].message) for index, one in sent.items() if one.id in rows}
         is_same = [one.digest for one in found.values()] == [one.digest for one in sent.values()]
-        if not is_same or not all(end.rewinds.is_active(one.ordinal) for one in found.values()):
+        if not is_same or (end.log and not all(end.log.active.has(one.ordinal) for one in found.values())):
             return None
         return Match(found, start=len(batch), skipped=start)
 
 
-def _active(entries: Sequence[Entry], rewinds: Rewinds) -> list[Comparable]:
-    """Return the comparable forms of the active messages of entries."""
-    messages = (message for entry in entries for message in entry.messages)
-    return [stored(message) for message in messages if rewinds.is_active(message.ordinal)]
+def _comparable(entries: Sequence[Entry]) -> list[Comparable]:
+    """Return the comparable forms of the messages of entries."""
+    return [stored(message) for entry in entries for message in entry.messages]
 
 
 def _questions(messages: Sequence[Comparable]) -> int:

@@ -26,13 +26,13 @@ from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
 from convstore.runtime.head_refresh import HeadRefresher
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
 
 _TRIES = 100
 
 _Make = Callable[[Rewinds], Awaitable[Change | None]]
-Reselect = Callable[[CachedConversation, Rewinds], Awaitable[None]]
+Reselect = Callable[[Snapshot], Awaitable[None]]
 """Makes the longest summary of active messages the current one; see `compaction.history`."""
 
 
@@ -58,7 +58,7 @@ class Rewinder:
         cached, ordinal = await self._find(scope, message_id)
 
         async def make(rewinds: Rewinds) -> Change | None:
-            if not rewinds.is_active(ordinal):
+            if not rewinds.has(ordinal):
                 return None
             entry, point = await self._point(cached, ordinal, rewinds)
             return Change(rewinds.through(ordinal), ordinal, entry, point)
@@ -79,12 +79,12 @@ class Rewinder:
         async def make(rewinds: Rewinds) -> Change | None:
             nonlocal restored
             undo = rewinds.undo
-            is_done = rewinds.is_active(ordinal) if ordinal else not undo
+            is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
                 return None
             before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo else Totals()
-            earlier = await self._reader.rewinds(cached, before, known=rewinds)
-            if ordinal > before.messages or not earlier.is_active(ordinal):
+            earlier = (await self._reader.snapshot(cached, before, known=rewinds)).active
+            if ordinal > before.messages or not earlier.has(ordinal):
                 raise InvalidInputError(
                     f"{message_id!r} was not rewound by the last rewind, or that was undone already; undo later "
                     "rewinds first, with undo_rewind()"
@@ -109,9 +109,9 @@ class Rewinder:
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")
-        [entry], before = rewinds.corrected(found), Totals()
+        [entry], before = rewinds.of(found), Totals()
         if entry.number > 1:
-            [previous] = rewinds.corrected([await self._log.entry(cached.conversation, entry.number - 1)])
+            [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
             before = previous.totals
         # Another counter may have written the previous entry.
         before = replace(
@@ -149,14 +149,14 @@ class Rewinder:
     async def _append_in_order(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
             tail = await self._log.last_totals(cached.conversation)
-            rewinds = await self._reader.rewinds(cached, tail, known=NO_REWINDS)  # a backup may have been restored
-            change = await make(rewinds)
+            log = await self._reader.snapshot(cached, tail, known=NO_REWINDS)  # a backup may have been restored
+            change = await make(log.active)
             if change is None:
                 if tail.entries:  # an earlier call may have failed after its insert
                     await self._refresher.catch_up(cached, tail)
-                    await self._reselect(cached, rewinds)
+                    await self._reselect(log)
                 return tail, tail
-            entry = rewind_entry(tail, rewinds, change, at=self._clock.now(), link=self._clock.link())
+            entry = rewind_entry(tail, log.active, change, at=self._clock.now(), link=self._clock.link())
             acknowledged = cached.entries
             insert = self._log.insert(cached.conversation, entry, (), token="")
             try:
@@ -167,8 +167,8 @@ class Rewinder:
             if entry.number <= acknowledged:  # the number was taken before: a backup was restored
                 self._cache.forget(cached)
             self._cache.confirm(cached, entry.totals)
-            cached.follow(rewinds := rewinds.after(entry))
-            await self._reselect(cached, rewinds)
+            cached.follow(active := log.active.after(entry))
+            await self._reselect(Snapshot(cached, entry.totals, active))
             return tail, entry.totals
         raise StoreError(
             f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"

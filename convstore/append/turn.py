@@ -13,7 +13,6 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.append.inputs import MessageBatch, normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
 from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.rewind import Rewinds
 from convstore.values.scope import check_id
 
 
@@ -25,9 +24,8 @@ class Placed(NamedTuple):
     active: int
 
 
-def placed(message: EntryMessage, entry: Entry, rewinds: Rewinds) -> Placed:
-    """Return the position of an active message in its entry."""
-    [entry] = rewinds.corrected([entry])
+def placed(message: EntryMessage, entry: Entry) -> Placed:
+    """Return the position of a message in its entry, which has active messages only."""
     return Placed(message.type, entry.turn_at(message.ordinal), entry.active_through(message.ordinal))
 
 

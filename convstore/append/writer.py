@@ -18,7 +18,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, prepare
 from convstore.append.compose import compose, payloads_to_cache, renumbered_by
-from convstore.append.turn import check_turn, placed
+from convstore.append.turn import Placed, check_turn, placed
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
@@ -240,7 +240,7 @@ class Writer:
     def _must_look_up(self, cached: CachedConversation, request: _Request, tail: Totals) -> bool:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
         continues_turn = bool(request.turn) and request.turn not in request.batch.ids
-        is_last_turn = cached.last_question == (request.turn, tail.active, tail.rewind_entry)
+        is_last_turn = cached.last_question == (request.turn, tail.link)
         return self._log.must_look_first or (continues_turn and not is_last_turn)
 
     async def _tail(self, cached: CachedConversation, request: _Request, new: Batch) -> Totals:
@@ -277,12 +277,13 @@ class Writer:
         for one in batch.prepared:
             if one.id in found and found[one.id].message.identity != one.identity:
                 raise ContentConflictError(one.id)
+        positions = dict[str, Placed]()
         if found:
-            rewinds = await self._reader.rewinds(cached, tail)
-            if inactive := [id_ for id_, row in found.items() if not rewinds.is_active(row.message.ordinal)]:
+            active = (await self._reader.snapshot(cached, tail)).active
+            if inactive := [id_ for id_, row in found.items() if not active.has(row.message.ordinal)]:
                 raise MessageRewoundError(inactive[0])
+            positions = {id_: placed(row.message, *active.of([row.entry])) for id_, row in found.items()}
         if request.turn:
-            positions = {id_: placed(row.message, row.entry, cached.rewinds) for id_, row in found.items()}
             check_turn(request.turn, batch.ids, found=positions, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
@@ -371,10 +372,13 @@ class Writer:
         self._cache.confirm(cached, entry.totals)
         messages = entry.messages
         begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
+        question, link = cached.last_question
+        if messages:
+            question = messages[-1].id if messages[-1].type == "human" else ""
+        elif link != entry.after:
+            question = ""
+        cached.last_question = question, entry.totals.link
         ends = bool(messages) and messages[-1].type == "ai" and not messages[-1].calls
-        if begins >= 0:
-            position = entry.active_through(messages[begins].ordinal)
-            cached.last_question = (messages[begins].id, position, entry.totals.rewind_entry)
         if begins >= 0 or ends:
             self._cache.end_turn(cached)
         finished = len(messages) if ends else begins

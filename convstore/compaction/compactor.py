@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -20,10 +20,9 @@ from convstore.compaction.plan import plan_compaction, replacement_cuts
 from convstore.compaction.strategies import CompactionRequest, CompactionResult, CompactionStrategy
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, leading_system, rows_of, weigh
 from convstore.log.state import NO_RECORD, State
-from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits, is_summary
+from convstore.log.summary import NAMED_RESULTS, SummaryRecord, is_summary
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of, without_mark
 from convstore.messages.text import indented
@@ -32,12 +31,12 @@ from convstore.messages.tool_calls import MISSING_TEXT
 from convstore.messages.values import Codec
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
-from convstore.runtime.active_log import read_page
+from convstore.runtime.active_log import newest_first
 from convstore.runtime.background import Background, settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEnd, LogEndReader
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
 from convstore.values.policy import CompactionRule, HistoryPolicy, view_key
@@ -57,12 +56,10 @@ _NO_SUMMARIZER = (
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A planned summary: the last entry it saw, the rows it covers and the earlier summary it extends."""
+    """A planned summary: the log it saw, the rows it covers and the earlier summary it extends."""
 
     state: State
-    cached: CachedConversation
-    entry: int
-    rewinds: Rewinds
+    log: Snapshot
     rows: Sequence[Row]
     cut: int
     earlier: SummaryRecord | None
@@ -153,44 +150,36 @@ class Compactor:
     async def _plan(self, cached: CachedConversation, end: LogEnd, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
         totals = end.entries[-1].totals if end.entries else Totals()
-        rewinds = await self._reader.rewinds(cached, totals)
-        earlier = end.state.summary
-        if earlier and (earlier.last > totals.messages or not fits(earlier, rewinds)):
-            earlier = None
+        log, earlier = await self._reader.snapshot(cached, totals), end.state.summary
+        earlier = earlier if earlier and log.fits(earlier) else None
         view_start = end.state.views.get(self._view, NO_RECORD).start
         has_left = (earlier.last if earlier else 0) + 1 < view_start <= totals.messages
-        if not (force or has_left) and self._is_within(rule, end, rewinds, earlier):
-            return _Plan(end.state, cached, totals.entries, rewinds, (), 0, earlier)
-        start = earlier.entry if earlier else rewinds.active_after(1)
-        entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.trigger)
-        rows = rows_of(entries, rewinds, earlier)
-        if earlier is None:
-            rows = rows[len(leading_system(rows)) :]
+        if not (force or has_left) and self._is_within(rule, log.active.of(end.entries), earlier):
+            return _Plan(end.state, log, (), 0, earlier)
+        rows = await self._rows(log, earlier, maximum=_MAX_TRIGGERS * rule.trigger)
         cut = plan_compaction(rows, rule, view_start=view_start if has_left else 0, force=force)
-        return _Plan(end.state, cached, totals.entries, rewinds, rows, cut, earlier)
+        return _Plan(end.state, log, rows, cut, earlier)
 
-    def _is_within(self, rule: CompactionRule, end: LogEnd, rewinds: Rewinds, earlier: SummaryRecord | None) -> bool:
+    def _is_within(self, rule: CompactionRule, entries: Sequence[Entry], earlier: SummaryRecord | None) -> bool:
         """Return True if the last entry alone shows that a finished log is within the limit of the rule."""
-        if not end.entries or not end.entries[-1].messages:
+        if not entries or not entries[-1].messages:
             return False
-        last, totals, name = end.entries[-1].messages[-1], end.entries[-1].totals, self._counter.name
-        is_finished = last.type == "ai" and not last.calls and rewinds.is_active(last.ordinal)
+        last, totals, name = entries[-1].messages[-1], entries[-1].totals, self._counter.name
+        is_finished = last.type == "ai" and not last.calls
         if not is_finished or totals.counter != name or (earlier and earlier.counter != name):
             return False
         return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.trigger
 
-    async def _entries(self, cached: CachedConversation, rewinds: Rewinds, start: int, *, maximum: int) -> list[Entry]:
-        """Read entries that hold about `maximum` tokens in total; a very long log gets several summaries."""
+    async def _rows(self, log: Snapshot, earlier: SummaryRecord | None, *, maximum: int) -> Sequence[Row]:
+        """Read rows that hold about `maximum` tokens in total; a very long log gets several summaries."""
         found: list[Entry] = []
-        while maximum > 0:
-            entries = await self._reader.entries(cached, start=start, before=start + _BATCH)
-            entries = await self._reader.counted(entries)
-            found += entries
-            if len(entries) < _BATCH:
-                break
-            maximum -= sum(row.message.view_tokens for row in rows_of(entries, rewinds))
-            start = rewinds.active_after(start + _BATCH)
-        return found
+        async with aclosing(self._reader.batches(log, start=earlier.entry if earlier else 1)) as batches:
+            async for entries in batches:
+                found += await self._reader.counted(entries)
+                if sum(message.view_tokens for entry in found for message in entry.messages) >= maximum:
+                    break
+        rows = rows_of(found, earlier)
+        return rows if earlier else rows[len(leading_system(rows)) :]
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
         """Ask the summarizer and commit its summary; always release the lease."""
@@ -199,17 +188,17 @@ class Compactor:
             record = await self._record(plan, owner)
             if record is None:
                 return Compaction(status="not_needed")
-            await self._summaries.insert(plan.cached.conversation, record)
-            last = max(plan.entry, plan.cached.entries)  # more may have been appended since
+            await self._summaries.insert(plan.log.cached.conversation, record)
+            last = max(plan.log.tail.entries, plan.log.cached.entries)  # more may have been appended since
             is_committed = await self._states.commit(plan.state, record, entry=last, owner=owner)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
-                await self._summaries.drop(plan.cached.conversation, record.token)
-            if not is_committed or not await self._still_fits(plan.cached, record):
+                await self._summaries.drop(plan.log.cached.conversation, record.token)
+            if not is_committed or not await self._still_fits(plan.log.cached, record):
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
             found = {record.token: record}
             if record.parent:
-                found |= await self._summaries.all(plan.cached.conversation)  # the result lists their results as well
+                found |= await self._summaries.all(plan.log.cached.conversation)  # it lists theirs, too
             return Compaction(status="done", summary=self._history.public(record, found, is_current=True))
         except StoreError:
             raise
@@ -224,9 +213,9 @@ class Compactor:
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
         """Return True if no rewind made meanwhile invalidates the new summary; otherwise restore an earlier one."""
         async with self._reader.reading(cached):
-            rewinds = (await self._reader.snapshot(cached)).rewinds
-        await self._history.reselect(cached, rewinds)
-        return fits(record, rewinds)
+            log = await self._reader.snapshot(cached)
+        await self._history.reselect(log)
+        return log.fits(record)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
         """Make the summary; return None if the summarizer has nothing to fold. SummaryError if it is not usable."""
@@ -271,8 +260,8 @@ class Compactor:
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
         """Read the first messages in full: no later summary would include what is left out here."""
         messages = [row.message for row in plan.rows[:number]]
-        async with self._reader.reading(plan.cached):
-            return await self._whole(plan.cached, messages)
+        async with self._reader.reading(plan.log.cached):
+            return await self._whole(plan.log.cached, messages)
 
     async def _whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         whole = await self._reader.decode_whole(cached, messages)
@@ -280,14 +269,14 @@ class Compactor:
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
         """Return the human message of the turn that the summary ends in, even if an earlier summary covers it."""
-        messages, before = [row.message for row in plan.folded], plan.folded[0].message.ordinal
-        while messages:
-            found = next((message for message in reversed(messages) if message.type == "human"), None)
-            if found:
-                return found
-            page = await read_page(self._reader, plan.cached, before=before, limit=_BATCH)
-            messages = [message for _, message in page]
-            before = messages[0].ordinal if messages else 0
+        for row in reversed(plan.folded):
+            if row.message.type == "human":
+                return row.message
+        first = plan.folded[0].message.ordinal
+        async with aclosing(newest_first(self._reader, plan.log, before=first, at_once=_BATCH)) as messages:
+            async for _, message in messages:
+                if message.type == "human":
+                    return message
         return None
 
     async def _build_record(self, plan: _Plan, owner: str, result: CompactionResult) -> SummaryRecord:
@@ -305,12 +294,12 @@ class Compactor:
             first=earlier.first if earlier else plan.folded[0].message.ordinal,
             last=last.message.ordinal,
             entry=last.entry,
-            seen=plan.entry,
+            seen=plan.log.tail.entries,
             active=last.place + (earlier.active if earlier else 0),
             turns=last.turn + (earlier.turns if earlier else 0),
             view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
             counter=name if earlier is None or earlier.counter == name else "",
-            rewound=clipped(plan.rewinds, last.message.ordinal),
+            gaps=plan.log.active.gaps(last.message.ordinal),
             text=text,
             model=self._strategy.name if self._strategy else "",
             tokens_in=tokens_in,
@@ -327,7 +316,7 @@ class Compactor:
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
         if plan.is_inside_turn and (last_question := await self._question(plan)):
-            [question] = await self._whole(plan.cached, [last_question])
+            [question] = await self._whole(plan.log.cached, [last_question])
             words = question.text[: _MAX_CHARACTERS // 10]
             text = f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"
         if len(text) > _MAX_CHARACTERS:

@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.log.entry import RewoundRange
-from convstore.log.rewind import Rewinds
-from convstore.log.summary import SummaryRecord, fits
+from convstore.log.summary import SummaryRecord
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
-from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import Summary
 from convstore.values.scope import Scope
 
@@ -56,13 +53,9 @@ class SummaryHistory:
         if record is None or cached is None:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() lists all versions")
         async with self._reader.reading(cached):
-            entries = await self._reader.entries(cached, start=1, before=record.entry + 1, is_whole=True)
-            messages = [message for entry in entries for message in entry.messages]
-            rewinds = Rewinds(
-                ranges=tuple(RewoundRange(first, last, entry=0, until=0) for first, last in record.rewound)
-            )
-            inside = [one for one in messages if record.first <= one.ordinal <= record.last]
-            return await self._reader.decode_whole(cached, [one for one in inside if rewinds.is_active(one.ordinal)])
+            entries = await self._reader.entries(cached, start=1, before=record.entry + 1)
+            messages = (message for entry in entries for message in entry.messages)
+            return await self._reader.decode_whole(cached, [one for one in messages if record.covers(one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Restore the summary before the current one; see `Conversation.undo_compaction`."""
@@ -78,12 +71,17 @@ class SummaryHistory:
             parent = next(iter(_whole_chain(cached.conversation, found, state.summary.parent, "parent")), None)
         return await self._states.commit(state, parent, entry=end.entries[-1].number if end.entries else 0)
 
-    async def reselect(self, cached: CachedConversation, rewinds: Rewinds) -> None:
-        """Make the longest valid summary the current one.
+    async def reselect(self, log: Snapshot) -> None:
+        """Make the longest summary that fits the active messages of a log the current one.
 
         The candidates are the current summary, those it extends, and those that a rewind set aside. Call it after a
         rewind and after a restore; a second call does nothing.
         """
+        cached = log.cached
+
+        def fits(record: SummaryRecord) -> bool:  # it may end after the log, where more was appended
+            return record.gaps == log.active.gaps(record.last)
+
         while True:
             known = await self._reader.find(cached.scope)  # another object if the log was restored from a backup
             if known is None or known.conversation != cached.conversation:
@@ -91,11 +89,11 @@ class SummaryHistory:
             end = await self._ends.read(known)
             state, last = end.state, end.entries[-1].number if end.entries else 0
             current = state.summary.token if state.summary else ""
-            if not state.aside and (state.summary is None or fits(state.summary, rewinds)):
+            if not state.aside and (state.summary is None or fits(state.summary)):
                 return
             found = await self._summaries.all(cached.conversation)
             aside = _chain(found, state.aside, "parent")
-            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record, rewinds)]
+            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record)]
             best = max(fitting, key=lambda record: (record.last, record.version), default=None)
             token = best.token if best else ""
             if token == current:

@@ -88,9 +88,7 @@ class ConversationLog:
         services, cached = await self._found()
         page = list[LogMessage]()
         changed, rewinds = 0, NO_REWINDS
-        async for _, entry in services.reader.walk(self._scope):
-            if entry.number > snapshot.entries:
-                break
+        async for _, entry in services.reader.walk(self._scope, snapshot):
             if entry.is_rewind:
                 with suppress(ValueError):  # the log lost the whole list that it continues, and was repaired
                     rewinds = rewinds.after(entry)
@@ -112,7 +110,7 @@ class ConversationLog:
         """
         services, cached = await self._found()
         async with services.reader.reading(cached):
-            return (await services.reader.rewinds(cached, snapshot)).ranges
+            return (await services.reader.snapshot(cached, snapshot)).active.ranges
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
         """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""

@@ -188,7 +188,7 @@ class ConversationReader:
             around: The messages before and after this ordinal, such as that of a `SearchHit`.
             limit: Maximum number of messages, up to 1,000.
             full: Messages as appended; by default tool results are stubs, and images, audio and files placeholders.
-            rewound: Also rewound messages, which have ``is_rewound``; one more command.
+            rewound: Also rewound messages, which have ``is_rewound``.
 
         Raises:
             InvalidInputError: More than one of `before`, `after` and `around`, or a number out of bounds.

@@ -26,7 +26,6 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, SUMMARIES
 from convstore.mongo.log import Log
-from convstore.mongo.log_queries import LogQueries
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
@@ -62,7 +61,7 @@ SearchIndex = Literal[True, False, "across"]
 class _Commands:
     def __init__(self, driver: Driver) -> None:
         self.heads, self.tombstones, self.inspection = Heads(driver), Tombstones(driver), Inspection(driver)
-        self.log, self.log_queries, self.states = Log(driver), LogQueries(driver), States(driver)
+        self.log, self.states = Log(driver), States(driver)
         self.annotations, self.summaries, self.segments = Annotations(driver), Summaries(driver), Segments(driver)
         self.statistics = Statistics(driver)
         self.parts: dict[str, Part] = {
@@ -109,14 +108,14 @@ class Services:
             clock=clock,
             extractors=extractors,
         )
-        self.resender = Resender(reader, on.log_queries, self.writer, cache, codec=codec)
-        self.loader = Loader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter, clock=clock)
-        past = PastLoader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter, clock=clock)
+        self.resender = Resender(reader, self.writer, cache, codec=codec)
+        self.loader = Loader(reader, ends, on.states, cache, codec=codec, counter=counter, clock=clock)
+        past = PastLoader(reader, ends, on.states, cache, codec=codec, counter=counter, clock=clock)
         self.past = PastViews(reader, ends, on.states, on.summaries, past, codec=codec, counter=counter)
         self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
         self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
-        self.pager = Pager(reader, on.log_queries, codec=codec)
-        self.listing = Listing(reader, on.log_queries, codec=codec)
+        self.pager = Pager(reader, codec=codec)
+        self.listing = Listing(reader, codec=codec)
         self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
         self.rewinder = Rewinder(
             reader, on.log, self.summaries.reselect, cache, refresher=refresher, codec=codec, clock=clock
@@ -143,7 +142,7 @@ class Services:
         self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, index=self.index)
 
     def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:
-        reader, logs = self.reader, LogParts(self.reader, on.log_queries, on.segments if index else None, codec=codec)
+        reader, logs = self.reader, LogParts(self.reader, on.segments if index else None, codec=codec)
         self.index = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=index == "across")
         sealer = self.index if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)

@@ -369,7 +369,7 @@ class Entry:
 
     def active_through(self, ordinal: int) -> int:
         """Return the number of active messages up to and including one of its messages, which must be active."""
-        return self.totals.active - (self.last - ordinal)
+        return self.totals.active - sum(one.ordinal > ordinal for one in self.messages)
 
     def turn_at(self, ordinal: int) -> int:
         """Return the number of the turn that contains one of its messages, which must be active."""

@@ -12,14 +12,15 @@ active messages. Undoing a rewind writes a rewind entry too.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, Repair, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Totals
 
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
@@ -95,10 +96,10 @@ class Rewinds:
         """Return the entries that are valid although they name another predecessor than the entry before them."""
         return self.repair.joins if self.repair else ()
 
-    def is_active(self, ordinal: int) -> bool:
-        """Return True if a message was not rewound.
+    def has(self, ordinal: int) -> bool:
+        """Return True if a message is active: it was not rewound.
 
-        >>> Rewinds(ranges=(RewoundRange(first=3, last=4, entry=2, until=3),)).is_active(4)
+        >>> Rewinds(ranges=(RewoundRange(first=3, last=4, entry=2, until=3),)).has(4)
         False
         """
         index = bisect_right(self.ranges, ordinal, key=_first) if self.ranges else 0
@@ -108,7 +109,7 @@ class Rewinds:
         """Return the ranges that begin at an ordinal or before it."""
         return self.ranges[: bisect_right(self.ranges, ordinal, key=_first)]
 
-    def active_before(self, number: int) -> int:
+    def end_before(self, number: int) -> int:
         """Return the end, exclusive, of the entries before `number` that may contain active messages.
 
         That is `number` itself, or the first entry of the rewound range directly before it.
@@ -116,7 +117,7 @@ class Rewinds:
         found = self._with_entry(number - 1)
         return found.entry if found else number
 
-    def active_after(self, number: int) -> int:
+    def start_from(self, number: int) -> int:
         """Return the first entry from `number` on that may contain active messages."""
         found = self._with_entry(number)
         return found.until + 1 if found else number
@@ -126,23 +127,54 @@ class Rewinds:
         index = bisect_right(self.ranges, number, key=_entry)
         return self.ranges[index - 1] if index and self.ranges[index - 1].until >= number else None
 
-    def corrected(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries with correct totals, where they were written after a tail that a restored backup had lost."""
+    def gaps(self, last: int) -> tuple[tuple[int, int], ...]:
+        """Return first and last ordinals of the rewound ranges up to an ordinal.
+
+        >>> Rewinds(ranges=(RewoundRange(3, 9, 2, 4),)).gaps(5)
+        ((3, 5),)
+        """
+        return tuple((one.first, min(one.last, last)) for one in self.through(last))
+
+    def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Return entries as if their rewound messages had never been appended; their totals are those of the others.
+
+        Totals that were written after a tail that a restored backup had lost are corrected.
+        """
         repair = self.repair
-        if repair is None or not repair.recounts or not entries or entries[0].number >= repair.until:
-            return entries
-        return [_corrected(entry, repair) for entry in entries]
+        if repair and repair.recounts and entries and entries[0].number < repair.until:
+            entries = [_corrected(entry, repair) for entry in entries]
+        return [self._without_rewound(entry) for entry in entries] if self.ranges else entries
+
+    def _without_rewound(self, entry: Entry) -> Entry:
+        index = bisect_right(self.ranges, entry.last, key=_first)
+        if not index or self.ranges[index - 1].last < entry.first:
+            return entry
+        rewound = [one for one in entry.messages if not self.has(one.ordinal)]
+        kept = tuple(one for one in entry.messages if self.has(one.ordinal))
+        return replace(entry, messages=kept, totals=_less(entry.totals, counts_of(rewound)))
 
 
 NO_REWINDS = Rewinds()
 
 
+def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
+    """Return what messages add to the totals of the active ones."""
+    return Counter(
+        active=len(messages),
+        turns=sum(one.type == "human" for one in messages),
+        results=sum(one.type == "tool" for one in messages),
+        tokens=sum(one.tokens for one in messages),
+        view_tokens=sum(one.view_tokens for one in messages),
+    )
+
+
 def _corrected(entry: Entry, repair: Repair) -> Entry:
     recount = next((one for one in repair.recounts if one.entry <= entry.number <= one.until), None)
-    if recount is None:
-        return entry
-    counts = {name: getattr(entry.totals, name) - getattr(recount, name) for name in COUNTS}
-    return replace(entry, totals=replace(entry.totals, **counts))
+    return replace(entry, totals=_less(entry.totals, recount._asdict())) if recount else entry
+
+
+def _less(totals: Totals, counts: Mapping[str, int]) -> Totals:
+    return replace(totals, **{name: getattr(totals, name) - counts[name] for name in COUNTS})
 
 
 def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:

@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage
-from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 
@@ -35,21 +34,20 @@ class Row(NamedTuple):
     result: int
 
 
-def rows_of(entries: Sequence[Entry], rewinds: Rewinds = NO_REWINDS, summary: SummaryRecord | None = None) -> list[Row]:
-    """Return the active messages of successive entries as rows.
+def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None) -> list[Row]:
+    """Return the messages of successive entries as rows.
 
     Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
 
     Args:
-        entries: Entries in order. They must reach the end of the log, or begin where the rows begin.
-        rewinds: Decides which messages are active, and corrects totals after a repair.
+        entries: Entries in order, with active messages only. They must reach the end of the log, or begin where the
+            rows begin.
         summary: The current summary.
     """
     # Compared with the entry as well, because after a repair two messages may share an ordinal.
     last = (summary.entry, summary.last) if summary else (0, 0)
     covered, turns = (summary.active, summary.turns) if summary else (0, 0)
-    rows, rewound = [], rewinds.ranges
-    entries = rewinds.corrected(entries)
+    rows = []
     for entry in entries:
         types, totals, number = [message.type for message in entry.messages], entry.totals, entry.number
         turn, result = totals.turns - types.count("human"), totals.results - types.count("tool")
@@ -58,7 +56,7 @@ def rows_of(entries: Sequence[Entry], rewinds: Rewinds = NO_REWINDS, summary: Su
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if (is_after or (number, message.ordinal) > last) and (not rewound or rewinds.is_active(message.ordinal)):
+            if is_after or (number, message.ordinal) > last:
                 rows.append((message, number, place - covered, turn - turns, result))
             result += message.type == "tool"
     sizes = [row[0].view_tokens for row in rows]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from convstore.log.entry import EntryMessage
-from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, leading_system
-from convstore.log.summary import NamedResult, SummaryRecord, clipped, fits
+from convstore.log.summary import NamedResult, SummaryRecord
 
 
 class LeftOut(NamedTuple):
@@ -31,7 +30,7 @@ class ViewRecord(NamedTuple):
         link: Link of that entry, 0 if the start is the log's first message.
         moved_at: When a mark was last moved.
         results: The newest named messages before the start, newest first; None if they were not kept.
-        rewound: Digest of the rewound ranges before the start when `results` were kept.
+        gaps: Digest of the ranges without active messages before the start when `results` were kept.
         after: The last ordinal that a summary covered then; `results` follow it.
     """
 
@@ -42,7 +41,7 @@ class ViewRecord(NamedTuple):
     link: int = 0
     moved_at: datetime = datetime.min.replace(tzinfo=UTC)
     results: tuple[LeftOut, ...] | None = ()
-    rewound: bytes = b""
+    gaps: bytes = b""
     after: int = 0
 
     @property
@@ -68,18 +67,14 @@ class LeadingSystem:
     Attributes:
         messages: The messages.
         through: Ordinal of the first message after them.
-        rewound: The ranges that were rewound up to it when this was stored.
+        gaps: The ranges without active messages up to it when this was stored.
         counter: Name of the token counter of their sizes.
     """
 
     messages: tuple[EntryMessage, ...]
     through: int
-    rewound: tuple[tuple[int, int], ...]
+    gaps: tuple[tuple[int, int], ...]
     counter: str
-
-    def is_valid(self, rewinds: Rewinds, counter: str) -> bool:
-        """Return True if no message up to the first other one was rewound or restored since."""
-        return self.counter == counter and self.rewound == clipped(rewinds, self.through)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,30 +112,36 @@ class State:
     changes: tuple[tuple[int, str], ...] = ()
 
 
-def system_of(rows: Sequence[Row], rewinds: Rewinds, counter: str) -> LeadingSystem | None:
+def system_of(
+    rows: Sequence[Row], counter: str, gaps: Callable[[int], tuple[tuple[int, int], ...]] = lambda _: ()
+) -> LeadingSystem | None:
     """Return the leading system messages of a log, given its first rows; None if more may follow."""
     leading = leading_system(rows)
     if len(leading) == len(rows):
         return None
     through = rows[len(leading)].message.ordinal
-    return LeadingSystem(tuple(row.message for row in leading), through, clipped(rewinds, through), counter)
+    return LeadingSystem(tuple(row.message for row in leading), through, gaps(through), counter)
 
 
 def restored(
-    conversation: str, records: Iterable[SummaryRecord], rewinds: Rewinds, *, last: int, revision: int, at: datetime
+    conversation: str,
+    records: Iterable[SummaryRecord],
+    fits: Callable[[SummaryRecord], bool],
+    *,
+    revision: int,
+    at: datetime,
 ) -> State:
     """Return the state of a conversation that lost it, from its stored summaries.
 
     Args:
         conversation: Id of the conversation.
         records: All its summaries.
-        rewinds: The active messages of the log.
-        last: Last ordinal of the log.
+        fits: Returns True if a summary covers the active messages of its range.
         revision: A revision above all earlier ones.
         at: The current time.
     """
     made = sorted(records, key=lambda record: record.version)
-    fitting = [record for record in made if record.last <= last and fits(record, rewinds)]
+    fitting = [record for record in made if fits(record)]
     newest = made[-1] if made else None
     current = max(fitting, key=lambda record: (record.last, record.version), default=None)
     changes = [(record.seen, record.token) for record in made]

@@ -7,6 +7,7 @@ are rewound or restored.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -14,7 +15,6 @@ from datetime import datetime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.chain import SUMMARY_PREFIX
-from convstore.log.rewind import Rewinds
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import in_one_line
@@ -52,7 +52,7 @@ class SummaryRecord:
         turns: Human messages among them.
         view_tokens: Their size in the default view.
         counter: Name of the token counter that measured them, "" if there were several.
-        rewound: First and last ordinals of the ranges that were rewound up to `last` when it was written.
+        gaps: First and last ordinals of the ranges without active messages up to `last` when it was written.
         text: The summary.
         messages: The encoded messages that views show; empty if that is one message with the text.
         model: Name of the model that wrote it.
@@ -76,7 +76,7 @@ class SummaryRecord:
     turns: int
     view_tokens: int
     counter: str
-    rewound: tuple[tuple[int, int], ...]
+    gaps: tuple[tuple[int, int], ...]
     text: str
     model: str
     tokens_in: int
@@ -86,6 +86,11 @@ class SummaryRecord:
     folded: tuple[tuple[str, str], ...] = ()
     messages: tuple[str, ...] = ()
     place: tuple[str, str] = field(default=("", ""), compare=False)
+
+    def covers(self, ordinal: int) -> bool:
+        """Return True if the summary stands for a message with this ordinal."""
+        index = bisect_left(self.gaps, (ordinal + 1,))
+        return self.first <= ordinal <= self.last and (not index or self.gaps[index - 1][1] < ordinal)
 
     @property
     def digest(self) -> bytes:
@@ -98,21 +103,6 @@ class SummaryRecord:
     def whole_digest(self) -> bytes:
         """The checksum of its own document, which has `folded`, too."""
         return digest_of(self.digest.hex() + json.dumps(self.folded))
-
-
-def clipped(rewinds: Rewinds, last: int) -> tuple[tuple[int, int], ...]:
-    """Return first and last ordinals of the rewound ranges up to an ordinal.
-
-    >>> from convstore.log.entry import RewoundRange
-    >>> clipped(Rewinds(ranges=(RewoundRange(3, 9, 2, 4),)), 5)
-    ((3, 5),)
-    """
-    return tuple((one.first, min(one.last, last)) for one in rewinds.through(last))
-
-
-def fits(record: SummaryRecord, rewinds: Rewinds) -> bool:
-    """Return True if no message in the summary's range was rewound or restored since it was written."""
-    return record.rewound == clipped(rewinds, record.last)
 
 
 def is_summary(message: BaseMessage) -> bool:

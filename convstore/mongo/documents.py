@@ -121,7 +121,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         sources=sources_from(document, messages) if "sources" in document else (),
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
         rules=stored_number(document.get("rules", 1)),
-        **(rewound_from(document["rewound"], totals.entries) if "rewound" in document else {}),
+        **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
         raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
@@ -302,7 +302,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "range": [record.first, record.last, record.entry, record.seen],
         "totals": [record.active, record.turns, record.view_tokens],
         "counter": to_stored(record.counter),
-        "rewound": [list(one) for one in record.rewound],
+        "rewound": [list(one) for one in record.gaps],
         "text": to_stored(record.text),
         "model": to_stored(record.model),
         "tokens": [record.tokens_in, record.tokens_out],
@@ -338,7 +338,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
             turns=stored_number(turns),
             view_tokens=stored_number(view_tokens),
             counter=from_stored(document["counter"]),
-            rewound=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["rewound"])),
+            gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["rewound"])),
             text=from_stored(document["text"]),
             model=from_stored(document["model"]),
             tokens_in=stored_number(tokens_in),

@@ -8,6 +8,7 @@ An entry is inserted at the next number. A duplicate key means that another writ
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,9 +23,9 @@ from pymongo.errors import BulkWriteError
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
-from convstore.log.rewind import Rewinds
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk, decompress
+from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, between, count_range, delete_range
 from convstore.mongo.documents import entry_document, entry_from
@@ -36,16 +37,21 @@ from convstore.mongo.state_documents import new_state
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
 _IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))
-_MOST_OF_CALLS = 200
+_MOST_OF_CALLS, _MAX_BEGUN = 200, 20
 _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
-_MOST_EXCLUDED = 64
 LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that few readers use."""
 VIEW_FIELDS = {**LEAN, "messages.stamp": 0}
 """Projection that drops the fields of an entry that views do not use."""
+SEARCHED = {"lookup": 0, "totals.preview": 0}
+"""Projection that drops the fields of an entry that a search does not use."""
+NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0} | {
+    f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
+}
+"""Projection that keeps what compares messages: about 150 bytes for each, whatever its size."""
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
 
@@ -93,7 +99,7 @@ class Log:
         return None
 
     async def entry(self, conversation: str, number: int) -> Entry:
-        """Return one entry without its messages: totals, and rewound ranges of a rewind entry. One command.
+        """Return one entry without its messages. One command.
 
         A CorruptDocumentError is raised if it is missing or damaged.
         """
@@ -102,10 +108,7 @@ class Log:
         document = await self._log.find_one(query, {"messages": 0, "sources": 0})
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
-        entry = entry_from(document)
-        if entry.is_rewind and "rewound" not in document:
-            raise CorruptDocumentError(key, "the rewind entry has no rewound ranges")
-        return entry
+        return entry_from(document)
 
     def check_size(self, entry: Entry) -> None:
         """Raise a BatchTooLargeError as `insert` would, before the entry's conversation is created. No command."""
@@ -188,16 +191,38 @@ class Log:
         documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1})
         return sorted({number for document in documents for number in taken_ids(document, wanted)})
 
-    async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
-        """Return the entries from one number and before another, in order. One command up to a thousand entries."""
-        query = between(conversation, *entry_range(conversation, start=start, before=before))
-        return await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
+    async def entries(
+        self,
+        conversation: str,
+        *,
+        start: int = 0,
+        before: int | None = None,
+        limit: int = 0,
+        fields: Mapping[str, int] = LEAN,
+    ) -> list[Entry]:
+        """Return the entries from one number and before another, or the last `limit` of them, in order.
 
-    async def entries_before(self, conversation: str, *, start: int = 0, before: int, limit: int) -> list[Entry]:
-        """Return the last entries of a range of numbers, in order. One command up to a thousand entries."""
+        One command up to a thousand entries.
+        """
+        found = await self.documents(conversation, start=start, before=before, limit=limit, fields=fields)
+        if fields is NO_CONTENT:
+            found = [filled(one, body="", digest=bytes(DIGEST_BYTES)) for one in found]
+        return await entries_from(found, many=0 if fields is SEARCHED else _MANY)
+
+    async def documents(
+        self,
+        conversation: str,
+        *,
+        start: int = 0,
+        before: int | None = None,
+        limit: int = 0,
+        fields: Mapping[str, int],
+    ) -> list[Document]:
+        """Return the documents of the same entries, for a caller that parses only some of them."""
         query = between(conversation, *entry_range(conversation, start=start, before=before))
-        documents = await self._log.find(query, VIEW_FIELDS, order=_NEWEST_FIRST, limit=limit)
-        return await entries_from(documents[::-1])
+        order = _NEWEST_FIRST if limit else _IN_ORDER
+        found = await self._log.find(query, fields, order=order, limit=limit)
+        return found[::-1] if limit else found
 
     async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries that begin before an ordinal, in order. One command."""
@@ -206,24 +231,52 @@ class Log:
         return await entries_from(documents[::-1])
 
     async def newest_results(
-        self, conversation: str, rewinds: Rewinds, *, before: int, limit: int, tools_only: bool = False
+        self, conversation: str, *, before: int, limit: int, tools_only: bool, without: Sequence[tuple[int, int]]
     ) -> list[Entry]:
-        """Return the last entries with active results or long messages before an ordinal, newest first, no bodies.
+        """Return the last entries with results or long messages before an ordinal, newest first, no bodies.
 
-        One command; another one for each 64 rewound ranges, as long as there are too few.
+        Entries that begin in a range of ordinals in `without` are left out. One command.
         """
-        kind, found = {"messages.type": "tool"} if tools_only else {}, list[Entry]()
-        while True:
-            query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
-            if ranges := rewinds.through(before)[-_MOST_EXCLUDED:]:
-                query["$nor"] = [{"results_at": {"$gte": one.first, "$lte": one.last}} for one in ranges]
-            fields = {**LEAN, "messages.body": 0}
-            documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
-            entries = await entries_from([filled(document, body="") for document in documents])
-            found += [one for one in entries if rewinds.is_active(one.first)]
-            if len(found) >= limit or len(documents) < limit:
-                return found
-            before = entries[-1].first
+        query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}}
+        if tools_only:
+            query["messages.type"] = "tool"
+        if without:
+            query["$nor"] = [{"results_at": {"$gte": first, "$lte": last}} for first, last in without]
+        fields = {**LEAN, "messages.body": 0}
+        documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
+        return await entries_from([filled(document, body="") for document in documents])
+
+    async def messages_of_entries(self, conversation: str, firsts: Iterable[int]) -> dict[int, StoredMessageRow]:
+        """Return the messages of the entries that begin with some ordinals, by ordinal. One command."""
+        if not firsts:
+            return {}
+        documents = await self._log.find({"conversation": conversation, "first": {"$in": sorted(firsts)}})
+        return {row.message.ordinal: row for row in rows_of(documents).values()}
+
+    async def messages_by_beginning(self, conversation: str, beginnings: Sequence[str]) -> dict[str, StoredMessageRow]:
+        """Return the messages whose ids begin in one of some ways; none if there are many. One command."""
+        if not beginnings:
+            return {}
+        documents = await self._log.find(beginnings_filter(conversation, beginnings), limit=_MAX_BEGUN)
+        return rows_of(documents) if len(documents) < _MAX_BEGUN else {}
+
+    async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
+        """Return the last entries before a number that have human messages, newest first. One command."""
+        query = between(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
+        fields = LEAN
+        return [entry_from(one) for one in await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)]
+
+    async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
+        """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.
+
+        Entries before `start` are not searched. One command.
+        """
+        query: dict[str, Any] = between(conversation, *entry_range(conversation, start=start))
+        query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
+        fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
+        documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
+        messages = [one for found in documents for one in reversed(entry_from(filled(found, body="")).messages)]
+        return [one for one in messages if one.type in ("human", "ai") and one.tokens >= tokens][:limit]
 
     async def payload_ranges(
         self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False
@@ -286,13 +339,19 @@ class Log:
         return entries, chunks
 
 
-async def entries_from(documents: Sequence[Document], known: Entry | None = None) -> list[Entry]:
+async def entries_from(documents: Sequence[Document], known: Entry | None = None, *, many: int = _MANY) -> list[Entry]:
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
         return [entry_from(decoded(document), known, has_messages=True) for document in documents]
 
-    return await asyncio.to_thread(made) if len(documents) > _MANY else made()
+    return await asyncio.to_thread(made) if len(documents) > many else made()
+
+
+def beginnings_filter(conversation: str, beginnings: Sequence[str]) -> dict[str, Any]:
+    """Return the filter for ids that begin in one of some ways; with Python's flag "u" it would scan the index."""
+    patterns = [re.compile(f"^{re.escape(beginning)}", re.ASCII) for beginning in beginnings]
+    return {"conversation": conversation, "messages.id": {"$in": patterns}}
 
 
 def filled(document: Document, **values: object) -> Document:

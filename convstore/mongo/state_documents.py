@@ -11,7 +11,6 @@ from typing import Any
 import bson
 
 from convstore.log.entry import Entry
-from convstore.log.rewind import NO_REWINDS
 from convstore.log.rows import rows_of
 from convstore.log.state import LeadingSystem, LeftOut, Move, State, ViewRecord, system_of
 from convstore.log.summary import SummaryRecord
@@ -41,7 +40,7 @@ def new_state(conversation: str, entry: Entry) -> dict[str, Any]:
     """Return the document of the state that is inserted with the first entry of a log."""
     key = entry_id(conversation, entry.number)
     stored = replace(entry, messages=tuple(replace(message, entry=key) for message in entry.messages))
-    system = system_of(rows_of([stored]), NO_REWINDS, entry.totals.counter)
+    system = system_of(rows_of([stored]), entry.totals.counter)
     return state_document(State(conversation, entry.at, system=system))
 
 
@@ -122,7 +121,7 @@ def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
         "link": record.link,
         "moved_at": record.moved_at,
         "results": [[one.ordinal, *map(to_stored, one.name)] for one in record.results or ()],
-        "rewound": record.rewound,
+        "rewound": record.gaps,
         "after": record.after,
     }
     return document | {"digest": _record_digest(key, document)}
@@ -138,7 +137,8 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
     if document.pop("digest", None) != _record_digest(key, document):
         raise ValueError("a record of views does not match its digest")
     results = tuple(LeftOut(one[0], (from_stored(one[1]), from_stored(one[2]))) for one in document.pop("results"))
-    return ViewRecord(**{**document, "moved_at": utc(document["moved_at"]), "results": results})
+    document["gaps"], document["moved_at"] = document.pop("rewound"), utc(document["moved_at"])
+    return ViewRecord(**document, results=results)
 
 
 def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
@@ -180,7 +180,7 @@ def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
     document = {
         "messages": storable([{**message_document(one), "ordinal": one.ordinal} for one in system.messages]),
         "through": system.through,
-        "rewound": [list(one) for one in system.rewound],
+        "rewound": [list(one) for one in system.gaps],
         "counter": to_stored(system.counter),
     }
     return document | {"digest": _system_digest(document, conversation)}
@@ -197,7 +197,7 @@ def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
         if document.pop("digest") != _system_digest(document, stored_text(state["conversation"])):
             return None
         messages = tuple(message_from(one, one["ordinal"], key) for one in document["messages"])
-        ranges = tuple((low, high) for low, high in document["rewound"])
-        return LeadingSystem(messages, document["through"], ranges, from_stored(document["counter"]))
+        gaps = tuple((low, high) for low, high in document["rewound"])
+        return LeadingSystem(messages, document["through"], gaps, from_stored(document["counter"]))
     except (KeyError, TypeError, ValueError):
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from convstore.log.entry import EntryMessage
+from convstore.log.selection import results_in
 from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import weight
 from convstore.messages.values import Codec
-from convstore.mongo.log_queries import LogQueries
 from convstore.readback.page import remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
@@ -29,8 +29,8 @@ _NOTHING = "There is nothing earlier in this conversation yet."
 class Listing:
     """Lists for all conversations of a store."""
 
-    def __init__(self, reader: LogReader, queries: LogQueries, *, codec: Codec) -> None:
-        self._reader, self._queries, self._codec = reader, queries, codec
+    def __init__(self, reader: LogReader, *, codec: Codec) -> None:
+        self._reader, self._codec = reader, codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """Return the newest results and long messages, and the turns before the view, on one page.
@@ -44,10 +44,10 @@ class Listing:
     async def _listed(self, cached: CachedConversation, request: Request) -> list[str]:
         async with self._reader.reading(cached):
             snapshot = await self._reader.snapshot(cached)
-            results = await self._reader.newest_results(cached, limit=_MAX_LISTED)
+            entries = await self._reader.newest_results(snapshot, limit=_MAX_LISTED, tools_only=True)
             messages = await self._long_messages(snapshot)
             questions = await self._questions(snapshot)
-        readable = sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]
+        readable = sorted([*results_in(entries), *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]
         title = "Tool results and long messages" if messages else "Tool results"
         title += " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, source ids):"
         room = request.room_after(remarks([], [], [], request))
@@ -59,33 +59,27 @@ class Listing:
     async def _long_messages(self, snapshot: Snapshot) -> list[EntryMessage]:
         """Return the newest long human and AI messages that are active, among the newest entries."""
         start = max(1, snapshot.tail.entries - _ENTRIES_LISTED)
-        found = await self._queries.long_messages(
+        found = await self._reader.log.long_messages(
             snapshot.cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
         )
-        return [one for one in found if snapshot.rewinds.is_active(one.ordinal)]
+        return [one for one in found if snapshot.active.has(one.ordinal)]
 
     async def _questions(self, snapshot: Snapshot) -> list[str]:
         """Return a line for each of the newest turns before the view that was loaded last."""
         cached = snapshot.cached
-        entry, first = _view_start(cached) or (snapshot.tail.entries, snapshot.tail.messages + 1)
-        entries = await self._queries.questions(cached.conversation, before=entry + 1, limit=_MAX_LISTED)
+        entry, first = cached.view_start or (snapshot.tail.entries, snapshot.tail.messages + 1)
+        entries = await self._reader.log.questions(cached.conversation, before=entry + 1, limit=_MAX_LISTED)
         return [
             f"{in_one_line(message.id)}, {entry.at:%Y-%m-%d}: {self._question(message)}"
-            for entry in entries
+            for entry in snapshot.active.of(entries)
             for message in reversed(entry.messages)
-            if message.type == "human" and message.ordinal < first and snapshot.rewinds.is_active(message.ordinal)
+            if message.type == "human" and message.ordinal < first
         ]
 
     def _question(self, message: EntryMessage) -> str:
         content = read_message(self._codec, message).content
         text = content.head if isinstance(content, PayloadRange) else text_of(content)
         return in_line(" ".join(text[: 4 * _QUESTION_CHARACTERS].split()), _QUESTION_CHARACTERS)
-
-
-def _view_start(cached: CachedConversation) -> tuple[int, int] | None:
-    """Return entry and ordinal of the first message of the view that this store loaded last, None if it is unknown."""
-    rewind_entry, *start = cached.view_start
-    return (start[0], start[1]) if start[0] and rewind_entry == cached.rewinds.entry else None
 
 
 def _line(message: EntryMessage) -> str:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from convstore.log.entry import EntrySource
 from convstore.mongo.log import StoredMessageRow
-from convstore.mongo.log_queries import LogQueries
 from convstore.readback.cursor import Place
 from convstore.readback.request import Request
 from convstore.runtime.cache import CachedConversation
@@ -70,8 +69,8 @@ class Named:
 class Names:
     """Finds what requests name, for all conversations of a store."""
 
-    def __init__(self, reader: LogReader, queries: LogQueries) -> None:
-        self._reader, self._queries = reader, queries
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
 
     async def find(self, cached: CachedConversation, request: Request, *, exactly: bool = False) -> Named:
         """Return what a request names; `exactly` takes ids as they are."""
@@ -120,7 +119,7 @@ class Names:
     async def _begun(self, cached: CachedConversation, texts: Iterable[str]) -> dict[str, StoredMessageRow]:
         """Return the messages with some ids, or with the only ids that begin so; MongoDB refuses patterns with NUL."""
         wanted = [text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and "\0" not in text]
-        rows = await self._queries.messages_by_beginning(cached.conversation, wanted[:_MAX_BEGINNINGS])
+        rows = await self._reader.log.messages_by_beginning(cached.conversation, wanted[:_MAX_BEGINNINGS])
         found: dict[str, StoredMessageRow] = {}
         for text in wanted[:_MAX_BEGINNINGS]:
             begun = [id_ for id_ in rows if id_.startswith(text)]
@@ -131,7 +130,7 @@ class Names:
     async def _at(self, cached: CachedConversation, places: Sequence[Place]) -> dict[int, StoredMessageRow]:
         """Return the messages at some places by ordinal; one command if their entries are known, else one for each."""
         firsts = {place.first for place in places}
-        rows = await self._queries.messages_of_entries(cached.conversation, firsts) if firsts else {}
+        rows = await self._reader.log.messages_of_entries(cached.conversation, firsts) if firsts else {}
         unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
         more = await asyncio.gather(*(self._reader.log.message_at(cached.conversation, one) for one in unknown))
         rows |= {row.message.ordinal: row for row in more if row}

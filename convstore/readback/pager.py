@@ -14,13 +14,13 @@ from itertools import chain
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
+from convstore.log.selection import results_in
 from convstore.log.stored_message import read_message
 from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.mongo.log_queries import LogQueries
 from convstore.readback.cursor import Place, read_cursor
 from convstore.readback.names import Names
 from convstore.readback.page import (
@@ -67,8 +67,8 @@ _Range = tuple[PayloadRef, int, int]
 class Pager:
     """Answers requests of a model or a program with pages."""
 
-    def __init__(self, reader: LogReader, queries: LogQueries, *, codec: Codec) -> None:
-        self._reader, self._names, self._codec = reader, Names(reader, queries), codec
+    def __init__(self, reader: LogReader, *, codec: Codec) -> None:
+        self._reader, self._names, self._codec = reader, Names(reader), codec
 
     async def read(self, scope: Scope, request: Request) -> Answer:
         """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""
@@ -129,10 +129,14 @@ class Pager:
 
     async def _remarks(self, cached: CachedConversation, missing: Sequence[int | str], request: Request) -> list[str]:
         """Return the lines about what could not be done, with what there is instead of missing names."""
-        newest = await self._reader.newest_results(cached, limit=_MAX_NUMBERED) if missing else []
+        newest = await self._newest_results(cached) if missing else []
         valid = [in_one_line(message.id) for message in newest[:_MAX_SUGGESTED]]
         numbers = (number for message in newest for number in read_ids(message.sources))
         return remarks(missing, valid, numbers, request)
+
+    async def _newest_results(self, cached: CachedConversation) -> list[EntryMessage]:
+        log = await self._reader.snapshot(cached)
+        return results_in(await self._reader.newest_results(log, limit=_MAX_NUMBERED, tools_only=True))[:_MAX_NUMBERED]
 
     async def _page(
         self, cached: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int

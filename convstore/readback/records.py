@@ -9,7 +9,6 @@ from langchain_core.messages import ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
-from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.messages.copying import new_model
 from convstore.messages.values import Codec
@@ -18,7 +17,7 @@ from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
 from convstore.runtime.active_log import LogMessage, read_page
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.sources.places import read_item
 from convstore.values.models import Source, StoredMessage, ToolRecord
@@ -66,8 +65,7 @@ class Records:
         if cached is None:
             return []
         async with self._reader.reading(cached):
-            rows = await self._rows(cached, given, limit, rewound=rewound)
-            rewinds = (await self._reader.snapshot(cached)).rewinds if rewound else NO_REWINDS
+            rows, log = await self._rows(cached, given, limit, everything=rewound)
             stored = [message for _, message in rows]
             if full:
                 messages = await self._reader.decode_whole(cached, stored)
@@ -82,21 +80,21 @@ class Records:
                 annotations=annotations.get(row.ordinal, {}),
                 stamp=stamp_of(cached.conversation, row),
                 tokens=row.tokens,
-                is_rewound=not rewinds.is_active(row.ordinal),
+                is_rewound=not log.active.has(row.ordinal),
             )
             for (entry, row), message in zip(rows, messages, strict=True)
         ]
 
     async def _rows(
-        self, cached: CachedConversation, given: dict[str, int], limit: int, *, rewound: bool
-    ) -> list[LogMessage]:
-        page = partial(read_page, self._reader, cached, rewound=rewound)
+        self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool
+    ) -> tuple[list[LogMessage], Snapshot]:
+        page = partial(read_page, self._reader, cached, everything=everything)
         if "around" not in given:
             return await page(before=given.get("before"), after=given.get("after"), limit=limit)
-        rows = await page(before=given["around"] + 1, limit=limit // 2 + 1)
+        rows, log = await page(before=given["around"] + 1, limit=limit // 2 + 1)
         if further := limit - len(rows):
-            rows += await page(after=given["around"], limit=further)
-        return rows
+            rows += (await page(after=given["around"], limit=further))[0]
+        return rows, log
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
         message = self._reader.decode(row.message, payload)

@@ -143,11 +143,11 @@ class CachedConversation:
         tail: Totals of the last entry.
         counted: The last tail that another token counter wrote, recomputed with the store's counter.
         entries: Number of entries that were acknowledged or read, so the log has at least these; it never decreases.
-        last_question: The last human message that this store appended: its id, its position among the active messages,
-            and the rewind entry at that time.
-        rewinds: The active messages as of the newest rewind entry seen.
+        last_question: The last message of the log if it is a human one that this store appended: its id, and the link
+            of the last entry.
+        active: The active messages as of the newest rewind entry seen.
         system: The leading system messages.
-        view_start: Of the view loaded last: the rewind entry at that time, and entry and ordinal of its first message.
+        view_start: Entry and ordinal of the first message of the view loaded last; None after a rewind.
         revision: The highest revision of the state that was seen.
         summary: Digest of the current summary, and the summary.
         state: The document of the state as it was read last, and the state.
@@ -162,10 +162,10 @@ class CachedConversation:
     tail: Totals | None = None
     counted: Totals | None = None
     entries: int = 0
-    last_question: tuple[str, int, int] = ("", 0, 0)
-    rewinds: Rewinds = NO_REWINDS
+    last_question: tuple[str, int] = ("", 0)
+    active: Rewinds = NO_REWINDS
     system: LeadingSystem | None = None
-    view_start: tuple[int, int, int] = (0, 0, 0)
+    view_start: tuple[int, int] | None = None
     revision: int = 0
     summary: tuple[bytes, SummaryRecord | None] = (b"", None)
     state: tuple[Mapping[str, Any], State] | None = None
@@ -191,12 +191,12 @@ class CachedConversation:
         texts = [message.body for one in (system, stored is not system and stored) if one for message in one.messages]
         texts += [summary.text, *summary.messages] if summary else []
         shown = self.tail.shown if self.tail and self.tail.shown else ()
-        return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + _ITEM_OVERHEAD * (len(shown) + len(self.rewinds.ranges))
+        return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + _ITEM_OVERHEAD * (len(shown) + len(self.active.ranges))
 
-    def follow(self, rewinds: Rewinds) -> None:
+    def follow(self, active: Rewinds) -> None:
         """Cache the active messages if they are those as of a newer rewind entry."""
-        if rewinds.entry > self.rewinds.entry:
-            self.rewinds = rewinds
+        if active.entry > self.active.entry:
+            self.active, self.view_start = active, None
 
     def doubt(self) -> None:
         """Forget tail and refresh, because the entry of an insert may be in the log or not."""

@@ -165,8 +165,7 @@ class LogEndReader:
         state = restored(
             cached.conversation,
             (await self._summaries.all(cached.conversation)).values(),
-            await self._reader.rewinds(cached, totals),
-            last=totals.messages,
+            (await self._reader.snapshot(cached, totals)).fits,
             revision=max(cached.revision + 1, int(now.timestamp())),
             at=now,
         )

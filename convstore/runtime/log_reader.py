@@ -19,8 +19,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import BrokenLogError, ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
-from convstore.log.rewind import Rewinds
-from convstore.log.selection import results_in
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.tokens import NamedCounter
@@ -32,7 +31,8 @@ from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
-_ENTRIES_AT_ONCE = 100
+_ENTRIES_AT_ONCE, _MOST_EXCLUDED = 100, 64
+_END = 2**53
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
 _DELETED = "the conversation was deleted while it was read; call again"
 
@@ -45,12 +45,18 @@ class Snapshot(NamedTuple):
     Attributes:
         cached: The conversation.
         tail: Totals of the entry.
-        rewinds: The active messages.
+        active: Says which messages are active.
+        read: The entries that were read to know that.
     """
 
     cached: CachedConversation
-    tail: Totals
-    rewinds: Rewinds
+    tail: Totals = Totals()
+    active: Rewinds = NO_REWINDS
+    read: Sequence[Entry] = ()
+
+    def fits(self, summary: SummaryRecord) -> bool:
+        """Return True if a summary covers the active messages of its range and no others."""
+        return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
 
 
 class LogReader:
@@ -171,13 +177,23 @@ class LogReader:
         await self.tail(cached)
         return True
 
-    async def newest_results(self, cached: CachedConversation, *, limit: int) -> list[EntryMessage]:
-        """Return the last active tool results of a conversation, newest first."""
-        rewinds = (await self.snapshot(cached)).rewinds
-        entries = await self.log.newest_results(
-            cached.conversation, rewinds, before=2**53, limit=limit, tools_only=True
-        )
-        return results_in(entries, rewinds)[:limit]
+    async def newest_results(
+        self, log: Snapshot, *, before: int = _END, limit: int, tools_only: bool = False
+    ) -> list[Entry]:
+        """Return the last entries with active results or long messages before an ordinal, newest first, no bodies.
+
+        One command; another one for each 64 rewound ranges, as long as there are too few.
+        """
+        found = list[Entry]()
+        while True:
+            without = log.active.gaps(before)[-_MOST_EXCLUDED:]
+            entries = await self.log.newest_results(
+                log.cached.conversation, before=before, limit=limit, tools_only=tools_only, without=without
+            )
+            found += [entry for entry in log.active.of(entries) if entry.messages]
+            if len(found) >= limit or len(entries) < limit:
+                return found
+            before = entries[-1].first
 
     async def tail(self, cached: CachedConversation) -> Totals:
         """Return the totals of the last entry, after all entries that this store knows to be acknowledged."""
@@ -187,25 +203,21 @@ class LogReader:
         cached.entries = max(cached.entries, totals.entries)
         return totals
 
-    async def snapshot(self, cached: CachedConversation) -> Snapshot:
-        """Return the log as of its last entry. One command, and one more after a rewind."""
-        tail = await self.tail(cached)
-        return Snapshot(cached, tail, await self.rewinds(cached, tail))
-
-    async def rewinds(
+    async def snapshot(
         self,
         cached: CachedConversation,
-        totals: Totals,
+        totals: Totals | None = None,
         entries: Sequence[Entry] = (),
         *,
         known: Rewinds | None = None,
-    ) -> Rewinds:
-        """Return the active messages as of some totals.
+    ) -> Snapshot:
+        """Return the log as of its last entry, which is one command, or as of the entry whose totals are given.
 
-        Two commands in parallel at most: for what `entries`, and the cache or `known`, lack of a rewind entry and its
-        whole list.
+        After a rewind two more commands in parallel at most: for what `entries`, and the cache or `known`, lack of the
+        rewind entry and its whole list.
         """
-        known = cached.rewinds if known is None else known
+        totals = await self.tail(cached) if totals is None else totals
+        known = cached.active if known is None else known
         cached.entries = max(cached.entries, totals.rewind_entry)
         numbers, read = known.missing(totals, entries), partial(self.log.entry, cached.conversation)
         try:
@@ -215,11 +227,11 @@ class LogReader:
                 raise
             found = await asyncio.gather(*map(read, numbers))
         try:
-            rewinds = known.at(totals, [*entries, *found])
+            active = known.at(totals, [*entries, *found])
         except ValueError as error:
             raise CorruptDocumentError(entry_id(cached.conversation, totals.rewind_entry), str(error)) from error
-        cached.follow(rewinds)
-        return rewinds
+        cached.follow(active)
+        return Snapshot(cached, totals, active, found)
 
     async def payloads(
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False
@@ -261,18 +273,14 @@ class LogReader:
         """
         if tail.counter == self._counter.name or not tail.messages:
             return tail
-        rewinds, last = await self.rewinds(cached, tail), cached.counted
+        log, last = await self.snapshot(cached, tail), cached.counted
         is_part = last is not None and last.rewind_entry == tail.rewind_entry and last.entries <= tail.entries
         counted = last if last is not None and is_part else Totals()
-        start, tokens, view_tokens = counted.entries + 1, counted.tokens, counted.view_tokens
-        while (start := rewinds.active_after(start)) <= tail.entries:
-            before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
-            entries = await self.entries(cached, start=start, before=before, is_whole=True)
-            recounted = await self.counted(entries)
-            active = [one for entry in recounted for one in entry.messages if rewinds.is_active(one.ordinal)]
-            tokens += sum(message.tokens for message in active)
-            view_tokens += sum(message.view_tokens for message in active)
-            start = before
+        tokens, view_tokens = counted.tokens, counted.view_tokens
+        async for entries in self.batches(log, start=counted.entries + 1):
+            messages = [message for entry in await self.counted(entries) for message in entry.messages]
+            tokens += sum(message.tokens for message in messages)
+            view_tokens += sum(message.view_tokens for message in messages)
         cached.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter.name)
         return cached.counted
 
@@ -290,22 +298,34 @@ class LogReader:
 
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
-    async def entries(
-        self, cached: CachedConversation, *, start: int, before: int, is_whole: bool = False
-    ) -> list[Entry]:
-        """Return the entries from one number and before another, in order and without holes.
+    async def batches(
+        self, log: Snapshot, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
+    ) -> AsyncGenerator[Sequence[Entry], None]:
+        """Yield the entries of a log from a number on with their active messages, in order, in batches that grow.
 
-        Args:
-            cached: The conversation.
-            start: The first number.
-            before: The number after the last one.
-            is_whole: Require all of them; else there may be fewer, because the log ends earlier.
+        One command for each batch.
+
+        Raises:
+            BrokenLogError: An entry is missing.
+        """
+        last = list[Entry]()
+        while (start := log.active.start_from(start)) <= log.tail.entries:
+            end = min(start + at_once, log.tail.entries + 1)
+            async with self.reading(log.cached):
+                entries = await self.entries(log.cached, start=start, before=end)
+                if last and last[-1].number == start - 1:
+                    await self.check(log.cached, [*last, *entries[:1]])
+            yield log.active.of(entries)
+            start, at_once, last = end, grown(at_once), entries[-1:]
+
+    async def entries(self, cached: CachedConversation, *, start: int, before: int) -> list[Entry]:
+        """Return all entries from one number and before another, in order.
 
         Raises:
             BrokenLogError: An entry is missing.
         """
         entries = await self.log.entries(cached.conversation, start=start, before=before)
-        await self.check(cached, entries, first=start, last=before - 1 if is_whole else 0)
+        await self.check(cached, entries, first=start, last=before - 1)
         return entries
 
     async def check(
@@ -315,9 +335,9 @@ class LogReader:
         try:
             check_dense(cached, entries, first=first, last=last)
         except BrokenLogError:
-            before = cached.rewinds.repair
+            before = cached.active.repair
             await self.snapshot(cached)
-            if cached.rewinds.repair == before:
+            if cached.active.repair == before:
                 raise
             check_dense(cached, entries, first=first, last=last)
 
@@ -331,39 +351,22 @@ class LogReader:
             key, collection = summary.place
             raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error
 
-    async def walk(self, scope: Scope) -> AsyncGenerator[tuple[CachedConversation, Entry], None]:
-        """Iterate over every entry of the log in order, in batches.
+    async def walk(self, scope: Scope, tail: Totals | None = None) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
+        """Iterate over every entry of the log in order, in batches, up to its end or the entry with these totals.
 
         Raises:
             ConversationDeletedError: The conversation was deleted during the iteration.
         """
-        cached, last, start = await self.find(scope), list[Entry](), 1
-        while cached is not None:
-            async with self.reading(cached):
-                entries = await self._next_entries(cached, start, _ENTRIES_AT_ONCE)
-                await self.check(cached, [*last, *entries], first=start - len(last))
-            last = entries[-1:]
+        cached = await self.find(scope)
+        if cached is None:
+            return
+        async with self.reading(cached):
+            everything = Snapshot(cached, await self.tail(cached) if tail is None else tail)
+        async for entries in self.batches(everything):
             for entry in entries:
                 yield cached, entry
-            if len(entries) < _ENTRIES_AT_ONCE:
-                now = self.seen(scope, await self._heads.find(dict(scope)))
-                if now is None or now.conversation != cached.conversation:
-                    raise ConversationDeletedError(_DELETED)
-                return
-            start += _ENTRIES_AT_ONCE
-
-    async def _next_entries(self, cached: CachedConversation, start: int, limit: int) -> list[Entry]:
-        """Return up to `limit` entries from a number on; fewer at the end of the log."""
-
-        def last(entries: Sequence[Entry]) -> int:
-            if len(entries) == limit:
-                return cached.entries
-            return entries[-1].number if entries else start - 1
-
-        async def read() -> list[Entry]:
-            return await self.log.entries(cached.conversation, start=start, before=start + limit)
-
-        return await self.read_your_writes(cached, read, last=last)
+        if not await self._is_current(cached):
+            raise ConversationDeletedError(_DELETED)
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
         """Iterate over every message of the log in order, stored and decoded, in batches of entries.
@@ -386,6 +389,11 @@ class LogReader:
         return read_message(self._codec, message, payload or "")
 
 
+def grown(at_once: int) -> int:
+    """Return the number of entries to read after so many."""
+    return max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
+
+
 def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
     """Check that entries are consecutive, from the number `first` or up to `last` if given.
 
@@ -399,5 +407,5 @@ def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: 
     if missing:
         raise BrokenLogError(entry_id(cached.conversation, missing), "the entry is missing")
     for before, entry in pairwise(entries):
-        if entry.after != before.totals.link and entry.number not in cached.rewinds.joins:
+        if entry.after != before.totals.link and entry.number not in cached.active.joins:
             raise BrokenLogError(entry_id(cached.conversation, entry.number), "it does not follow the entry before it")

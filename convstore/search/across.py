@@ -18,7 +18,6 @@ from convstore.index.part import IndexBuilder, IndexedMessage
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.log.entry import Totals
-from convstore.log.rewind import NO_REWINDS
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.segments import Chain, Segments
 from convstore.runtime.cache import CachedConversation
@@ -37,7 +36,7 @@ _MAX_CHARACTERS, _MAX_SECONDS = 4_000_000, 2.0
 _MAX_TAILS = 20
 """If more conversations have such entries, the others are sealed after the search."""
 _SPARE = 200
-"""Messages that are ranked beyond the limit, as some may be rewound. If more are, messages are ranked again."""
+"""Messages that are ranked beyond the limit, as some may not be active. If more are not, messages are ranked again."""
 _GAP = [IndexedMessage(0, "human", 0, "", "", datetime.min.replace(tzinfo=UTC))] * 8
 """Messages between two conversations, so that the end of one is no neighbour of the beginning of another."""
 
@@ -107,15 +106,15 @@ class AcrossSearcher:
     async def _matches_of(self, search: _Search) -> list[tuple[int, Match]]:
         request, logs = search.request, await self._read(search)
         found = await _ranked(logs, request, limit=request.limit + _SPARE)
-        logs = await self._with_rewinds(search, logs, {index for index, _ in found})
+        logs = await self._with_active(search, logs, {index for index, _ in found})
         active = [one for one in found if logs[one[0]].is_active(one[1].message)]
         if len(active) < request.limit and len(found) == request.limit + _SPARE:
-            logs = await self._with_rewinds(search, logs, range(len(logs)))
+            logs = await self._with_active(search, logs, range(len(logs)))
             active = await _ranked(logs, request, limit=request.limit)
         return await self._matches(search, logs, active[: request.limit])
 
     async def _read(self, search: _Search) -> list[SearchedLog]:
-        """Return the log of each conversation, without rewinds."""
+        """Return the log of each conversation; it is not known yet which messages are active."""
         known = await self._known(search)
         unsealed, room = list[int](), _MAX_CHARACTERS
         for index, (_, totals) in enumerate(search.conversations):
@@ -158,16 +157,16 @@ class AcrossSearcher:
                 self._sealer.searched(*cached.key, chain, is_whole=True)
         return known
 
-    async def _with_rewinds(
+    async def _with_active(
         self, search: _Search, logs: Sequence[SearchedLog], indexes: Collection[int]
     ) -> list[SearchedLog]:
-        """Return the logs, some of them with their rewinds. One command for each that has any not read before."""
+        """Return the logs; of some it is known which messages are active. One command for each that needs any."""
 
         async def read(index: int) -> SearchedLog:
             (cached, totals), log = search.conversations[index], logs[index]
-            if index not in indexes or not totals.rewind_entry or log.rewinds is not NO_REWINDS:
+            if index not in indexes or log.snapshot:
                 return log
-            return replace(log, rewinds=await self._reader.rewinds(cached, totals))
+            return replace(log, snapshot=await self._reader.snapshot(cached, totals))
 
         return await search.each(range(len(logs)), read, SearchedLog())
 
@@ -184,7 +183,7 @@ class AcrossSearcher:
 
 
 async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit: int) -> list[tuple[int, Found]]:
-    """Return the best messages that are not known to be rewound, each with the index of its log."""
+    """Return the best messages that may be active, each with the index of its log."""
     parts: list[Part] = []
     place_of: list[tuple[int, int]] = []
     for index, log in enumerate(logs):

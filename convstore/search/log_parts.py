@@ -16,17 +16,15 @@ from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.index.texts import Text, cut_to_fit, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
-from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
-from convstore.mongo.log import StoredMessageRow
-from convstore.mongo.log_queries import LogQueries
+from convstore.mongo.log import SEARCHED, StoredMessageRow
 from convstore.mongo.segments import Chain, Segments, chain_of
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.pace import COMMAND, Pace
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.request import SearchRequest
@@ -65,11 +63,10 @@ class LogEnds:
 
     def are_all(self, cached: CachedConversation) -> bool:
         """Return True if a search needs no more of the log."""
-        rewind_entry = self.entries[-1].totals.rewind_entry
         return (
             self.entries[0].number <= self.chain.last.until + 1
             and not any(message.payload for entry in self.unsealed for message in entry.messages)
-            and rewind_entry in (0, cached.rewinds.entry)
+            and not cached.active.missing(self.entries[-1].totals)
         )
 
 
@@ -79,21 +76,21 @@ class SearchedLog:
 
     Attributes:
         parts: Its parts in order.
-        rewinds: Says which messages are active.
+        snapshot: Says which messages are active; None if that was not read.
         last: Ordinal of its last message.
         question: Ordinal of the question of the turn in progress, 0 if the last turn is finished.
         is_due: So much of it is in no segment that it is due to be sealed.
     """
 
     parts: Sequence[Part] = ()
-    rewinds: Rewinds = NO_REWINDS
+    snapshot: Snapshot | None = None
     last: int = 0
     question: int = 0
     is_due: bool = False
 
     def is_active(self, message: IndexedMessage) -> bool:
-        """Return True for a message that is not rewound, in a log that could be read."""
-        return bool(self.parts) and self.rewinds.is_active(message.ordinal)
+        """Return True for an active message, in a log that could be read."""
+        return bool(self.parts) and (self.snapshot is None or self.snapshot.active.has(message.ordinal))
 
     def turn_of(self, found: Found) -> IndexedMessage:
         """Return the first message of the turn that contains an active message."""
@@ -102,17 +99,17 @@ class SearchedLog:
         before = ((one, one.humans) for one in reversed(self.parts[: found.part]))
         for one, humans in ((part, part.humans[:until]), *before):
             for human in reversed(humans):
-                if self.rewinds.is_active((question := one.message(human)).ordinal):
+                if self.is_active(question := one.message(human)):
                     return question
         messages = (part.message(index) for part in self.parts for index in range(part.size))
-        return next(one for one in messages if self.rewinds.is_active(one.ordinal))
+        return next(one for one in messages if self.is_active(one))
 
 
 class LogParts:
     """Reads the logs of all conversations of a store."""
 
-    def __init__(self, reader: LogReader, queries: LogQueries, segments: Segments | None, *, codec: Codec) -> None:
-        self._reader, self._queries, self._segments, self._codec = reader, queries, segments, codec
+    def __init__(self, reader: LogReader, segments: Segments | None, *, codec: Codec) -> None:
+        self._reader, self._segments, self._codec = reader, segments, codec
 
     async def read(self, cached: CachedConversation, request: SearchRequest, chain: Chain) -> SearchedLog:
         """Return the log whose segments are known with the terms that a query needs."""
@@ -136,13 +133,14 @@ class LogParts:
         if not ends.entries:
             return SearchedLog()
         builder, last = IndexBuilder(keeps_texts=True), ends.entries[-1]
-        rewinds, added = await asyncio.gather(
-            self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, ends, request)
+        snapshot, added = await asyncio.gather(
+            self._reader.snapshot(cached, last.totals), self._add_rest(cached, builder, ends, request)
         )
         if added is None:
             return await self.whole(cached, _ends(Chain(), ends.documents), request)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        return SearchedLog([*ends.chain.parts, builder], rewinds, last.last, _question(ends.entries, rewinds), is_due)
+        question = _question(snapshot.active.of(ends.entries))
+        return SearchedLog([*ends.chain.parts, builder], snapshot, last.last, question, is_due)
 
     async def _segments_of(self, cached: CachedConversation) -> Sequence[Document]:
         return await self._segments.documents(cached.conversation) if self._segments else ()
@@ -150,7 +148,7 @@ class LogParts:
     async def _tail(self, cached: CachedConversation) -> Sequence[Document]:
         return await self._reader.read_your_writes(
             cached,
-            lambda: self._queries.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES),
+            lambda: self._reader.log.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES, fields=SEARCHED),
             last=lambda documents: _number(documents[-1]) if documents else 0,
         )
 
@@ -182,7 +180,7 @@ class LogParts:
         last, at_once = list[Entry](), _FEW_ENTRIES if pace else _ENTRIES_AT_ONCE
         while start < before:
             end = min(start + at_once, before)
-            entries = await self._queries.entries(cached.conversation, start=start, before=end, limit=end - start)
+            entries = await self._reader.log.entries(cached.conversation, start=start, before=end, fields=SEARCHED)
             await self._reader.check(cached, [*last, *entries], first=start - len(last), last=end - 1)
             yield entries
             start, last = end, entries[-1:]
@@ -221,7 +219,7 @@ class LogParts:
 
     async def rows(self, cached: CachedConversation, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
         """Return the messages of the entries that begin with some ordinals, by ordinal. One command, if any."""
-        return await self._queries.messages_of_entries(cached.conversation, firsts)
+        return await self._reader.log.messages_of_entries(cached.conversation, firsts)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty."""
@@ -245,9 +243,9 @@ def _number(document: Document) -> int:
     return int(str(document["_id"]).rpartition(":")[2])
 
 
-def _question(tail: Sequence[Entry], rewinds: Rewinds) -> int:
+def _question(tail: Sequence[Entry]) -> int:
     """Return the ordinal of the question of the turn in progress; 0 if the last turn is finished."""
-    messages = [one for entry in reversed(tail) for one in reversed(entry.messages) if rewinds.is_active(one.ordinal)]
+    messages = [one for entry in reversed(tail) for one in reversed(entry.messages)]
     if messages and messages[0].type == "ai" and not messages[0].calls:
         return 0
     return next((one.ordinal for one in messages if one.type == "human"), 0)

@@ -21,7 +21,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogEnds, LogParts, SearchedLog
 from convstore.search.request import SearchRequest
@@ -90,7 +90,7 @@ class Searcher:
     ) -> None:
         """Read the texts of what the segments alone rank best, unless the search needs no more of the log."""
         if ends.chain and not ends.are_all(cached):
-            log = SearchedLog(ends.chain.parts, cached.rewinds)
+            log = SearchedLog(ends.chain.parts, Snapshot(cached, active=cached.active))
             found = await ranked_of(log.parts, lambda _: log, request, limit=request.limit)
             await texts.read(_shown(log, found, request))
 
@@ -139,7 +139,7 @@ async def ranked_of(
     def is_allowed(part: int, message: IndexedMessage) -> bool:
         log, ordinal = log_of(part), message.ordinal
         is_asked = request.is_for_model and ordinal == log.question
-        return request.allows(ordinal, message.type) and log.rewinds.is_active(ordinal) and not is_asked
+        return request.allows(ordinal, message.type) and log.is_active(message) and not is_asked
 
     def rank() -> list[Found]:
         return ranked(parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=request.is_for_model)

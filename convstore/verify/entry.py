@@ -120,7 +120,7 @@ class RecentSources:
     """The newest sources of a log, to check which of them name an earlier copy of their text.
 
     Attributes:
-        digests: LogQueries of sources, by number.
+        digests: Digests of sources, by number.
         entries: Number of the last entry that shows a text, by its digest; the newest last.
     """
 

@@ -121,7 +121,7 @@ class _Count:
 
     def add(self, entry: Entry) -> None:
         """Count the next entry."""
-        active = [one for one in entry.messages if self._rewinds.is_active(one.ordinal)]
+        active = [one for one in entry.messages if self._rewinds.has(one.ordinal)]
         self.all = self._add(self.all, entry, entry.messages)
         # An entry's own totals count all of its messages, as it was appended before any of them was rewound.
         appended = self._add(self.active, entry, entry.messages)

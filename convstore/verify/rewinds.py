@@ -6,11 +6,10 @@ All entries are counted during the pass. Ranges that a rewind entry hides are re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from convstore.log.entry import Entry, EntryMessage, RewoundRange
-from convstore.log.rewind import COUNTS, NO_REWINDS, Rewinds, difference
+from convstore.log.entry import Entry, RewoundRange
+from convstore.log.rewind import COUNTS, NO_REWINDS, Rewinds, counts_of, difference
 from convstore.mongo.documents import entry_from
 from convstore.mongo.keys import entry_id
 from convstore.verify.findings import Subject
@@ -21,12 +20,12 @@ class ActiveTotals:
     """The totals of the active messages of one conversation, counted entry by entry.
 
     Attributes:
-        rewinds: The active messages as of the last rewind entry that could be read.
+        messages: The active messages as of the last rewind entry that could be read.
         problems: Problems of the entry added last, if it is a rewind entry.
     """
 
     subject: Subject
-    rewinds: Rewinds = NO_REWINDS
+    messages: Rewinds = NO_REWINDS
     problems: list[str] = field(default_factory=list)
     _active: Counter[str] | None = field(default_factory=Counter)
     _counters: set[str] = field(default_factory=set)
@@ -38,19 +37,19 @@ class ActiveTotals:
 
     async def add(self, entry: Entry) -> None:
         """Count an entry; if it is a rewind entry, compare its totals."""
-        before, self.problems = self.rewinds, []
+        before, self.problems = self.messages, []
         if entry.is_rewind:
             try:
-                self.rewinds = before.after(entry)
+                self.messages = before.after(entry)
             except ValueError as error:
                 self.problems = [str(error)]
         if self._active is None:
             return
-        self._active.update(_counts(entry.messages))
+        self._active.update(counts_of(entry.messages))
         if entry.messages:
             self._counters.add(entry.totals.counter)
-        if self.rewinds is not before:
-            rewound, restored = difference(before.ranges, self.rewinds.ranges)
+        if self.messages is not before:
+            rewound, restored = difference(before.ranges, self.messages.ranges)
             for range_ in restored:
                 self._active.update(self._known[range_.first][1])
             for range_ in rewound:
@@ -72,20 +71,10 @@ class ActiveTotals:
         key, end = (entry_id(conversation, at) for at in (max(0, start), min(range_.until + 1, number)))
         while key < end and (documents := await read(conversation, after=key, through=end)):
             messages = (one for document in documents for one in entry_from(document).messages)
-            counts.update(_counts([one for one in messages if after < one.ordinal <= range_.last]))
+            counts.update(counts_of([one for one in messages if after < one.ordinal <= range_.last]))
             key = str(documents[-1]["_id"])
         self._known[range_.first] = (range_, counts)
         return counts
-
-
-def _counts(messages: Sequence[EntryMessage]) -> Counter[str]:
-    return Counter(
-        active=len(messages),
-        turns=sum(one.type == "human" for one in messages),
-        results=sum(one.type == "tool" for one in messages),
-        tokens=sum(one.tokens for one in messages),
-        view_tokens=sum(one.view_tokens for one in messages),
-    )
 
 
 def number_in(key: str) -> int:

@@ -102,8 +102,9 @@ class StateCheck:
             records = [record async for document in self._stored_summaries() if (record := _record(document))]
             stored = (self.document or {}).get("revision")
             revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
-            rewinds, last = check.active.rewinds, check.tail.messages
-            state = restored(subject.conversation, records, rewinds, last=last, revision=revision, at=subject.now)
+            active, last = check.active.messages, check.tail.messages
+            fits = [one for one in records if one.last <= last and one.gaps == active.gaps(one.last)].__contains__
+            state = restored(subject.conversation, records, fits, revision=revision, at=subject.now)
             is_repaired = await subject.inspection.replace_state(self.document, state_document(state))
         self._report(problem, repairable=is_readable, repaired=is_repaired)
 
@@ -160,21 +161,21 @@ class StateCheck:
             await self._check_system(state.system, check)
 
     async def _check_system(self, system: LeadingSystem | None, check: LogCheck) -> None:
-        """Compare the leading system messages with those of the log, unless no load uses them since a rewind."""
+        """Compare the leading system messages with those of the log, unless no load uses them any more."""
         found = None if check.is_damaged else await self._derived_system(check)
-        if system is None or (found and system.rewound == found.rewound and not _is_same(system, found)):
+        if system is None or (found and system.gaps == found.gaps and not _is_same(system, found)):
             whole = system_document(found, self.subject.conversation) if found else None
             await self._mend("system", whole, "its leading system messages are not those of the log")
 
     async def _derived_system(self, check: LogCheck) -> LeadingSystem | None:
         """Return the leading system messages of the log; None if one of its first entries is damaged."""
-        rewinds, conversation = check.active.rewinds, self.subject.conversation
-        start, last = (entry_id(conversation, rewinds.active_after(1) + more) for more in (-1, _FIRST_ENTRIES))
+        active, conversation = check.active.messages, self.subject.conversation
+        start, last = (entry_id(conversation, active.start_from(1) + more) for more in (-1, _FIRST_ENTRIES))
         documents = await self.subject.inspection.entries(conversation, after=start, through=last)
         if {one.document_id for one in check.subject.findings}.intersection(str(one["_id"]) for one in documents):
             return None
         entries = list(map(entry_from, documents))
-        found = system_of(rows_of(entries, rewinds), rewinds, "")
+        found = system_of(rows_of(active.of(entries)), "", active.gaps)
         counters = {entry.totals.counter for entry in entries if found and entry.first <= found.through}
         return replace(found, counter=counters.pop()) if found and len(counters) == 1 else found
 

@@ -9,16 +9,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from convstore.log.entry import ENTRY_BYTES, RANGE_BYTES, Entry, Totals
-from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.entry import Entry, Totals
 from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.log.stored_message import KeptMessage
-from convstore.log.summary import clipped
 from convstore.messages.encoding import digest_of
 from convstore.runtime.cache import CachedConversation, LoadedEnd
-from convstore.runtime.log_reader import check_dense
+from convstore.runtime.log_reader import Snapshot, check_dense
 from convstore.values.policy import HistoryPolicy
 from convstore.view.render import NOTE_RESULTS
 from convstore.view.view import ActiveRows
@@ -37,10 +35,9 @@ class Load(ActiveRows):
 
     policy: HistoryPolicy
     key: str
-    cached: CachedConversation
+    log: Snapshot
     state: State
     record: ViewRecord = NO_RECORD
-    rewinds: Rewinds = NO_REWINDS
     held: LoadedEnd = field(default_factory=LoadedEnd)
     end: list[Entry] = field(default_factory=list)
     end_rows: Sequence[Row] = ()
@@ -55,6 +52,11 @@ class Load(ActiveRows):
     has_system: bool = False
 
     @property
+    def cached(self) -> CachedConversation:
+        """The conversation."""
+        return self.log.cached
+
+    @property
     def first_needed(self) -> int:
         """The first entry that the view needs, as far as record and summary tell."""
         return max(self.record.entry, self.summary.entry if self.summary else 1)
@@ -62,7 +64,7 @@ class Load(ActiveRows):
     @property
     def before(self) -> int:
         """Return the number before which unread entries may hold active messages."""
-        return self.rewinds.active_before(self.entries[0].number)
+        return self.log.active.end_before(self.entries[0].number)
 
     @property
     def unsummarized(self) -> int:
@@ -76,17 +78,10 @@ class Load(ActiveRows):
         self.documents += len(entries)
         self.size += sum(entry.size for entry in entries)
 
-    def count_rewinds(self, numbers: Sequence[int]) -> None:
-        """Add rewind entries that were read together to the report."""
-        self.documents += len(numbers)
-        self.round_trips += bool(numbers)
-        whole = self.rewinds.whole or self.rewinds
-        self.size += ENTRY_BYTES * len(numbers) + RANGE_BYTES * len(whole.ranges) * (whole.entry in numbers)
-
     @property
     def depends_on(self) -> tuple[int, str]:
         """Return what rows and notes depend on besides the entries."""
-        return self.rewinds.entry, self.summary.token if self.summary else ""
+        return self.log.active.entry, self.summary.token if self.summary else ""
 
     def add_end(self, new: Sequence[Entry], tail: Totals) -> None:
         """Add the last entries of the log, which follow the cached ones; `tail` are its totals by the store's counter.
@@ -105,10 +100,10 @@ class Load(ActiveRows):
         if tail is not self.entries[-1].totals:
             self.entries[-1] = replace(self.entries[-1], totals=tail)
         if rows:
-            added = rows_of(self.entries[-len(new) :] if new else (), self.rewinds, self.summary)
+            added = self._rows_of(self.entries[-len(new) :] if new else ())
             is_continued = not added or added[0].before == rows[-1].before + rows[-1].message.view_tokens
             self.end_rows = [*rows, *added] if is_continued else ()
-        rows = self.end_rows or rows_of(self.entries, self.rewinds, self.summary)
+        rows = self.end_rows or self._rows_of(self.entries)
         self.rows = rows[bisect_left(rows, self.entries[0].number, key=lambda row: row.entry) :]
         self._take_record()
 
@@ -122,9 +117,12 @@ class Load(ActiveRows):
         self.entries = entries + self.entries
         if entries[-1].number + 1 == self.end[0].number:
             self.end, self.end_rows = entries + self.end, ()  # its rows begin later
-        self.rows = rows_of(self.entries, self.rewinds, self.summary)
+        self.rows = self._rows_of(self.entries)
         self.earlier_results = None
         self._take_record()
+
+    def _rows_of(self, entries: Sequence[Entry]) -> Sequence[Row]:
+        return rows_of(self.log.active.of(entries), self.summary)
 
     def _take_record(self) -> None:
         """Use the record as far as the rows read confirm it: its marks, its start, and the results before that."""
@@ -164,16 +162,16 @@ class Load(ActiveRows):
             link = next(one.totals.link for one in self.entries if one.number == row.entry)
             record = ViewRecord(entry=row.entry, link=link)
         named = record._replace(start=marks[0], short_through=marks[1], stubs_through=marks[2])
-        results, rewound = self.results_before(begin), self._rewound_before(marks[0])
-        return named._replace(results=results, rewound=rewound, after=self._covered)
+        results, gaps = self.results_before(begin), self._gaps_before(marks[0])
+        return named._replace(results=results, gaps=gaps, after=self._covered)
 
-    def _rewound_before(self, ordinal: int) -> bytes:
-        ranges = clipped(self.rewinds, ordinal - 1)
-        return digest_of(repr(ranges)) if ranges else b""
+    def _gaps_before(self, ordinal: int) -> bytes:
+        gaps = self.log.active.gaps(ordinal - 1)
+        return digest_of(repr(gaps)) if gaps else b""
 
     def _still_holds(self, record: ViewRecord) -> bool:
-        """Return True if no message before the record's start was rewound, restored or is in no summary any more."""
-        return self._covered >= record.after and self._rewound_before(record.start) == record.rewound
+        """Return True if the same messages are active and summarised before the record's start as when it moved."""
+        return self._covered >= record.after and self._gaps_before(record.start) == record.gaps
 
     @property
     def has_stale_results(self) -> bool:
@@ -186,7 +184,7 @@ class Load(ActiveRows):
         An entry may hold results before the rows and among them.
         """
         first, covered = self.rows[0].message.ordinal, self._covered
-        found = (message for message in named_in(results, self.rewinds) if covered < message.ordinal < first)
+        found = (message for message in named_in(results) if covered < message.ordinal < first)
         return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
 
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import timedelta
 
 from convstore.exceptions import ConversationDeletedError, ConvstoreError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
-from convstore.log.rows import leading_system, rows_of
+from convstore.log.rows import Row, leading_system, rows_of
 from convstore.log.state import NO_RECORD, ViewRecord, system_of
-from convstore.log.summary import fits
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
-from convstore.mongo.log import Log
+from convstore.mongo.log import VIEW_FIELDS
 from convstore.mongo.states import MAXIMUM_RECORDS, States
 from convstore.runtime.cache import CachedConversation, ConversationCache, LoadedEnd
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import History, HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
@@ -55,7 +54,6 @@ class Loader:
         self,
         reader: LogReader,
         ends: LogEndReader,
-        log: Log,
         states: States,
         conversations: ConversationCache,
         *,
@@ -64,7 +62,7 @@ class Loader:
         clock: Clock,
     ) -> None:
         self._reader, self._ends, self._cache = reader, ends, conversations
-        self._log, self._states, self._clock = log, states, clock
+        self._states, self._clock = states, clock
         self._codec, self._counter = codec, counter
         self._payloads = ShownPayloads(reader, conversations)
 
@@ -114,7 +112,7 @@ class Loader:
             self._cache.forget(cached)  # the log was restored from a backup
             raise ConversationDeletedError("the log is another one than the cached one; call again")
         held = held if is_joined else LoadedEnd()
-        load = Load(policy, key, cached, end.state, held=held, has_system=has_system)
+        load = Load(policy, key, Snapshot(cached), end.state, held=held, has_system=has_system)
         load.record = end.state.views.get(key, NO_RECORD)
         load.documents, load.size = end.documents + bool(found), sum(entry.size for entry in end.entries)
         load.round_trips = end.round_trips + bool(found)
@@ -129,27 +127,28 @@ class Loader:
         return max(state.views.get(key, NO_RECORD).entry, state.summary.entry if state.summary else 1)
 
     async def _add_end(self, load: Load, entries: Sequence[Entry]) -> None:
-        """Apply rewinds and the summary to the last entries; they overlap the cached ones by one entry."""
+        """Add the last entries, which overlap the cached ones by one entry, and what of the state fits them."""
         if not entries:
             load.system = ()
             return
         cached, totals = load.cached, entries[-1].totals
         self._cache.confirm(cached, totals)
-        missing = cached.rewinds.missing(totals, entries)
-        load.rewinds = await self._reader.rewinds(cached, totals, entries)
-        load.count_rewinds(missing)
-        self._use_summary(load, totals)
-        known = (one for one in (cached.system, load.state.system) if one)
-        cached.system = next((one for one in known if one.is_valid(load.rewinds, self._counter.name)), None)
+        await self._take_snapshot(load, totals, entries)
+        known = (one for one in (cached.system, load.state.system) if one and one.counter == self._counter.name)
+        cached.system = next((one for one in known if one.gaps == load.log.active.gaps(one.through)), None)
         load.system = cached.system.messages if cached.system else None
         new = await self._reader.counted(entries[bool(load.held.entries) :])
         # Recounted with the store's counter, so that every process decides the same.
         load.add_end(new, await self._reader.recount_tail(cached, totals))
         self._take_beginning(load)
 
-    def _use_summary(self, load: Load, totals: Totals) -> None:
+    async def _take_snapshot(self, load: Load, totals: Totals, entries: Sequence[Entry] = ()) -> None:
+        """Learn which messages are active, and use the summary if it fits them."""
+        load.log = await self._reader.snapshot(load.cached, totals, entries)
+        load.count(load.log.read)
+        load.round_trips += bool(load.log.read)
         summary = load.state.summary
-        if summary and summary.last <= totals.messages and fits(summary, load.rewinds):
+        if summary and load.log.fits(summary):
             load.summary = summary
             load.summary_messages = self._reader.summary_messages(summary, talk=load.policy.view == "conversation")
 
@@ -157,36 +156,38 @@ class Loader:
         """Take the leading system messages from the rows, if they reach back to them."""
         if load.is_complete and not load.summary:
             load.system = tuple(row.message for row in leading_system(load.rows))
-            load.cached.system = system_of(load.rows, load.rewinds, self._counter.name)
+            load.cached.system = system_of(load.rows, self._counter.name, load.log.active.gaps)
 
     async def _read(self, load: Load, limit: int, before: int) -> list[Entry]:
         """Read the last entries before a number, but none before those that the view needs."""
         start = load.first_needed if before > load.first_needed else 0
-        entries = await self._log.entries_before(load.cached.conversation, start=start, before=before, limit=limit)
+        entries = await self._reader.log.entries(
+            load.cached.conversation, start=start, before=before, limit=limit, fields=VIEW_FIELDS
+        )
         load.count(entries)
         return entries
 
     async def _read_system(self, load: Load) -> None:
-        """Read the log's leading system messages, which are nearly always in its first entries."""
-        cached, start, until = load.cached, load.rewinds.active_after(1), _FIRST_ENTRIES
-        while load.system is None:
-            entries = await self._reader.entries(cached, start=start, before=start + until)
-            load.count(entries)
-            load.round_trips += until > _FIRST_ENTRIES
-            rows = rows_of(await self._reader.counted(entries), load.rewinds)
-            if len(leading_system(rows)) < len(rows) or len(entries) < until:
-                load.system = tuple(row.message for row in leading_system(rows))
-                cached.system = system_of(rows, load.rewinds, self._counter.name)
-            until *= 4
+        """Read the log's leading system messages if they are unknown; they are nearly always in its first entries."""
+        if load.system is not None:
+            return
+        first, rows = list[Entry](), list[Row]()
+        async with aclosing(self._reader.batches(load.log, at_once=_FIRST_ENTRIES)) as batches:
+            async for entries in batches:
+                load.count(entries)
+                load.round_trips += bool(first)
+                first += await self._reader.counted(entries)
+                if len(leading_system(rows := rows_of(first))) < len(rows):
+                    break
+        load.system = tuple(row.message for row in leading_system(rows))
+        load.cached.system = system_of(rows, self._counter.name, load.log.active.gaps)
 
     async def _read_results(self, load: Load) -> None:
         """Read the newest results before the rows, which the note may name."""
         if load.is_complete or load.earlier_results is not None:
             return
         first = load.rows[0].message.ordinal
-        results = await self._log.newest_results(
-            load.cached.conversation, load.rewinds, before=first, limit=NOTE_RESULTS
-        )
+        results = await self._reader.newest_results(load.log, before=first, limit=NOTE_RESULTS)
         load.count(results)
         load.earlier_results = load.named(results)
 
@@ -255,7 +256,7 @@ class Loader:
         """Cache the end of the log, back to the first entry that views under recent policies needed."""
         if decision.begin < len(load.rows):
             row = load.rows[decision.begin]
-            load.cached.view_start = load.rewinds.entry, row.entry, row.message.ordinal
+            load.cached.view_start = row.entry, row.message.ordinal
         needed = {key: number for key, number in load.held.needed.items() if key != load.key}
         needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {load.key: load.entries[0].number if load.entries else 0}
         first = min(needed.values())

@@ -13,7 +13,9 @@ from convstore.log.state import NO_RECORD, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
+from convstore.mongo.log import VIEW_FIELDS
 from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import Snapshot
 from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.stamps import ViewMarks, ViewReason
@@ -67,26 +69,23 @@ class PastLoader(Loader):
 
     def with_codec(self, codec: Codec) -> PastLoader:
         """Return a loader that decodes with another codec."""
-        services = self._reader.with_codec(codec), self._ends, self._log, self._states, self._cache
+        services = self._reader.with_codec(codec), self._ends, self._states, self._cache
         return PastLoader(*services, codec=codec, counter=self._counter, clock=self._clock)
 
     async def load_past(self, cached: CachedConversation, point: Point, policy: HistoryPolicy) -> PastLoad:
         """Return the view as it was after an entry; UnknownMessageError if it never was there."""
         tail = cached.tail or await self._reader.tail(cached)
         entry, limit = point.entry, entries_needed(0, tail, policy)
-        entries = await self._log.entries_before(cached.conversation, before=entry + 1, limit=limit)
+        entries = await self._reader.log.entries(cached.conversation, before=entry + 1, limit=limit, fields=VIEW_FIELDS)
         if not entries or entries[-1].number != entry:
-            if not 1 <= entry <= (await self._log.last_totals(cached.conversation)).entries:
+            if not 1 <= entry <= (await self._reader.log.last_totals(cached.conversation)).entries:
                 raise UnknownMessageError
             raise CorruptDocumentError(entry_id(cached.conversation, entry), "the entry is missing")
         totals = entries[-1].totals
         state = State(cached.conversation, entries[-1].at, summary=point.summary)
-        load = Load(policy, view_key(policy, self._counter.name), cached, state, record=point.record)
+        load = Load(policy, view_key(policy, self._counter.name), Snapshot(cached), state, record=point.record)
         load.count(entries)
-        missing = cached.rewinds.missing(totals)
-        load.rewinds = await self._reader.rewinds(cached, totals)
-        load.count_rewinds(missing)
-        self._use_summary(load, totals)
+        await self._take_snapshot(load, totals, entries)
         load.add_end(await self._reader.counted(entries), await self._reader.recount_tail(cached, totals))
         self._take_beginning(load)
         load.system = load.system if load.is_complete and not load.summary else None
@@ -101,7 +100,7 @@ class PastLoader(Loader):
             policy,
             system=load.system or (),
             summary=load.summary,
-            rewinds=load.rewinds,
+            gaps=load.log.active.gaps(totals.messages),
             last=totals.messages,
         )
         version = load.summary.version if load.summary else 0

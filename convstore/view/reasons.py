@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from convstore.log.entry import EntryMessage
-from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, is_hidden
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
@@ -22,7 +21,7 @@ def reasons_of(
     *,
     system: Sequence[EntryMessage],
     summary: SummaryRecord | None,
-    rewinds: Rewinds,
+    gaps: Sequence[tuple[int, int]],
     last: int,
 ) -> list[ViewReason]:
     """Return the reasons in the order of the log.
@@ -34,7 +33,7 @@ def reasons_of(
         policy: Its policy.
         system: The leading system messages.
         summary: The summary that it shows.
-        rewinds: The active messages.
+        gaps: First and last ordinals of the ranges without active messages.
         last: Ordinal of the last message of the log.
     """
     begin = rows[0].message.ordinal if rows else last + 1
@@ -46,11 +45,7 @@ def reasons_of(
     if done + 1 < begin:
         limit = _limit(rows, policy)
         before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
-    rewound = [
-        ViewReason(first=one.first, last=min(one.last, last), state="rewound")
-        for one in rewinds.ranges
-        if one.first <= last
-    ]
+    rewound = [ViewReason(first=low, last=high, state="rewound") for low, high in gaps]
     active = (piece for one in before for piece in _without(one, rewound))
     shown = _shown(view, rows, showings, policy)
     return _merged(sorted([*active, *rewound, *shown], key=lambda one: one.first))

@@ -139,14 +139,14 @@ async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(scri
 @pytest.mark.parametrize(("ordinal", "expected"), [(2, True), (3, False), (4, False), (5, True)])
 def test_what_is_in_a_gap_is_not_live(ordinal: int, expected: bool) -> None:
     """Both ends belong to the range."""
-    assert Rewinds(ranges=(RewoundRange(3, 4, 2, 3),)).is_active(ordinal) == expected
+    assert Rewinds(ranges=(RewoundRange(3, 4, 2, 3),)).has(ordinal) == expected
 
 
 def test_reading_passes_over_entries_without_live_messages() -> None:
     """Back from any of them, and forth."""
     rewinds = Rewinds(ranges=(RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)))
-    assert [rewinds.active_before(number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
-    assert [rewinds.active_after(number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
+    assert [rewinds.end_before(number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
+    assert [rewinds.start_from(number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
 
 
 def test_a_difference_needs_the_whole_list_that_it_continues() -> None:

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
-from convstore.mongo.log_queries import beginnings_filter
+from convstore.mongo.log import beginnings_filter
 
 TOPICS = ("orcas", "seals", "belugas", "walrus", "narwhals")
 END = re.compile(r'More: cursor="([^"\n]+)"; call again with this cursor alone\.\Z')
