@@ -1,4 +1,4 @@
-"""One conversation as a backend uses it: the handle, its reading half, and the whole log for imports and exports.
+"""One conversation as a backend uses it: the handle, and the whole log for imports and exports.
 
 Floor 6. Each method checks its arguments and calls one of the `services`, which a store wires; the handle knows no
 store.

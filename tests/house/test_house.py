@@ -62,6 +62,7 @@ CLOCKS = {"now", "utcnow", "today"}
 IMPURE = {"asyncio", "random", "secrets", "socket", "time"}
 ASKS_A_MODEL = "summarization.engine"
 MAX_LINES = 450
+PUBLIC_HANDLES = {"conversation.handle": 600, "store.handle": 600}  # one class each, nearly all of it documentation
 
 
 class Import(NamedTuple):
@@ -267,9 +268,9 @@ def test_only_a_few_modules_hold_operators() -> None:
 
 
 def test_a_module_can_be_read_at_one_sitting() -> None:
-    """No module has 450 lines."""
+    """No module has 450 lines, but for the two classes that users call."""
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in module_paths().items()}
-    assert {module: number for module, number in lines.items() if number >= MAX_LINES} == {}
+    assert {module: number for module, number in lines.items() if number >= PUBLIC_HANDLES.get(module, MAX_LINES)} == {}
 
 
 def test_a_migration_sees_only_what_it_may_do() -> None:
