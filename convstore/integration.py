@@ -15,6 +15,7 @@ from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId
 from convstore.log.rewind import Ranges
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
+from convstore.runtime.clock import as_of
 from convstore.store.databases import documents_of, estimated_count, open_database
 from convstore.view.provider_rules import fit_for
 
@@ -28,6 +29,7 @@ __all__ = [
     "Ranges",
     "StoredId",
     "Trust",
+    "as_of",
     "check_trust",
     "documents_of",
     "estimated_count",

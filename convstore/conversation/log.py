@@ -1,7 +1,6 @@
-"""The whole log of one conversation, as exports read it and imports write it.
+"""The whole log of one conversation, as exports and imports read it.
 
-It also shows what views leave out: rewound messages, entries, source ids. It dates what it writes with the date of the
-source.
+It also shows what views leave out: rewound messages, entries, source ids.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from types import EllipsisType
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -22,9 +20,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Ranges
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import as_of
 from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, Scope
 from convstore.values.stamps import ViewStamp
 
@@ -68,7 +64,7 @@ class StoredId:
 
 
 class ConversationLog:
-    """Reads and restores the log of one conversation."""
+    """Reads the log of one conversation."""
 
     def __init__(self, host: Host, scope: Scope) -> None:
         self._services, self._scope = host.services, scope
@@ -124,46 +120,12 @@ class ConversationLog:
                 found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.identity, row.message.sources)
         return found
 
-    async def append(
-        self, messages: Sequence[BaseMessage], *, at: datetime | None = None, stamp: ViewStamp | None = None
-    ) -> Receipt:
-        """Append messages as `Conversation.append` does, with new source ids where theirs are taken.
-
-        Args:
-            messages: Messages with ids.
-            at: When they were appended first; None for now.
-            stamp: Stamp of the view that the first AI message answers.
-        """
-        services = await self._services()
-        with as_of(at):
-            return await services.writer.append(self._scope, messages, renumber=True, stamp=stamp)
-
-    async def reserve_sources(self, through: int, *, at: datetime | None = None) -> None:
+    async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use."""
-        services = await self._services()
-        cached = await services.reader.find(self._scope)
-        used = (await services.reader.tail(cached)).sources_through if cached else 0
+        end = await self.snapshot()
+        used = end.sources_through if end else 0
         if through > used:
-            with as_of(at):
-                await services.writer.reserve(self._scope, through - used)
-
-    async def rewind(self, *, before: str, at: datetime | None = None) -> None:
-        """Rewind as `Conversation.rewind` does."""
-        services = await self._services()
-        with as_of(at):
-            await services.rewinder.rewind(self._scope, before)
-
-    async def update(
-        self,
-        *,
-        title: str | EllipsisType | None = ...,
-        metadata: dict[str, Any] | EllipsisType = ...,
-        at: datetime | None = None,
-    ) -> None:
-        """Set title, metadata or both as `Conversation.update` does."""
-        services = await self._services()
-        with as_of(at):
-            await services.catalog.update(self._scope, title=title, metadata=metadata)
+            await (await self._services()).writer.reserve(self._scope, through - used)
 
     async def _found(self) -> tuple[Services, CachedConversation]:
         services = await self._services()

@@ -24,7 +24,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
-from convstore.integration import host_of, log_of
+from convstore.integration import as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule
@@ -219,7 +219,8 @@ class _ConversationImport:
             return
         await self._write(stored)
         if self._record.sources_through:
-            await self._log.reserve_sources(self._record.sources_through, at=self._last_date)
+            with as_of(self._last_date):
+                await self._log.reserve_sources(self._record.sources_through)
         await self._check_sources()
         await self._describe()
         await self._annotate()
@@ -277,7 +278,8 @@ class _ConversationImport:
             done += len(batch.messages)
             if new:
                 if batch.reserve_to:
-                    await self._log.reserve_sources(batch.reserve_to, at=batch.at or self._last_date)
+                    with as_of(batch.at or self._last_date):
+                        await self._log.reserve_sources(batch.reserve_to)
                 await self._append(new, batch.at)
             # An earlier run that was killed can only have missed the rewind after its last message.
             if batch.rewind_from and (new or stored == self.known == done):
@@ -287,7 +289,10 @@ class _ConversationImport:
         """Append messages as one entry, or in halves if one cannot hold them."""
         try:
             stamp = await self._stamp(messages)
-            receipt = await self._log.append([one.message for one in messages], at=at, stamp=stamp)
+            with as_of(at):
+                receipt = await self._chat.append(
+                    [one.message for one in messages], on_source_clash="renumber", stamp=stamp
+                )
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise
@@ -316,7 +321,8 @@ class _ConversationImport:
     async def _rewind(self, batch: Batch) -> None:
         first = next((one for one in self._messages if one.position >= batch.rewind_from), None)
         if first is not None:
-            await self._log.rewind(before=first.id, at=batch.at)
+            with as_of(batch.at):
+                await self._chat.rewind(before=first.id)
 
     async def _check_sources(self) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""
@@ -337,7 +343,8 @@ class _ConversationImport:
             title = record.title if info.title is None and record.title is not None else ...
             metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
         if self.written or title is not ... or metadata is not ...:
-            await self._log.update(title=title, metadata=metadata, at=self._last_date)
+            with as_of(self._last_date):
+                await self._chat.update(title=title, metadata=metadata)
 
     async def _annotate(self) -> None:
         """Set annotations. Values that a message already has are kept."""
