@@ -9,15 +9,14 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage, as_text
+from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, THIRD_QUESTION, TURNS, called, searched, used
 from convstore.cli.options import open_store
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
 _BUDGET = 4_000
-_MODEL = "demo-model"
 _SYSTEM = SystemMessage("You are a patient tutor. Cite your sources by number, like [3].")
 _SUMMARY = (
     "The user is new to machine learning and asked for an introduction, then about deep learning.\n\n"
@@ -26,14 +25,6 @@ _SUMMARY = (
     "- Deep learning learns its own features in many layers [11] and wins on images, sound and text [20]."
 )
 _WRONG = "You cannot notice it; just train longer."
-_FIRST = (
-    "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn from "
-    "it is **supervised** [2], without it is **unsupervised** [3]. Judge a model only on data it has not seen [6]."
-)
-_SECOND = (
-    "Deep learning is machine learning with models of many layers that learn their own features [11]. It wins where "
-    "the input is raw and plentiful, such as images, sound and text, and seldom on small tables [20]."
-)
 _THIRD = (
     "It does much better on what it was trained on than on what it was not [6]:\n\n"
     "| data | error |\n|---|--:|\n| seen in training | 2 % |\n| held back | 19 % |\n\n"
@@ -55,7 +46,7 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
         try:
             await _reading_list(chats[0])
             # A turn in progress, so that its result is whole.
-            await chats[1].append([_SYSTEM, *_searched("What are transformers?", DEEP_LEARNING[:2])])
+            await chats[1].append([_SYSTEM, *searched(1, "What are transformers?", DEEP_LEARNING[:2])])
             await _lesson(chats[2])
             yield store
         finally:
@@ -64,7 +55,7 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
 
 
 class _Summarizer:
-    name = _MODEL
+    name = "demo-model"
     rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=200, keep_last_turns=1)
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002 - scripted
@@ -75,16 +66,16 @@ class _Summarizer:
 async def _lesson(chat: Conversation) -> None:
     """Append a conversation with a summary, stubs, a rewound answer, a rating and a turn in progress."""
     await chat.append(_SYSTEM)
-    await _ask(chat, _searched("Tell me about machine learning", MACHINE_LEARNING), _FIRST)
-    await _ask(chat, _searched("What is deep learning?", DEEP_LEARNING), _SECOND)
+    for number, (question, passages, answer) in enumerate(TURNS, 1):
+        await _ask(chat, searched(number, question, passages), answer)
     await chat.compact(force=True)
-    wrong = await _ask(chat, [HumanMessage("How do I notice that my model is overfitting?")], _WRONG)
+    wrong = await _ask(chat, [HumanMessage(THIRD_QUESTION)], _WRONG)
     await chat.rewind(before=wrong)
     right = await _ask(chat, [], _THIRD)
     await chat.annotate(right, rating=1, comment="clear at last")
-    await _ask(chat, _searched("Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH)
-    question = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
-    await _say(chat, [question, _call("rag_search_tool", {"query": "deep learning on small tables"}, "call-now")])
+    await _ask(chat, searched(4, "Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH)
+    last = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
+    await _say(chat, [last, called(5, "deep learning on small tables")])
     await chat.update(title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"})
 
 
@@ -95,7 +86,7 @@ async def _reading_list(chat: Conversation) -> None:
 
 
 async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
-    said = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **_used(1_200, len(answer) // 4))
+    said = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **used(1_200, len(answer) // 4))
     await _say(chat, [*question, said])
     return str(said.id)
 
@@ -105,18 +96,3 @@ async def _say(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
     for message in messages:
         stamp = (await chat.load_history()).stamp if isinstance(message, AIMessage) else None
         await chat.append(message, stamp=stamp)
-
-
-def _searched(question: str, passages: Sequence[Passage]) -> list[BaseMessage]:
-    call = f"call-{secrets.token_hex(4)}"
-    result = ToolMessage(as_text(passages), artifact=list(passages), name="rag_search_tool", tool_call_id=call)
-    return [HumanMessage(question), _call("rag_search_tool", {"query": question}, call), result]
-
-
-def _call(tool: str, arguments: dict[str, str], id_: str) -> AIMessage:
-    return AIMessage("", tool_calls=[{"name": tool, "args": arguments, "id": id_}], **_used(600, 20))
-
-
-def _used(read: int, wrote: int) -> dict[str, object]:
-    usage = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
-    return {"usage_metadata": usage, "response_metadata": {"model_name": _MODEL}}

@@ -1,13 +1,18 @@
-"""Passages that the demo's search tool finds: ten for each of two questions.
+"""What is said in the demo's conversations, and the passages that its search tool finds for two questions.
 
-A small handbook of our own making, as long and as wordy as what a retriever really returns.
+The passages are a small handbook of our own making, as long and as wordy as what a retriever really returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypedDict
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+THIRD_QUESTION = "How do I notice that my model is overfitting?"
+_TOOL = "rag_search_tool"
 
 
 class Passage(TypedDict):
@@ -38,3 +43,39 @@ MACHINE_LEARNING = _passages("https://ml.example", "machine_learning.txt")
 
 DEEP_LEARNING = _passages("https://dl.example", "deep_learning.txt")
 """Found for "What is deep learning?"."""
+
+TURNS = (
+    (
+        "Tell me about machine learning",
+        MACHINE_LEARNING,
+        "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn "
+        "from it is **supervised** [2], without it is **unsupervised** [3]. Judge a model only on data it has not seen "
+        "[6].",
+    ),
+    (
+        "What is deep learning?",
+        DEEP_LEARNING,
+        "Deep learning is machine learning with models of many layers that learn their own features [11]. It wins "
+        "where the input is raw and plentiful, such as images, sound and text, and seldom on small tables [20].",
+    ),
+)
+"""Question, passages and answer of each answered turn."""
+
+
+def searched(number: int, question: str, passages: Sequence[Passage]) -> list[BaseMessage]:
+    """Return a question, the call of the search tool and its result; their ids end with a number."""
+    ids = {"id": f"result-{number}", "tool_call_id": f"call-{number}"}
+    result = ToolMessage(as_text(passages), artifact=list(passages), name=_TOOL, **ids)
+    return [HumanMessage(question, id=f"question-{number}"), called(number, question), result]
+
+
+def called(number: int, query: str) -> AIMessage:
+    """Return the message with a call of the search tool."""
+    call = {"name": _TOOL, "args": {"query": query}, "id": f"call-{number}"}
+    return AIMessage("", tool_calls=[call], id=f"search-{number}", **used(600, 20))
+
+
+def used(read: int, wrote: int) -> dict[str, dict[str, object]]:
+    """Return the fields of an AI message that name the model and its usage."""
+    usage: dict[str, object] = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
+    return {"usage_metadata": usage, "response_metadata": {"model_name": "demo-model"}}

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore import Conversation
-from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage, as_text
+from convstore.cli.demo.corpus import DEEP_LEARNING, THIRD_QUESTION, TURNS, searched
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, percent, plain, short
 from convstore.cli.pages import cut_page, pages_of
@@ -31,23 +31,6 @@ _FIRST_RESULT = "result-1"
 _SHOWN = 78
 _SUMMARY_LINES = 5
 _RULE = CompactionRule(max_tokens_before_summary=1_200, max_summary_tokens=600, keep_last_turns=3)
-_THIRD_QUESTION = "How do I notice that my model is overfitting?"
-_TURNS = (
-    (
-        "Tell me about machine learning",
-        "machine learning introduction",
-        MACHINE_LEARNING,
-        "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn "
-        "from it is supervised [2], without it is unsupervised [3]. Judge a model only on data it has not seen [6].",
-    ),
-    (
-        "What is deep learning?",
-        "deep learning explained",
-        DEEP_LEARNING,
-        "Deep learning is machine learning with models of many layers that learn their own features [11]. It wins "
-        "where the input is raw and plentiful, such as images, sound and text, and seldom on small tables [20].",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +101,14 @@ def print_demo(console: Console, demo: Demo) -> None:
 
 async def _talk(chat: Conversation) -> Demo:
     """Append two answered questions and a third one, as a backend would: question first."""
-    receipts = []
-    for number, (question, query, passages, answer) in enumerate(_TURNS, 1):
-        receipts.append(await chat.append(HumanMessage(question, id=f"question-{number}")))
-        receipts.append(await chat.append(_rest_of_turn(number, query, passages, answer)))
-    receipts.append(await chat.append(HumanMessage(_THIRD_QUESTION, id=f"question-{len(_TURNS) + 1}")))
+    for number, (question, passages, answer) in enumerate(TURNS, 1):
+        asked, *found = searched(number, question, passages)
+        await chat.append(asked)
+        await chat.append([*found, AIMessage(answer, id=f"answer-{number}")])
+    await chat.append(HumanMessage(THIRD_QUESTION, id=f"question-{len(TURNS) + 1}"))
     history = await chat.load_history()
-    records = await chat.get_tool_messages([id_ for receipt in receipts for id_ in receipt.message_ids])
     log = [message async for message in chat.messages()]
+    records = await chat.get_tool_messages([str(message.id) for message in log])
     tool = chat.retrieve_previous_sources_tool(page_tokens=_PAGE_TOKENS)
     pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
     later, expanded = await _go_on(chat)
@@ -140,16 +123,6 @@ async def _go_on(chat: Conversation) -> tuple[History, int]:
     done = await chat.compact()
     assert done.summary is not None  # noqa: S101 - by then it is due
     return await chat.load_history(), len(await chat.expand_summary(done.summary.version))
-
-
-def _rest_of_turn(number: int, query: str, passages: tuple[Passage, ...], answer: str) -> list[BaseMessage]:
-    call = {"name": "rag_search_tool", "args": {"query": query}, "id": f"call-{number}"}
-    ids = {"id": f"result-{number}", "tool_call_id": call["id"]}
-    return [
-        AIMessage("", tool_calls=[call], id=f"search-{number}"),
-        ToolMessage(as_text(passages), artifact=list(passages), name=call["name"], **ids),
-        AIMessage(answer, id=f"answer-{number}"),
-    ]
 
 
 def _heading(console: Console, title: str, subtitle: str) -> None:
