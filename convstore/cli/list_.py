@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import compact, in_pager, plain, run, screen, short, write_json
+from convstore.cli.output import compact, paged, plain, run, short, write_json
 
 if TYPE_CHECKING:
     from convstore.types import ConversationPage
@@ -49,8 +49,7 @@ def list_command(
     if as_document:
         write_json(page.model_dump())
         return
-    console = screen()
-    with in_pager(console):
+    with paged() as console:
         _print(console, page)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import typer
@@ -51,14 +51,12 @@ def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Re
 
 
 @contextmanager
-def in_pager(console: Console) -> Iterator[None]:
-    """Show the output in a pager if it is longer than the terminal; elsewhere print it as it is."""
-    if not console.is_terminal:
-        yield
-        return
+def paged() -> Iterator[Console]:
+    """Yield a console whose output is in a pager if it is longer than the terminal; elsewhere it is printed."""
+    console = screen()
     os.environ.setdefault("LESS", "-FRX")  # less ends by itself if all fits on the screen
-    with console.pager(styles=True):
-        yield
+    with console.pager(styles=True) if console.is_terminal else nullcontext():
+        yield console
 
 
 def new_table(*columns: str, numbers: Iterable[str] = (), **options: Any) -> Table:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import in_pager, number_of, plain, run, screen, short, write_json
+from convstore.cli.output import number_of, paged, plain, run, short, write_json
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult
@@ -50,8 +50,7 @@ def search_command(
     if as_document:
         write_json(result.model_dump())
         return
-    console = screen()
-    with in_pager(console):
+    with paged() as console:
         _print(console, result)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Policy, Prefix, Uri, open_store, read_pairs, read_policy
-from convstore.cli.output import in_pager, number_of, plain, run, screen, short, write_json
+from convstore.cli.output import number_of, paged, plain, run, short, write_json
 from convstore.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from convstore.types import PastView, ViewReason, ViewStamp
     from convstore.values.policy import HistoryPolicy
 
-_PAGE_TOKENS = 16_000
 
 _SHOWN = 600
 _STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
@@ -96,8 +95,7 @@ def show_command(
     if as_document:
         write_json({"messages": [one.model_dump() for one in found]} if isinstance(found, list) else found.model_dump())
         return
-    console = screen()
-    with in_pager(console):
+    with paged() as console:
         show(console)
 
 
@@ -142,12 +140,9 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
 
 async def _read_source(chat: Conversation, number: int) -> Source:
     """Return one source with its whole text; InvalidInputError if the conversation has none with the number."""
-    page = await chat.get_sources([number], page_tokens=_PAGE_TOKENS)
-    if not page.sources:
+    if not (found := (await chat.get_sources([number])).sources):
         raise InvalidInputError(f"the conversation has no source {number}")
-    if page.next_cursor is None:
-        return page.sources[0]
-    [record] = await chat.get_tool_messages([page.sources[0].tool_message_id])
+    [record] = await chat.get_tool_messages([found[0].tool_message_id])
     return next(source for source in record.sources if source.source_id == number)
 
 

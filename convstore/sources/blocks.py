@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from convstore.messages.media import block_type
 from convstore.messages.values import is_text
 from convstore.sources.source import first_text, plain_item, text_in
 
@@ -35,16 +36,6 @@ HOLDERS = {
 """Container blocks, and the key of their contents, which may have any format."""
 
 
-def type_of(block: Any) -> str:
-    """Return the type of a block, "" if it has none.
-
-    >>> type_of({"type": "document"}), type_of({"type": ["document"]})
-    ('document', '')
-    """
-    kind = block.get("type") if type(block) is dict else None
-    return kind if is_text(kind) else ""
-
-
 def is_block(value: Any) -> bool:
     """Return True if a dict in a list is a content block, not an item that happens to have a type.
 
@@ -55,7 +46,7 @@ def is_block(value: Any) -> bool:
     """
     if type(value) is not dict or "type" not in value:
         return False
-    kind = type_of(value)
+    kind = block_type(value)
     if kind in TEXTS or kind in _MEDIA:
         return not first_text(value, ("title",))
     return kind in HOLDERS or (kind in BLOCKS and not first_text(value, ("content", "text", "snippet", "body")))
@@ -69,7 +60,7 @@ def item_of_block(block: Any) -> _Block | None:
     >>> item_of_block({"type": "text", "text": "…"}) is None
     True
     """
-    convert = BLOCKS.get(type_of(block))
+    convert = BLOCKS.get(block_type(block))
     item = convert(block) if convert else None
     return item if item and (item["content"] or first_text(item, ("title", "url"))) else None
 

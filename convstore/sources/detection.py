@@ -17,8 +17,9 @@ from typing import Any
 from langchain_core.messages import ToolMessage
 
 from convstore.exceptions import InvalidInputError
+from convstore.messages.media import block_type
 from convstore.messages.values import is_text
-from convstore.sources.blocks import HOLDERS, TEXTS, is_block, item_of_block, type_of
+from convstore.sources.blocks import HOLDERS, TEXTS, is_block, item_of_block
 from convstore.sources.citations import MAX_MENTIONS, Mention, citations_in, distinct
 from convstore.sources.source import (
     MAX_SOURCES,
@@ -192,7 +193,7 @@ def _in_value(value: Any) -> FoundSources:
 
 def _in_content(content: Any) -> tuple[FoundSource, ...]:
     """Return the sources in a message's content; in content blocks a bare text is no retrieved item."""
-    if type(content) is list and any(type_of(block) for block in content):
+    if type(content) is list and any(block_type(block) for block in content):
         return _collected(_in_blocks(content, _DEPTH))
     return _in_value(content).items
 
@@ -326,7 +327,7 @@ def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
 
     Some MCP servers send a list as one text block with JSON per item; those are read as items.
     """
-    split = len(blocks) > 1 and all(type_of(block) in TEXTS for block in blocks[: MAX_SOURCES + 1])
+    split = len(blocks) > 1 and all(block_type(block) in TEXTS for block in blocks[: MAX_SOURCES + 1])
     items = _all([_parsed(block) for block in blocks[: MAX_SOURCES + 1]], retrieved).items if split else ()
     yield from map(Mention, items)
     for block in () if items else blocks:
@@ -340,9 +341,9 @@ def _in_block(block: Any, depth: int) -> Iterator[Mention]:
         yield from cited
     elif found := _of_block(block):
         yield Mention(found)
-    elif is_text(block) or type_of(block) in TEXTS:
+    elif is_text(block) or block_type(block) in TEXTS:
         yield from _anything(_parsed(block), depth - 1)
-    elif holder := HOLDERS.get(type_of(block)):
+    elif holder := HOLDERS.get(block_type(block)):
         yield from _anything(block.get(holder), depth - 1)
 
 

@@ -16,7 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.conversation_page import load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
-from convstore.types import Source, StoredMessage
+from convstore.types import StoredMessage
 
 _SLICE = 6_000
 """Characters of one part on a page."""
@@ -83,8 +83,10 @@ async def source_page(request: Request, chat: Conversation) -> Response:
     number = number_in(request, "number") or 0
     if not 0 < number < 2**53:
         raise HTTPException(404)
-    source = await _whole(chat, number)
-    [record] = await chat.get_tool_messages([source.tool_message_id])
+    if not (found := (await chat.get_sources([number])).sources):
+        raise HTTPException(404)
+    [record] = await chat.get_tool_messages([found[0].tool_message_id])
+    source = next(one for one in record.sources if one.source_id == number)
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(chat.info(), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True))
     cited = await asyncio.to_thread(lambda: [one for one in messages if cites(one.message, number)])  # long answers
@@ -102,17 +104,6 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         looked_until=messages[-1].ordinal if messages else after,
         looks_on=len(messages) == _LOOKED_AT,
     )
-
-
-async def _whole(chat: Conversation, number: int) -> Source:
-    """Return a source with its whole text; HTTPException if the conversation has none with this number."""
-    page = await chat.get_sources([number], page_tokens=16_000)
-    if not page.sources:
-        raise HTTPException(404)
-    if page.next_cursor is None:
-        return page.sources[0]
-    [record] = await chat.get_tool_messages([page.sources[0].tool_message_id])
-    return next(source for source in record.sources if source.source_id == number)
 
 
 async def _shown_again(

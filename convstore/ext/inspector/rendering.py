@@ -62,7 +62,6 @@ def _environment() -> Environment:
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "markdown": rendered,
         "pretty": pretty,
-        "size": _size,
     }
     return environment
 
@@ -74,18 +73,6 @@ def _count(number: int, unit: str = "") -> str:
     ('1 message', '12,345 messages')
     """
     return f"{number:,} {unit}{'' if number == 1 else 's'}" if unit else f"{number:,}"
-
-
-def _size(number: int) -> str:
-    """Format a number of bytes.
-
-    >>> _size(950), _size(13_071), _size(2_500_000)
-    ('950 B', '13.1 kB', '2.5 MB')
-    """
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= limit:
-            return f"{number / limit:,.1f} {unit}"
-    return f"{number} B"
 
 
 def _ago(at: datetime, now: datetime) -> str:
