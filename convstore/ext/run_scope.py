@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from convstore import ConversationStore
-from convstore.exceptions import InvalidScopeError
+from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.values.scope import check_partial_scope, scope_of_run
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
@@ -61,7 +61,9 @@ def scope_of(
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """Return a scope choice; raise an InvalidScopeError for an invalid one now, not at the first run."""
+    """Return a scope choice; raise an error for an invalid one, or for no store, now and not at the first run."""
+    if not isinstance(store, ConversationStore):
+        raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
     if isinstance(chosen, Mapping):
         check_partial_scope(store.scope_keys, chosen)
         return dict(chosen)

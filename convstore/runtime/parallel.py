@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-_PARALLEL = 8
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 
-async def in_parallel(work: Callable[[_Item], Awaitable[_Done]], items: Sequence[_Item]) -> list[_Done]:
-    """Run `work` on all items, eight at a time, and return the results in order.
+async def in_parallel(
+    work: Callable[[_Item], Awaitable[_Done]], items: Sequence[_Item], *, limit: int = 8
+) -> list[_Done]:
+    """Run `work` on all items, `limit` at a time, and return the results in order.
 
     An error is raised once all calls have ended.
     """
-    gate = asyncio.Semaphore(_PARALLEL)
+    gate = asyncio.Semaphore(limit)
 
     async def one(item: _Item) -> _Done:
         async with gate:

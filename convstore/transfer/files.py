@@ -36,18 +36,11 @@ _OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", co
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with a JSON object, and its number from 1."""
+    """A line of a file: its number from 1, and its JSON object, or the reason why it has none."""
 
     number: int
     value: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    """A line without a JSON object, and the reason."""
-
-    number: int
-    problem: str
+    problem: str = ""
 
 
 def check_readable(path: Path) -> None:
@@ -64,8 +57,8 @@ def check_readable(path: Path) -> None:
 
 def read_lines(
     path: Path, *, maximum_bytes: int = MAXIMUM_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
-) -> Iterator[Line | BadLine]:
-    """Yield the objects of a file in order, and a `BadLine` for any other line; empty lines are skipped.
+) -> Iterator[Line]:
+    """Yield the objects of a file in order, and a `Line` with a problem for any other line; empty lines are skipped.
 
     The file may be gzip. `on_bytes` is called after each line with the number of bytes read.
     """
@@ -74,12 +67,12 @@ def read_lines(
         try:
             for number, line in enumerate(_raw_lines(file, maximum_bytes), 1):
                 if line is None:
-                    yield BadLine(number, f"longer than {maximum_bytes:,} bytes; import it from code, in parts")
+                    yield Line(number, {}, f"longer than {maximum_bytes:,} bytes; import it from code, in parts")
                 elif line.strip():
                     yield _parsed(number, line)
                 on_bytes(raw.tell())
         except (OSError, EOFError, zlib.error) as error:
-            yield BadLine(number + 1, f"the file cannot be read from here on: {error}")
+            yield Line(number + 1, {}, f"the file cannot be read from here on: {error}")
 
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:
@@ -101,17 +94,17 @@ def _raw_lines(file: IO[bytes], maximum_bytes: int) -> Iterator[bytes | None]:
         is_first = False
 
 
-def _parsed(number: int, line: bytes) -> Line | BadLine:
+def _parsed(number: int, line: bytes) -> Line:
     try:
         value = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return BadLine(number, f"not UTF-8: byte {line[error.start]:#04x} at position {error.start + 1:,}")
+        return Line(number, {}, f"not UTF-8: byte {line[error.start]:#04x} at position {error.start + 1:,}")
     except (ValueError, RecursionError) as error:
-        return BadLine(number, f"not JSON: {error}")
+        return Line(number, {}, f"not JSON: {error}")
     if isinstance(value, list):
-        return BadLine(number, "a JSON array; write each conversation on a line of its own: jq -c '.[]'")
+        return Line(number, {}, "a JSON array; write each conversation on a line of its own: jq -c '.[]'")
     if not isinstance(value, dict):
-        return BadLine(number, f"not a JSON object but {type(value).__name__}")
+        return Line(number, {}, f"not a JSON object but {type(value).__name__}")
     return Line(number, value)
 
 
@@ -134,9 +127,9 @@ def read_file(
     archive = ArchiveReader(codec or Codec())
     for line in read_lines(path, maximum_bytes=maximum_bytes, on_bytes=on_bytes):
         where = f"{path.name}, line {line.number}"
-        if isinstance(line, BadLine) and archive.is_open:
+        if line.problem and archive.is_open:
             archive.spoil(f"line {line.number}: {line.problem}")
-        elif isinstance(line, BadLine):
+        elif line.problem:
             yield BadRecord(where, line.problem)
         elif archive.takes(line.value):
             yield from archive.read(line.value, where)

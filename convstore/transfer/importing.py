@@ -178,7 +178,8 @@ class _Import:
         self.report.known += done.known
         for reason in done.changed:
             self._note("changed", record, reason)
-        self.report.settle(done.outcome)
+        outcome = "unchanged" if done.known == len(ready.messages) else "extended" if done.known else "imported"
+        setattr(self.report, outcome, getattr(self.report, outcome) + 1)
 
 
 class _ConversationImport:
@@ -201,12 +202,6 @@ class _ConversationImport:
         self._last_date = next((one.item.at for one in reversed(messages) if one.item.at), None)
         self.known = self.written = 0
         self.changed: list[str] = []
-
-    @property
-    def outcome(self) -> Literal["imported", "extended", "unchanged"]:
-        if self.known == len(self._messages):
-            return "unchanged"
-        return "extended" if self.known else "imported"
 
     async def run(self) -> None:
         """Append the missing messages, or with `dry_run` count them; an InvalidInputError before anything is written.

@@ -176,10 +176,6 @@ class ImportReport(_Report):
     messages: int = 0
     known: int = 0
 
-    def settle(self, outcome: Literal["imported", "extended", "unchanged"]) -> None:
-        """Count a finished conversation by its outcome."""
-        setattr(self, outcome, getattr(self, outcome) + 1)
-
     def add(self, part: ImportReport) -> None:
         """Add the counts of another import; its problems are noted one by one."""
         for name, number in part.counts.items():
@@ -247,7 +243,9 @@ class ScopeRule:
         Raises:
             InvalidScopeError: A key has no value, or an invalid one; names the key.
         """
-        found: dict[str, Any] = {self.keys[-1]: record.id, **self._exported_scope(record), **record.scope}
+        exported = record.fields.get("scope")
+        own = {key: exported[key] for key in self.keys if key in exported} if isinstance(exported, Mapping) else {}
+        found: dict[str, Any] = {self.keys[-1]: record.id, **own, **record.scope}
         for name, pattern in self.match.items():
             found |= _groups(name, pattern, _field(record, name))
         found |= {key: _field(record, name) for key, name in self.fields.items()}
@@ -261,10 +259,6 @@ class ScopeRule:
                 f"no value for {missing[0]}; name a value or a field for it (--scope, --scope-from)"
             )
         return dict(check_scope(self.keys, found))
-
-    def _exported_scope(self, record: ConversationRecord) -> dict[str, str]:
-        exported = record.fields.get("scope")
-        return {key: exported[key] for key in self.keys if key in exported} if isinstance(exported, Mapping) else {}
 
     def _check(self, keys: Mapping[str, Any]) -> None:
         if unknown := [key for key in keys if key not in self.keys]:

@@ -6,9 +6,9 @@ head refers to.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from convstore.exceptions import SchemaVersionError
 from convstore.messages.values import Codec
@@ -17,6 +17,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
+from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import VerifyReport
 from convstore.values.scope import Scope
 from convstore.verify.conversation import ConversationCheck
@@ -50,29 +51,24 @@ class Verifier:
         """Check everything; see `ConversationStore.verify`."""
         findings = Findings(repair, progress)
         await self._schema.run(findings)
-        gate, after = asyncio.Semaphore(_PARALLEL), ""
+        after = ""
         while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
             now = self._clock.now()
-            checks = [self._check(gate, head, now, findings) for head in heads]
-            outcomes = await asyncio.gather(*checks, return_exceptions=True)
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            await in_parallel(partial(self._check, now, findings), heads, limit=_PARALLEL)
             after = str(heads[-1]["_id"])
         if not partial_scope:
             for collection in (LOG, SUMMARIES, ANNOTATIONS, SEARCH):
                 await self._strays(collection, findings)
         return findings.result()
 
-    async def _check(self, gate: asyncio.Semaphore, head: Document, now: datetime, findings: Findings) -> None:
+    async def _check(self, now: datetime, findings: Findings, head: Document) -> None:
         name = head.get("conversation")
         conversation = name if isinstance(name, str) else ""
-        async with gate:
-            subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
-            try:
-                await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
-            except SchemaVersionError as error:
-                findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
+        subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
+        try:
+            await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
+        except SchemaVersionError as error:
+            findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Report conversations that no head and no tombstone names."""

@@ -33,7 +33,7 @@ from convstore.messages.encoding import encode_message, fields_of
 from convstore.messages.values import Codec, Kind
 from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file
 from convstore.transfer.archive import ArchiveReader, begin_line, end_line, message_line
-from convstore.transfer.files import BadLine, Line, check_readable, read_lines
+from convstore.transfer.files import Line, check_readable, read_lines
 from convstore.transfer.openai_lines import BARE_KEYS, openai_line, openai_message
 from convstore.transfer.prepare import batches_of, make_ready
 
@@ -89,7 +89,7 @@ def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path: Path, line: A
     path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
     first, bad, last = read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
     assert (first, last) == (Line(1, {"a": 1}), Line(3, {"a": 3}))
-    assert isinstance(bad, BadLine)
+    assert bad.problem
     assert (bad.number, problem in bad.problem) == (2, True), bad
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path: Path) -> None
     path.write_bytes(packed[:-20])
     *lines, bad = read_lines(path)
     assert lines
-    assert isinstance(bad, BadLine)
+    assert bad.problem
     assert bad.number == len(lines) + 1
     assert "cannot be read from here on" in bad.problem
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +81,7 @@ def replay_command(
 
 
 def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, Any]:
-    problems = [asdict(problem) for report in reports for problem in report.problems]
+    problems = [problem for report in reports for problem in report.problems]
     return {
         "version": __version__,
         "database": safe_address(uri),

@@ -22,15 +22,6 @@ ms: median and 95th percentile
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A broken promise: location and description."""
-
-    file: str
-    conversation: str
-    what: str
-
-
 @dataclass(slots=True)
 class FileReport:
     """Measurements over the conversations of one file.
@@ -66,11 +57,11 @@ class FileReport:
     unreachable: int = 0
     append_ms: list[float] = field(default_factory=list)
     load_ms: list[float] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
 
     def note(self, conversation: str, what: str) -> None:
-        """Add a problem."""
-        self.problems.append(Problem(self.file, conversation, what))
+        """Add a broken promise: its conversation and a description."""
+        self.problems.append({"file": self.file, "conversation": conversation, "what": what})
 
     @property
     def reduction(self) -> float | None:
@@ -112,7 +103,7 @@ def print_report(console: Console, reports: Sequence[FileReport]) -> None:
         console.print(f"Read back: {number_of(pages, 'page')} by message, {number_of(sources, 'source')} by number.")
         console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")
     for problem in problems[:_SHOWN_PROBLEMS]:
-        console.print(Text(plain(f"{problem.file}, {problem.conversation}: {problem.what}"), style="red"))
+        console.print(Text(plain("{file}, {conversation}: {what}".format(**problem)), style="red"))
     if len(problems) > _SHOWN_PROBLEMS:
         console.print(f"… and {len(problems) - _SHOWN_PROBLEMS} more; --json names them all.", style="red")
 

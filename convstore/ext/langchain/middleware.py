@@ -22,7 +22,7 @@ from convstore import (
     search_conversations_tool,
 )
 from convstore import number_sources as numbered
-from convstore.exceptions import InvalidInputError, MissingExtraError
+from convstore.exceptions import MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import PAGE_TOKENS, check_trust, host_of
@@ -139,12 +139,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(store, ConversationStore):
-            raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
         check_option(tool_results, *get_args(_WHEN), name="tool_results")
         check_option(on_fork, *get_args(OnFork), name="on_fork")
-        self.store = store
-        self._scope = check_choice(store, scope)
+        self.store, self._scope = store, check_choice(store, scope)
         self._numbered = check_names(number_sources, name="number_sources")
         self._appends_results = tool_results == "at_once"
         self._prompt, self._page_tokens = prompt, page_tokens

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import BatchTooLargeError, InvalidInputError
+from convstore.exceptions import BatchTooLargeError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.langgraph.state import (
     ConversationState,
@@ -112,8 +112,6 @@ class _Node(Runnable[Any, dict[str, Any]]):
     on_fork: OnFork
 
     def __post_init__(self) -> None:
-        if not isinstance(self.store, ConversationStore):
-            raise InvalidInputError(f"store is a ConversationStore, not {type(self.store).__name__}")
         self.scope = check_choice(self.store, self.scope)
         check_option(self.on_fork, *get_args(OnFork), name="on_fork")
 
