@@ -231,7 +231,7 @@ def test_a_pager_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, uri: Any
     printed("list", "--uri", uri)
     assert shown == []
     terminal = screen()
-    monkeypatch.setattr("convstore.cli.list_.screen", lambda: terminal)
+    monkeypatch.setattr("convstore.cli.output.screen", lambda: terminal)
     terminal._force_terminal = True
     convstore("list", "--uri", uri)
     assert "12 messages" in "".join(shown)
