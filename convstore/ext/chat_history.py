@@ -27,8 +27,6 @@ from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice, check_partial_scope
 from convstore.values.stamps import ViewStamp
 
-__all__ = ["ChatMessageHistory", "SessionHistories", "with_message_history"]
-
 _Result = TypeVar("_Result")
 _PAGE = 1_000
 _ONLY_IN_VIEWS = frozenset({"beginning", "joined", "late_result", "media", "missing_result", "note", "summary"})

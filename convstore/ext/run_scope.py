@@ -14,8 +14,6 @@ from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.values.scope import check_partial_scope, scope_of_run
 
-__all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

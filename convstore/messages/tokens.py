@@ -23,19 +23,6 @@ from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.values.scope import id_problem
 
-__all__ = [
-    "CHARACTERS_PER_TOKEN",
-    "IMAGE_TOKENS",
-    "NamedCounter",
-    "TokenCounter",
-    "approximate_tokens",
-    "count",
-    "counter_name",
-    "fitting",
-    "named",
-    "weight",
-]
-
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Returns the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
 

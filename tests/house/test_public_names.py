@@ -20,10 +20,10 @@ PACKAGE = Path(__file__).parents[2] / "convstore"
 FOR_USERS = {
     *("convstore", "convstore.chain", "convstore.ext.inspector", "convstore.ext.langchain", "convstore.ext.langgraph"),
     *("convstore.cli", "convstore.conversation", "convstore.store", "convstore.summarization", "convstore.transfer"),
-    *("convstore.devserver", "convstore.exceptions", "convstore.ext.chat_history", "convstore.ext.run_scope"),
-    *("convstore.messages.tokens", "convstore.integration", "convstore.public", "convstore.types"),
+    *("convstore.integration", "convstore.public", "convstore.types"),
 }
-"""Packages and modules that users import from, and the two that `convstore` has its main classes from."""
+"""Packages and facades that users import from, and the two that `convstore` has its main classes from."""
+ERRORS = {name for name, one in vars(exceptions).items() if inspect.isclass(one)}
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
 
 
@@ -94,14 +94,9 @@ def test_all_is_where_users_import_from() -> None:
 
 
 def test_all_is_complete() -> None:
-    """``__all__`` has every public name that a module defines; only packages and the three facades name others."""
+    """``__all__`` has every public name that its module defines."""
     defined = {name: defined_in(modules()[name]) for name in named_by()}
-    named = {name: set(names) for name, names in named_by().items()}
-    assert {name: missing for name in defined if (missing := defined[name] - named[name])} == {}
-    facades = {"convstore.integration", "convstore.public", "convstore.types"}
-    alone = {name for name in named if not hasattr(modules()[name], "__path__")} - facades
-    taken = {name: named[name] - defined[name] for name in alone}
-    assert {name: others for name, others in taken.items() if others} == {}
+    assert {name: missing for name, names in named_by().items() if (missing := defined[name] - set(names))} == {}
 
 
 def test_the_package_has_what_is_typed_every_day() -> None:
@@ -147,13 +142,13 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_every_error_is_drawn() -> None:
     """The tree in the docstring of `convstore.exceptions` is the tree of its classes, and `convstore` has six."""
-    bases = {name: getattr(exceptions, name).__bases__[0].__name__ for name in exceptions.__all__}
+    bases = {name: getattr(exceptions, name).__bases__[0].__name__ for name in ERRORS}
     assert drawn_tree(str(exceptions.__doc__)) == {**bases, "ConvstoreError": None}
-    assert len({name for name in convstore.__all__ if name in exceptions.__all__}) == 6
+    assert len({name for name in convstore.__all__ if name in ERRORS}) == 6
 
 
 def test_builtin_bases_are_drawn() -> None:
     """The tree names the built-in base of an error."""
     drawn = dict(re.findall(r"(\w+Error) \((\w+)\)", str(exceptions.__doc__)))
-    bases = {name: getattr(exceptions, name).__bases__[1:] for name in exceptions.__all__}
+    bases = {name: getattr(exceptions, name).__bases__[1:] for name in ERRORS}
     assert drawn == {name: others[0].__name__ for name, others in bases.items() if others}
