@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import UnencodableError
 from convstore.log.comparison import content_digest
-from convstore.log.entry import EntrySource, PayloadRef
+from convstore.log.entry import EntryMessage, EntrySource, PayloadRef, is_named
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
     PART_MINIMUM,
@@ -49,14 +49,8 @@ class Prepared(NamedTuple):
 
     Attributes:
         message: The message itself.
-        id: Its id.
-        body: Its encoded fields.
-        digest: Digest of the body, without edges.
-        content_digest: Its content digest, see `log.comparison`.
-        tokens: Its size in full.
-        view_tokens: Its size in the default view of a finished turn, unless that shows its stub.
+        stored: It as the entry stores it, as far as that does not depend on the log; `view_tokens` without a stub.
         payload: The parts outside the body; "" for none.
-        ref: Location of the payload, None for none.
         chunks: The compressed payload.
         sources: The sources of a tool result, still without numbers; `given` is that of the tool.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
@@ -66,25 +60,14 @@ class Prepared(NamedTuple):
     """
 
     message: BaseMessage
-    id: str
-    body: str
-    digest: bytes
-    content_digest: bytes
-    tokens: int
-    view_tokens: int
+    stored: EntryMessage
     payload: str = ""
-    ref: PayloadRef | None = None
     chunks: tuple[Chunk, ...] = ()
     sources: tuple[EntrySource, ...] = ()
     read_back: tuple[int, ...] = ()
     text: str = ""
     error: str | None = None
     has_large_fields: bool = False
-
-    @property
-    def identity(self) -> bytes:
-        """The digests of body and payload, as `EntryMessage.identity`."""
-        return self.digest + (self.ref.identity if self.ref else b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +95,7 @@ class Batch:
     @property
     def ids(self) -> list[str]:
         """Return the ids of the messages."""
-        return [one.id for one in self.prepared]
+        return [one.stored.id for one in self.prepared]
 
     @property
     def kept_source_ids(self) -> list[int]:
@@ -126,7 +109,7 @@ class Batch:
 
     def without(self, ids: Mapping[str, Any]) -> Batch:
         """Return the batch without the messages that are in the log already."""
-        return replace(self, prepared=tuple(one for one in self.prepared if one.id not in ids))
+        return replace(self, prepared=tuple(one for one in self.prepared if one.stored.id not in ids))
 
 
 def prepare(
@@ -161,8 +144,9 @@ def prepare(
 def _entry_bytes(one: Prepared) -> int:
     """Estimate the bytes that a message and its sources take in an entry."""
     sources = sum(200 + len(source.title) + len(source.url) for source in one.sources)
-    body = len(one.body if one.body.isascii() else one.body.encode("utf-8", "surrogatepass"))
-    return 300 + 600 * bool(one.text) + sources + body
+    body = one.stored.body
+    size = len(body if body.isascii() else body.encode("utf-8", "surrogatepass"))
+    return 300 + 600 * bool(one.text) + sources + size
 
 
 @dataclass(slots=True)
@@ -215,8 +199,8 @@ class _Preparation:
         edges = self.edges_left if message.type in SHORTENED else 0
         encoded, plain = self._encoded(fields, omitted, max_edges=edges)
         tokens = count(self.counter, message)
-        view_tokens = self._view_tokens(message, encoded, tokens)
-        return self._prepared(message, encoded, plain, encoded.payload, tokens=tokens, view_tokens=view_tokens)
+        sizes = tokens, self._view_tokens(message, encoded, tokens)
+        return self._prepared(message, (encoded, plain), encoded.payload, sizes)
 
     def _result(self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
         """Prepare a tool result with its sources and the facts for its stub."""
@@ -234,13 +218,12 @@ class _Preparation:
         if is_stub:
             encoded = encoded._replace(shown=0)
         payload, places = located.stored_with(encoded, content)
+        is_outside = is_stub and encoded.content >= 0
         return self._prepared(
             message,
-            encoded,
-            plain,
+            (encoded, plain),
             payload,
-            tokens=tokens,
-            view_tokens=tokens if is_stub and encoded.content >= 0 else self._view_tokens(message, encoded, tokens),
+            (tokens, tokens if is_outside else self._view_tokens(message, encoded, tokens)),
             sources=tuple(map(partial(self._source, str(message.id)), found.items, places)),
             read_back=read_back,
             text=text,
@@ -257,22 +240,28 @@ class _Preparation:
         return encoded, encode() if encoded.edges or self.minimum < PART_MINIMUM else encoded
 
     def _prepared(
-        self, message: BaseMessage, encoded: EncodedMessage, plain: EncodedMessage, payload: str, **facts: Any
+        self,
+        message: BaseMessage,
+        forms: tuple[EncodedMessage, EncodedMessage],
+        payload: str,
+        sizes: tuple[int, int],
+        **facts: Any,
     ) -> Prepared:
+        encoded, plain = forms
         ref, chunks = self._stored(encoded, payload, plain)
         is_text = ref is not None and encoded.payload == message.content == encoded.payload.strip()
-        return Prepared(
-            message=message,
-            id=str(message.id),
-            body=encoded.body,
-            digest=digest_of(plain.body),
-            content_digest=content_digest(message, self.codec, text_digest=ref.digest if ref and is_text else None),
-            payload=payload,
-            ref=ref,
-            chunks=chunks,
-            has_large_fields=encoded.has_large_fields,
-            **facts,
+        stored = EntryMessage(
+            0,
+            str(message.id),
+            message.type,
+            encoded.body,
+            digest_of(plain.body),
+            *sizes,
+            content_digest(message, self.codec, text_digest=ref.digest if ref and is_text else None),
+            payload=ref,
+            is_named=is_named(message.type, sizes[1]),
         )
+        return Prepared(message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts)
 
     def _source(self, message_id: str, found: FoundSource, stored: tuple[SourcePlace, str]) -> EntrySource:
         (title, url, is_plain), (place, piece) = found.shown(), stored

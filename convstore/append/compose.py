@@ -7,6 +7,7 @@ totals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from langchain_core.messages import ToolMessage
 
 from convstore.append.batch import Batch, Prepared
 from convstore.exceptions import SourceIdClashError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, is_named
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.tokens import count
@@ -52,13 +53,13 @@ def compose(
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
-    answer = next((one.id for one in batch.prepared if one.message.type == "ai"), "") if batch.stamp else ""
+    answer = next((one.stored.id for one in batch.prepared if one.message.type == "ai"), "") if batch.stamp else ""
     for ordinal, one in enumerate(batch.prepared, after.messages + 1):
         calls = calls_of(one.message)
         call = running.follow(one.message, calls)
         own = [_numbered(source, running, in_use) for source in one.sources]
         message = _message(one, batch, ordinal, calls=len(calls), call=call, sources=own)
-        if batch.stamp and one.id == answer:
+        if batch.stamp and one.stored.id == answer:
             message.stamp = write_stamp(batch.stamp)
         running.add_size(message)
         messages.append(message)
@@ -105,31 +106,29 @@ def _message(
     stub = None
     if one.message.type == "tool":
         stub = stub_of(
-            tool=tool, tool_message_id=one.id, content=one.text, tokens=one.tokens, source_ids=numbers, error=one.error
+            tool=tool,
+            tool_message_id=one.stored.id,
+            content=one.text,
+            tokens=one.stored.tokens,
+            source_ids=numbers,
+            error=one.error,
         )
-    return EntryMessage(
+    return replace(
+        one.stored,
         ordinal=ordinal,
-        id=one.id,
-        type=one.message.type,
-        body=one.body,
-        digest=one.digest,
-        tokens=one.tokens,
-        view_tokens=one.view_tokens if stub is None else _stub_tokens(one, stub, batch),
-        content_digest=one.content_digest,
+        view_tokens=one.stored.view_tokens if stub is None else _stub_tokens(one, stub, batch),
         calls=calls,
         tool=tool,
         call="" if id_problem(call.id) else call.id,
         arguments=call.arguments,
         sources=write_ids(numbers) if numbers else "",
         stub=stub,
-        payload=one.ref,
-        is_named=is_named(one.message.type, one.view_tokens),
     )
 
 
 def _stub_tokens(one: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
-    shown = decode_message(batch.codec, one.body) if one.has_large_fields else one.message.model_copy()
+    shown = decode_message(batch.codec, one.stored.body) if one.has_large_fields else one.message.model_copy()
     return count(batch.counter, with_stub(shown, stub))
 
 
@@ -137,11 +136,11 @@ def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, Ca
     """Return the payloads that loads will need, by message id; of the first `finished` messages only shown parts."""
     found = dict[str, CachedPayload]()
     for index, (one, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
-        shown = one.ref.shown if one.ref and not message.stub else 0
-        if one.ref and index >= finished:  # a load in the middle of this turn needs all of it
-            found[one.id] = CachedPayload(one.payload, shown)
+        shown = message.payload.shown if message.payload and not message.stub else 0
+        if message.payload and index >= finished:  # a load in the middle of this turn needs all of it
+            found[one.stored.id] = CachedPayload(one.payload, shown)
         elif shown:
-            found[one.id] = CachedPayload(one.payload[:shown], shown, is_lasting=True)
+            found[one.stored.id] = CachedPayload(one.payload[:shown], shown, is_lasting=True)
     return found
 
 

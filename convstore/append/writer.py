@@ -275,8 +275,8 @@ class Writer:
         cached.tail = None
         self._cache.confirm(cached, tail)
         for one in batch.prepared:
-            if one.id in found and found[one.id].message.identity != one.identity:
-                raise ContentConflictError(one.id)
+            if (row := found.get(one.stored.id)) and row.message.identity != one.stored.identity:
+                raise ContentConflictError(one.stored.id)
         positions = dict[str, Placed]()
         if found:
             active = (await self._reader.snapshot(cached, tail)).active

@@ -89,7 +89,7 @@ def test_what_is_composed_is_what_was_appended(appended: Any) -> None:
         restored = _whole(message, composed)
         assert type(restored) is type(original)
         assert same(restored, original)
-        assert message.identity == _prepare(restored).prepared[0].identity
+        assert message.identity == _prepare(restored).prepared[0].stored.identity
         assert (message.id, message.type) == (original.id, original.type)
 
 
@@ -238,7 +238,7 @@ def test_an_extractor_does_not_change_what_a_message_is_known_by() -> None:
     found = {"grep": lambda one: [{"text": line} for line in one.text.splitlines()[:9]]}
     [before], [after] = _prepare(message).prepared, _prepare(message, extractors=found).prepared
     assert len(after.sources) == 9
-    assert before.identity == after.identity
+    assert before.stored.identity == after.stored.identity
 
 
 def test_a_large_payload_lies_in_chunks() -> None:

@@ -241,6 +241,9 @@ CALLS: dict[str, Call] = {
         after=guess.number(), limit=7, full=guess.dice.random() < 0.5
     ),
     "search": lambda _, chat, guess: chat.search(f"{SECRET} {guess.id()}"),
+    "view_at": lambda _, chat, guess: chat.view_at(guess.dice.choice([None, guess.id(), guess.number()])),
+    "outline": lambda _, chat, __: chat.outline(),
+    "last_policy": lambda _, chat, __: chat.last_policy(),
     "annotate": lambda _, chat, guess: chat.annotate(guess.id(), rating=guess.number()),
     "annotations": lambda _, chat, guess: chat.annotations(guess.ids()),
     "rewind": lambda _, chat, guess: chat.rewind(before=guess.id()),
