@@ -30,10 +30,9 @@ class Money(BaseModel):
 
 
 @pytest.fixture
-async def database(own_database: Any) -> Any:
-    """A database of its own, set up: other tests cannot read what is damaged here."""
-    await ConversationStore(own_database).setup()
-    return own_database
+def database(emptied_database: Any) -> Any:
+    """A database of its own, set up."""
+    return emptied_database
 
 
 @pytest.fixture

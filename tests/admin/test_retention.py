@@ -45,10 +45,9 @@ def at(moment: datetime) -> Clock:
 
 
 @pytest.fixture
-async def database(own_database: Any) -> Any:
+def database(emptied_database: Any) -> Any:
     """A database of its own, set up."""
-    await ConversationStore(own_database).setup()
-    return own_database
+    return emptied_database
 
 
 async def sweep_at(database: Any, moment: datetime) -> None:

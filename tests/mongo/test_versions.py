@@ -19,9 +19,9 @@ LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=400))
 
 
 @pytest.fixture
-def database(own_database: Any) -> Any:
+def database(emptied_database: Any) -> Any:
     """A database of its own, because verify looks at all of it."""
-    return own_database
+    return emptied_database
 
 
 @pytest.fixture

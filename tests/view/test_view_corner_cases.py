@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ async def test_a_seventeenth_policy_decides_without_storing(database: Any) -> No
     [chat], log, stored = handles([store]), Log(), dict[str, Any]()
     used = [HistoryPolicy(max_tokens=1_000 + number) for number in range(17)]
     records: dict[int, Record | None] = {}
-    for at, batch in enumerate(WORKLOADS["short chat"](Writer())):
+    for at, batch in enumerate(islice(WORKLOADS["short chat"](Writer()), 71)):
         await chat.append(batch)
         log.append(batch)
         if at % 5 or not calls_model(batch):
@@ -265,7 +266,7 @@ async def test_a_view_that_fits_writes_nothing(client: Client, database_name: st
     [chat], log, record = handles([store]), Log(), None
     small, none = HistoryPolicy(max_tokens=100_000), HistoryPolicy(max_tokens=None)
     policy = HistoryPolicy(max_tokens=2_000)
-    for batch in WORKLOADS["short chat"](Writer()):
+    for batch in islice(WORKLOADS["short chat"](Writer()), 80):
         await chat.append(batch)
         log.append(batch)
         decision = decide(log, policy, record)
