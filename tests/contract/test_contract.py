@@ -68,7 +68,11 @@ class OnServer:
     """The database of this run, which is set up."""
 
     @pytest.fixture
-    async def store(self, new_store: Callable[..., ConversationStore], pymongo_client: Client) -> Any:
+    async def store(
+        self,
+        new_store: Callable[..., ConversationStore],
+        pymongo_client: Client,  # noqa: ARG002 - sets it up
+    ) -> AsyncIterator[ConversationStore]:
         """A store that does not look at the database again."""
         store = new_store()
         store._host.is_ready = True
