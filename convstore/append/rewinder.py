@@ -19,12 +19,11 @@ from convstore.exceptions import (
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
 from convstore.log.totals import totals_through
-from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
-from convstore.mongo.log import Log, SlotTaken
+from convstore.mongo.log import SlotTaken
 from convstore.runtime.background import settle
-from convstore.runtime.cache import CachedConversation, ConversationCache
-from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import APPEND_SECONDS, pause
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
@@ -39,19 +38,9 @@ Reselect = Callable[[Snapshot], Awaitable[None]]
 class Rewinder:
     """Changes the set of active messages of a conversation."""
 
-    def __init__(
-        self,
-        reader: LogReader,
-        log: Log,
-        reselect: Reselect,
-        cache: ConversationCache,
-        *,
-        refresher: HeadRefresher,
-        codec: Codec,
-        clock: Clock,
-    ) -> None:
-        self._reader, self._log, self._reselect, self._cache = reader, log, reselect, cache
-        self._refresher, self._codec, self._clock = refresher, codec, clock
+    def __init__(self, reader: LogReader, refresher: HeadRefresher, reselect: Reselect) -> None:
+        self._reader, self._log, self._cache, self._clock = reader, reader.log, reader.cache, reader.clock
+        self._refresher, self._reselect = refresher, reselect
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message and all after it; see `Conversation.rewind`."""
@@ -122,7 +111,7 @@ class Rewinder:
         )
         kept = [message for message in entry.messages if message.ordinal < ordinal]
         try:
-            point = totals_through(before, kept, codec=self._codec, at=entry.at)
+            point = totals_through(before, kept, codec=self._reader.codec, at=entry.at)
         except ValueError as error:
             raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), point

@@ -17,15 +17,12 @@ from convstore.exceptions import ConversationDeletedError, ConvstoreError, Corru
 from convstore.log.entry import Entry, Totals
 from convstore.log.rows import Row, leading_system, rows_of
 from convstore.log.state import NO_RECORD, ViewRecord, system_of
-from convstore.messages.tokens import NamedCounter
-from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import VIEW_FIELDS
-from convstore.mongo.states import MAXIMUM_RECORDS, States
-from convstore.runtime.cache import CachedConversation, ConversationCache, LoadedEnd
-from convstore.runtime.clock import Clock
+from convstore.mongo.states import MAXIMUM_RECORDS
+from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import History, HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
@@ -50,21 +47,11 @@ class Loader:
 
     _keeps_payloads = True
 
-    def __init__(
-        self,
-        reader: LogReader,
-        ends: LogEndReader,
-        states: States,
-        conversations: ConversationCache,
-        *,
-        codec: Codec,
-        counter: NamedCounter,
-        clock: Clock,
-    ) -> None:
-        self._reader, self._ends, self._cache = reader, ends, conversations
-        self._states, self._clock = states, clock
-        self._codec, self._counter = codec, counter
-        self._payloads = ShownPayloads(reader, conversations)
+    def __init__(self, ends: LogEndReader) -> None:
+        reader = ends.reader
+        self._reader, self._ends, self._states = reader, ends, ends.states
+        self._cache, self._clock, self._counter = reader.cache, reader.clock, reader.counter
+        self._payloads = ShownPayloads(reader)
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
@@ -224,7 +211,7 @@ class Loader:
         return bool(load.rows) and is_counted and has_enough(load, self._decoder(load))
 
     def _decoder(self, load: Load) -> Decoder:
-        return Decoder(load.policy, self._codec, self._counter, load.shown)
+        return Decoder(load.policy, self._reader.codec, self._counter, load.shown)
 
     def _moved(self, load: Load, decision: Decision) -> ViewRecord | None:
         """Return the record to store; None if nothing moved or there is no room for one more record."""

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from convstore.log.entry import PayloadRef
 from convstore.log.rows import Row, is_finished
-from convstore.runtime.cache import CachedConversation, CachedPayload, ConversationCache
+from convstore.runtime.cache import CachedConversation, CachedPayload
 from convstore.runtime.log_reader import LogReader
 
 
 class ShownPayloads:
     """Reads and caches payloads for the views of a store."""
 
-    def __init__(self, reader: LogReader, conversations: ConversationCache) -> None:
-        self._reader, self._cache = reader, conversations
+    def __init__(self, reader: LogReader) -> None:
+        self._reader, self._cache = reader, reader.cache
 
     async def read(
         self,
