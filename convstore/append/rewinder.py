@@ -18,7 +18,8 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
-from convstore.log.totals import totals_through
+from convstore.log.totals import totals_after
+from convstore.messages.encoding import decode_message
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import SlotTaken
 from convstore.runtime.background import settle
@@ -111,10 +112,10 @@ class Rewinder:
         )
         kept = [message for message in entry.messages if message.ordinal < ordinal]
         try:
-            point = totals_through(before, kept, codec=self._reader.codec, at=entry.at)
+            decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
         except ValueError as error:
             raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
-        return entry.number + bool(kept), point
+        return entry.number + bool(kept), totals_after(before, decoded, at=entry.at)
 
     async def _append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         """Append the change that `make` returns for the active messages; return totals before and after.

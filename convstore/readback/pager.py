@@ -14,7 +14,7 @@ from itertools import chain
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
-from convstore.log.selection import results_in
+from convstore.log.rows import results_in
 from convstore.log.stored_message import read_message
 from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line

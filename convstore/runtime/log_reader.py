@@ -60,7 +60,7 @@ class Snapshot(NamedTuple):
         return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class LogReader:
     """Reads for all conversations of a store.
 
