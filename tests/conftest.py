@@ -18,7 +18,7 @@ from fixture_types import Client
 from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient, MongoClient
 
-from convstore import ConversationStore
+from convstore import Conversation, ConversationStore
 from convstore.devserver import DevNode, DevServer
 
 # No deadline: the machine may be busy.
@@ -154,3 +154,15 @@ async def store(database: Any) -> AsyncIterator[ConversationStore]:
 def scope() -> dict[str, str]:
     """A conversation of its own for each test."""
     return {"user_id": "ada", "thread_id": uuid.uuid4().hex}
+
+
+@pytest.fixture
+def chat(store: ConversationStore, scope: dict[str, str]) -> Conversation:
+    """An empty conversation of `store`."""
+    return store.conversation(**scope)
+
+
+@pytest.fixture
+def seconds() -> list[float]:
+    """The clock of a store, which a test moves."""
+    return [100.0]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from counting import STANDING, Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
+from programs import killed
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
@@ -33,7 +31,6 @@ from convstore.testing.samples import rag_turn
 from convstore.types import ErasureReceipt
 from convstore.values.policy import CompactionRule
 
-CRASH = Path(__file__).with_name("retention_crash.py")
 PARTS = ("log", "heads", "summaries", "annotations")
 OLD, POLICY = timedelta(days=100), timedelta(days=90)
 RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
@@ -88,15 +85,8 @@ async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: 
     for point in points:
         await fill(database, f"u{point}", conversations=3, turns=1)
     await fill(database, "eve", conversations=1)
-    lines = "".join(f"{call} u{point} {point}\n" for point in points)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(CRASH), server_uri, database.name),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=CRASH.parents[1],
-    )
-    out, _ = await process.communicate(lines.encode())
-    assert [int(code) for code in out.split()] == [-signal.SIGKILL] * len(points)
+    codes = await killed(server_uri, database, *(f"{call} u{point} {2 * point - 1}" for point in points))
+    assert codes == [-signal.SIGKILL] * len(points)
     store = ConversationStore(database)
     for point in points:
         again: Awaitable[ErasureReceipt] = (

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import Conversation, ConversationStore, HistoryDivergedError, InvalidInputError
-
-
-@pytest.fixture
-def chat(store: ConversationStore) -> Conversation:
-    """A new conversation."""
-    return store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+from convstore import Conversation, HistoryDivergedError, InvalidInputError
 
 
 def call(name: str = "approve_refund", id_: str = "c1", **args: Any) -> AIMessage:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from canary import LOGIN
-from command_line import convstore, lines, recording
+from command_line import convstore, lines, own_address, recording
 from langchain_core.messages import HumanMessage, message_to_dict
 from properties import STRIDE
 from pymongo import MongoClient
@@ -21,13 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def uri(server_uri: str, database_name: str, request: pytest.FixtureRequest) -> Any:
+def uri(server_uri: str) -> Any:
     """The address of a database of its own for each test."""
-    name = f"{database_name}_{abs(hash(request.node.name)) % 10**8}"
-    host, _, options = server_uri.partition("?")
-    yield f"{host.rstrip('/')}/{name}?{options}"
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        client.drop_database(name)
+    with own_address(server_uri) as uri:
+        yield uri
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from canary import LOGIN
-from command_line import convstore
+from command_line import convstore, own_address
 from pymongo import MongoClient
 
 from convstore import ConversationStore
@@ -23,10 +22,8 @@ from convstore.testing.samples import rag_turn
 @pytest.fixture
 def uri(server_uri: str) -> Iterator[str]:
     """The address of an empty database of its own."""
-    name = f"convstore_doctor_{uuid.uuid4().hex[:8]}"
-    yield server_uri.replace("/?", f"/{name}?")
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        client.drop_database(name)
+    with own_address(server_uri) as uri:
+        yield uri
 
 
 @pytest.fixture

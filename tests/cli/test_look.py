@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from command_line import convstore, lines, recording
+from command_line import convstore, lines, own_address, recording
 from pymongo import MongoClient
 from rich.console import Console
 
@@ -20,22 +20,18 @@ ADA = ("user_id=ada", "thread_id=one")
 
 
 @pytest.fixture(scope="module")
-def uri(server_uri: str, database_name: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def uri(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The address of a database with three conversations, one of them hostile."""
-    name = f"{database_name}_look"
-    host, _, options = server_uri.partition("?")
-    address = f"{host.rstrip('/')}/{name}?{options}"
     folder = tmp_path_factory.mktemp("look")
     good, bad = folder / "good.jsonl", folder / "bad.jsonl"
     good.write_text(lines(recording("one"), recording("two", turns=1)), encoding="utf-8")
     messages = [{"role": "user", "content": HOSTILE, "id": HOSTILE[:20].encode(errors="replace").decode()}]
     messages += [{"role": "assistant", "content": "x" * 5_000_000}]
     bad.write_text(lines({"id": "three \x1b[2J", "title": HOSTILE, "messages": messages}), encoding="utf-8")
-    for path, user in ((good, "ada"), (bad, "eve")):
-        assert convstore("import", path, "--uri", address, "--scope", f"user_id={user}").exit_code == 0
-    yield address
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        client.drop_database(name)
+    with own_address(server_uri) as address:
+        for path, user in ((good, "ada"), (bad, "eve")):
+            assert convstore("import", path, "--uri", address, "--scope", f"user_id={user}").exit_code == 0
+        yield address
 
 
 def printed(*arguments: str, width: int = 80) -> str:

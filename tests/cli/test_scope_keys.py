@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from command_line import convstore
+from command_line import convstore, own_address
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import MongoClient
 
@@ -20,20 +19,17 @@ KEYS = ("user_id", "session_id")
 @pytest.fixture(scope="module")
 def uri(server_uri: str) -> Iterator[str]:
     """The address of a store whose scope keys are not the default ones, with two conversations."""
-    name = f"convstore_keys_{uuid.uuid4().hex[:8]}"
-    address = server_uri.replace("/?", f"/{name}?")
 
-    async def fill() -> None:
+    async def fill(address: str) -> None:
         async with await ConversationStore.connect(address, scope_keys=KEYS) as store:
             await store.setup()
             for session in ("s1", "s2"):
                 chat = store.conversation(user_id="ada", session_id=session)
                 await chat.append([HumanMessage("What do orcas eat?"), AIMessage("Fish.")])
 
-    asyncio.run(fill())
-    yield address
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        client.drop_database(name)
+    with own_address(server_uri) as address:
+        asyncio.run(fill(address))
+        yield address
 
 
 @pytest.mark.parametrize(
@@ -71,7 +67,7 @@ def test_a_mistyped_key_is_an_error(uri: str, command: list[str]) -> None:
 @pytest.mark.parametrize("options", [[], ["--repair"]])
 def test_the_doctor_refuses_a_database_that_was_never_set_up(uri: str, server_uri: str, options: Any) -> None:
     """A mistyped name is an error, and no database of that name is made."""
-    other = uri.replace("convstore_keys_", "convstore_kyes_")
+    other = uri.replace("convstore_cli_", "convstore_kyes_")
     result = convstore("doctor", *options, "--uri", other)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "check its name in --uri" in result.stderr

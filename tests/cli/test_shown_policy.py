@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import typer
-from command_line import convstore
+from command_line import convstore, own_address
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from pymongo import MongoClient
 from test_inspect import Command
 
 from convstore import ConversationStore, HistoryPolicy
@@ -25,10 +22,8 @@ SMALL = HistoryPolicy(max_tokens=300, stub_tools="never")
 @pytest.fixture(scope="module")
 def uri(server_uri: str) -> Iterator[str]:
     """The address of a store whose application loads small views; in Eve's conversation a call failed."""
-    name = f"convstore_policy_{uuid.uuid4().hex[:8]}"
-    address = server_uri.replace("/?", f"/{name}?")
 
-    async def fill() -> None:
+    async def fill(address: str) -> None:
         async with await ConversationStore.connect(address) as store:
             await store.setup()
             chat = store.conversation(user_id="ada", thread_id="one")
@@ -41,10 +36,9 @@ def uri(server_uri: str) -> Iterator[str]:
                 [HumanMessage("Q?"), AIMessage("", tool_calls=calls), failed, AIMessage("Sorry.")]
             )
 
-    asyncio.run(fill())
-    yield address
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        client.drop_database(name)
+    with own_address(server_uri) as address:
+        asyncio.run(fill(address))
+        yield address
 
 
 def shown(*arguments: str) -> str:

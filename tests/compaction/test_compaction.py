@@ -35,10 +35,10 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.runtime.clock import Clock
-from convstore.runtime.log_reader import LogReader
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import CompactionRule
+from convstore.view.payloads import ShownPayloads
 
 _NUMBERS = itertools.count(1)
 
@@ -843,12 +843,6 @@ async def test_a_summary_made_during_a_load_is_shown_by_the_next_one(monkeypatch
 
 
 @pytest.fixture
-def seconds() -> list[float]:
-    """The store's clock, which a test moves."""
-    return [100.0]
-
-
-@pytest.fixture
 async def counted(client: Client, database_name: str, seconds: list[float]) -> Conversation:
     """A conversation on the real server, empty, of a store that summarises; no index is built while it counts."""
     writer, clock = ScriptedWriter(_nothing, rule_of(3_000, keep=2, summary=100)), Clock(monotonic=lambda: seconds[0])
@@ -1127,15 +1121,15 @@ async def test_a_load_during_a_compaction_leaves_nothing_behind(monkeypatch: pyt
     for number in range(6, 12):
         await chat.append([HumanMessage("why " * 100, id=f"why{number}"), AIMessage("so " * 100)])
     is_reading, is_compacted = asyncio.Event(), asyncio.Event()
-    read = LogReader.payloads
+    read = ShownPayloads.read
 
-    async def wait(self: LogReader, *values: Any, **options: Any) -> Any:
+    async def wait(self: ShownPayloads, *values: Any, **options: Any) -> Any:
         if not is_reading.is_set():
             is_reading.set()
             await is_compacted.wait()
         return await read(self, *values, **options)
 
-    monkeypatch.setattr(LogReader, "payloads", wait)
+    monkeypatch.setattr(ShownPayloads, "read", wait)
     load = asyncio.create_task(chat.load_history())
     await is_reading.wait()
     assert (await chat.compact(force=True)).status == "done"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from agents import log_of
 from canary import sign_up
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -52,17 +53,6 @@ async def store(pymongo_client: Client, database_name: str, time: Time) -> Conve
     store = ConversationStore(pymongo_client[database_name], clock=time.clock)
     await store.setup()
     return store
-
-
-@pytest.fixture
-def chat(store: ConversationStore) -> Conversation:
-    """An empty conversation."""
-    return store.conversation(user_id="eve", thread_id=uuid.uuid4().hex)
-
-
-async def log_of(chat: Conversation) -> list[Any]:
-    """The whole log."""
-    return [message async for message in chat.messages()]
 
 
 @pytest.fixture

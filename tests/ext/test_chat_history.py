@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from agents import log_of
 from counting import Commands
 from fixture_types import Client
 from langchain.agents import create_agent
@@ -39,20 +40,9 @@ async def store(server_uri: str, database_name: str) -> AsyncIterator[Conversati
         await store._client.drop_database(f"{database_name}_history")
 
 
-@pytest.fixture
-def chat(store: ConversationStore) -> Conversation:
-    """A new conversation."""
-    return store.conversation(user_id="ada", thread_id=new_id())
-
-
 def config_of(chat: Conversation) -> Any:
     """The configuration of a run in a conversation."""
     return {"configurable": chat.scope}
-
-
-async def log_of(chat: Conversation) -> list[BaseMessage]:
-    """All messages of the log."""
-    return [message async for message in chat.messages()]
 
 
 def texts_of(messages: list[BaseMessage]) -> list[str]:

@@ -25,12 +25,6 @@ Client = AsyncMongoClient[dict[str, Any]]
 
 
 @pytest.fixture
-def seconds() -> list[float]:
-    """The store's clock, which a test moves."""
-    return [100.0]
-
-
-@pytest.fixture
 async def chat(client: Client, database_name: str, seconds: list[float]) -> Conversation:
     """A conversation on the counted client."""
     store = ConversationStore(client[database_name], clock=Clock(monotonic=lambda: seconds[0]))

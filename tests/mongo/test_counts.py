@@ -23,12 +23,6 @@ from convstore.testing import rag_turn
 
 
 @pytest.fixture
-async def seconds() -> list[float]:
-    """The store's clock, which a test moves."""
-    return [100.0]
-
-
-@pytest.fixture
 async def store(client: Client, database_name: str, seconds: list[float]) -> AsyncIterator[ConversationStore]:
     """A store that is set up, on the counted client."""
     store = ConversationStore(client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0]))

@@ -28,12 +28,6 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture
-def chat(store: ConversationStore, scope: dict[str, str]) -> Conversation:
-    """An empty conversation."""
-    return store.conversation(**scope)
-
-
 async def pages_of(chat: Conversation, page_tokens: int, **asked: Any) -> list[ToolMessage]:
     """All pages of an answer of the tool."""
     tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)

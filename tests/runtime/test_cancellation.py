@@ -40,12 +40,6 @@ async def in_flight(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return began
 
 
-@pytest.fixture
-async def chat(store: ConversationStore, scope: dict[str, str]) -> Conversation:
-    """A conversation."""
-    return store.conversation(**scope)
-
-
 async def texts(chat: Conversation) -> list[Any]:
     """The contents in the log."""
     return [message.content async for message in chat.messages()]

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from agents import log_of
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -57,11 +58,6 @@ def turn(text: str) -> list[BaseMessage]:
     call = {"name": "look", "args": {}, "id": "1"}
     result = ToolMessage(text, id="result", tool_call_id="1", artifact=[(text, {"title": "Whales"})])
     return [HumanMessage("?", id="question"), AIMessage("", id="call", tool_calls=[call]), result]
-
-
-async def log_of(chat: Conversation) -> list[BaseMessage]:
-    """All messages."""
-    return [message async for message in chat.messages()]
 
 
 READS: dict[str, Callable[[Conversation], Awaitable[Any]]] = {

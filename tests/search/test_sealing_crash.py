@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import signal
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import killed
 
 from convstore import ConversationStore
 from convstore.integration import host_of
 from convstore.testing.samples import rag_turn
 
-CRASH = Path(__file__).with_name("sealing_crash.py")
 STEPS = (1, 2, 3, 4)
 """Before and after each of the two writes of a seal: the segment, and the removal of those that it took in."""
 
@@ -46,10 +44,7 @@ async def test_a_kill_at_any_step_of_a_seal(database: Any, server_uri: str, step
             await chat.append(rag_turn(f"Number {number}: what about {text}?", words=40))
             await services.sealer.seal(tuple(chat.scope.items()))
         await chat.append(rag_turn(f"Number {number}: what about orcas?", words=40))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(CRASH), server_uri, database.name, user, str(step)
-        )
-        assert await process.wait() == -9
+        assert await killed(server_uri, database, f"seal {user} {step}") == [-signal.SIGKILL]
         assert await hits(database, user) == await hits(database, user, search_index=False)
     await chat.append(rag_turn("The last number: what about orcas?", words=40))
     await services.sealer.seal(tuple(chat.scope.items()))

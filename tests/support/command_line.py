@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer.testing
 from canary import checked
+from pymongo import MongoClient
 
 from convstore.cli.commands import app
 
@@ -51,3 +55,12 @@ def turn(number: int) -> list[dict[str, Any]]:
 def lines(*records: Any) -> str:
     """Return the text of a file with one record in each line; a string is a line as it is."""
     return "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in records)
+
+
+@contextlib.contextmanager
+def own_address(server_uri: str) -> Iterator[str]:
+    """The address of an empty database, which is dropped in the end."""
+    name = f"convstore_cli_{uuid.uuid4().hex[:8]}"
+    yield server_uri.replace("/?", f"/{name}?")
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(name)

@@ -1,12 +1,15 @@
-"""Runs examples and documented programs in the tests' own process: what they import is imported once."""
+"""Runs examples and documented programs in the tests' own process, and calls in processes that are killed."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import runpy
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from canary import checked
@@ -31,3 +34,13 @@ def run_program(path: Path, *arguments: str, **variables: str) -> str:
                     del sys.modules[name]  # another example has modules of the same names
     assert complaints.getvalue() == ""
     return checked(printed.getvalue(), printed.getvalue())
+
+
+async def killed(uri: str, database: Any, *lines: str) -> list[int]:
+    """Make the calls of these lines in processes that are killed (see killed.py); return their exit codes."""
+    program = Path(__file__).with_name("killed.py")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(program), uri, database.name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    out, _ = await process.communicate("".join(f"{line}\n" for line in lines).encode())
+    return [int(code) for code in out.split()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore import Conversation, HistoryPolicy
 from convstore.messages.tokens import approximate_tokens
 
 PDF = {"type": "file", "base64": "QUJD" * 40_000, "mime_type": "application/pdf", "filename": "terms.pdf"}
@@ -22,12 +22,6 @@ def image(size: int, form: str = "image") -> dict[str, Any]:
     if form == "anthropic":
         return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     return {"type": "image", "base64": data, "mime_type": "image/png"}
-
-
-@pytest.fixture
-def chat(store: ConversationStore, scope: dict[str, str]) -> Conversation:
-    """An empty conversation."""
-    return store.conversation(**scope)
 
 
 async def pages_of(chat: Conversation, page_tokens: int = 4_000, **asked: Any) -> list[ToolMessage]:

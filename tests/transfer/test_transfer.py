@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import log_of
 from fixture_types import Client
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
-    BaseMessage,
     ChatMessage,
     FunctionMessage,
     HumanMessage,
@@ -113,11 +113,6 @@ def chat_of(store: ConversationStore, thread: str = "one") -> Conversation:
     return store.conversation(user_id="ada", thread_id=thread)
 
 
-async def log_of(chat: Conversation) -> list[BaseMessage]:
-    """All messages of the log."""
-    return [message async for message in chat.messages()]
-
-
 async def texts_of(chat: Conversation) -> list[str]:
     """Their texts."""
     return [message.text for message in await log_of(chat)]
@@ -171,17 +166,6 @@ async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
     assert (report.unchanged, report.messages, report.known, report.is_complete) == (1, 0, 6, True)
     assert same_messages(await log_of(chat_of(store)), before)
     assert ((await chat_of(store).info()).title, (await chat_of(store).info()).metadata) == ("New", {"a": 1})
-
-
-@pytest.mark.parametrize("there", range(7))
-async def test_an_import_that_stopped_anywhere_goes_on(store: ConversationStore, there: Any) -> None:
-    """The rest follows any first part that is stored, each message once."""
-    whole = record()
-    part = ConversationRecord(id="one", messages=whole.messages[:there])
-    await taken(store, part)
-    report = await taken(store, whole)
-    assert (report.messages, report.known) == (6 - there, there)
-    assert await texts_of(chat_of(store)) == TEXTS
 
 
 async def test_two_imports_at_once_write_everything_once(client: Client, database_name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gzip
 import json
 import math
@@ -30,8 +29,8 @@ from convstore.append.inputs import normalize_messages
 from convstore.conversation.log import LogMessage
 from convstore.exceptions import InvalidScopeError
 from convstore.messages.encoding import encode_message, fields_of
-from convstore.messages.values import Codec, Kind
-from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file
+from convstore.messages.values import Codec
+from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, read_file
 from convstore.transfer.archive import ArchiveReader, begin_line, end_line, message_line
 from convstore.transfer.files import Line, check_readable, read_lines
 from convstore.transfer.openai_lines import BARE_KEYS, openai_line, openai_message
@@ -51,13 +50,6 @@ def texts(record: ConversationRecord | BadRecord) -> list[str]:
     """The texts of a record's messages."""
     assert isinstance(record, ConversationRecord), record
     return [one.message.text for one in make_ready(record, codec=Codec()).messages]
-
-
-def test_the_examples_in_the_docstrings() -> None:
-    """They say what happens."""
-    for module in (dicts, openai_lines):
-        assert doctest.testmod(module).attempted > 0
-        assert doctest.testmod(module).failed == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -386,39 +378,6 @@ def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecor
     reader = ArchiveReader(codec or Codec())
     found = [record for number, line in enumerate(lines, 1) for record in reader.read(line, f"line {number}")]
     return [*found, *reader.close()]
-
-
-def test_everything_else_comes_back() -> None:
-    """Scope, title, metadata, dates, entries, annotations, rewinds, source ids; summaries are reported."""
-    [record] = read(archived(HumanMessage("Hi"), AIMessage("Hello"), rewound=[(2, 2)], sources_through=7))
-    first = record.messages[0]
-    assert (record.scope, record.title) == ({"user_id": "ada", "thread_id": "t"}, "T")
-    assert (record.metadata, record.rewound, record.sources_through) == ({"a": (1, b"2")}, [(2, 2)], 7)
-    assert (first.at, first.entry, first.annotations) == (AT, 1, {"n": 1})
-
-
-def test_types_of_an_application_go_through_a_program_that_does_not_know_them() -> None:
-    """Values of registered types are carried as they are written, in sets too, and read by who knows them."""
-
-    class Place:
-        def __init__(self, x: int) -> None:
-            self.x = x
-
-    knows = Codec()
-    knows.register(Place, Kind("place", lambda place: place.x, Place))
-    result = ToolMessage("r", id="r", tool_call_id="c", artifact=[{Place(1)}, Place([2])])
-    there = archived(result, codec=knows)
-    with pytest.raises(ValueError, match="place"):
-        Codec().decode(knows.encode(Place(1)))
-    stranger = Codec()
-    stranger.keep_unknown()
-    [record] = read(there, stranger)
-    carried = record.messages[0].message
-    assert repr(carried.artifact[1]) == "<a value of type place>"
-    assert archived(carried, codec=stranger) == there
-    [back] = read(archived(carried, codec=stranger), knows)
-    [one], two = back.messages[0].message.artifact
-    assert (type(one), one.x, type(two), two.x) == (Place, 1, Place, [2])
 
 
 LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))

@@ -29,12 +29,6 @@ async def store(database: Any) -> AsyncIterator[ConversationStore]:
         yield store
 
 
-@pytest.fixture
-def chat(store: ConversationStore) -> Conversation:
-    """A new conversation."""
-    return store.conversation(user_id="ada", thread_id=new_id())
-
-
 def other_process(store: ConversationStore, database: Any, **options: Any) -> ConversationStore:
     """A store that has nothing in its cache."""
     return ConversationStore(database, **options)

@@ -1,6 +1,6 @@
-"""An erasure or a policy that is killed; started by test_retention.
+"""Ends or seals conversations in processes that are killed: ``python killed.py URI DATABASE < lines``.
 
-It dies by SIGKILL when its n-th command that writes is about to be sent.
+Each line names a call, its user and a number: SIGKILL comes when so many commands that write were sent or answered.
 """
 
 from __future__ import annotations
@@ -15,40 +15,51 @@ from typing import Any
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import ConversationStore
+from convstore.integration import host_of
+from convstore.search import sealer
 
 
 class Killer(monitoring.CommandListener):
-    """Counts the commands that write."""
+    """Counts commands that write; odd numbers die before one, even ones after it."""
 
     def __init__(self, die_at: int) -> None:
         self.left = die_at
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         """A command is about to be sent."""
-        if event.command_name in ("insert", "update", "delete", "findAndModify"):
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        self._count(event)
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         """It was answered."""
+        self._count(event)
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
         """It was refused."""
+        self._count(event)
+
+    def _count(self, event: Any) -> None:
+        self.left -= event.command_name in ("insert", "update", "delete", "findAndModify")
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def run(uri: str, database: str, call: str, user: str, die_at: int) -> None:
-    """End all conversations of a user."""
+    """End all conversations of a user, or seal the one of thread "t" with all segments before it."""
     async with AsyncMongoClient[dict[str, Any]](uri, event_listeners=[Killer(die_at)]) as client:
         store = ConversationStore(client[database])
         if call == "erase":
             await store.erase(user_id=user)
-        else:
+        elif call == "prune":
             await store.prune(older_than=timedelta(days=90), user_id=user)
+        else:
+            sealer._MERGED_AT_ONCE = 3
+            services = await host_of(store).services()
+            assert services.sealer is not None
+            await services.sealer.seal((("user_id", user), ("thread_id", "t")))
 
 
 def main(uri: str, database: str) -> None:
-    """Fork for each line of the input: the call, the user, the command to die at."""
+    """Fork for each line of the input, and print the exit code."""
     for line in sys.stdin:
         call, user, die_at = line.split()
         if not (child := os.fork()):
