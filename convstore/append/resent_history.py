@@ -33,9 +33,8 @@ from convstore.exceptions import (
     UntrustedMessageError,
 )
 from convstore.log.entry import Entry, Totals
-from convstore.messages.values import Codec
 from convstore.mongo.log import NO_CONTENT
-from convstore.runtime.cache import CachedConversation, ConversationCache
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
@@ -111,8 +110,8 @@ class _End(NamedTuple):
 class Resender:
     """Appends histories to all conversations of a store."""
 
-    def __init__(self, reader: LogReader, writer: Writer, cache: ConversationCache, *, codec: Codec) -> None:
-        self._reader, self._writer, self._cache, self._codec = reader, writer, cache, codec
+    def __init__(self, reader: LogReader, writer: Writer) -> None:
+        self._reader, self._writer, self._cache, self._codec = reader, writer, reader.cache, reader.codec
         self._entries = partial(reader.log.entries, fields=NO_CONTENT)
 
     async def append(

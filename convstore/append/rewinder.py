@@ -18,13 +18,13 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
-from convstore.log.totals import totals_through
-from convstore.messages.values import Codec
+from convstore.log.totals import totals_after
+from convstore.messages.encoding import decode_message
 from convstore.mongo.keys import entry_id
-from convstore.mongo.log import Log, SlotTaken
+from convstore.mongo.log import SlotTaken
 from convstore.runtime.background import settle
-from convstore.runtime.cache import CachedConversation, ConversationCache
-from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import APPEND_SECONDS, pause
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
@@ -39,19 +39,9 @@ Reselect = Callable[[Snapshot], Awaitable[None]]
 class Rewinder:
     """Changes the set of active messages of a conversation."""
 
-    def __init__(
-        self,
-        reader: LogReader,
-        log: Log,
-        reselect: Reselect,
-        cache: ConversationCache,
-        *,
-        refresher: HeadRefresher,
-        codec: Codec,
-        clock: Clock,
-    ) -> None:
-        self._reader, self._log, self._reselect, self._cache = reader, log, reselect, cache
-        self._refresher, self._codec, self._clock = refresher, codec, clock
+    def __init__(self, reader: LogReader, refresher: HeadRefresher, reselect: Reselect) -> None:
+        self._reader, self._log, self._cache, self._clock = reader, reader.log, reader.cache, reader.clock
+        self._refresher, self._reselect = refresher, reselect
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message and all after it; see `Conversation.rewind`."""
@@ -122,10 +112,10 @@ class Rewinder:
         )
         kept = [message for message in entry.messages if message.ordinal < ordinal]
         try:
-            point = totals_through(before, kept, codec=self._codec, at=entry.at)
+            decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
         except ValueError as error:
             raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
-        return entry.number + bool(kept), point
+        return entry.number + bool(kept), totals_after(before, decoded, at=entry.at)
 
     async def _append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         """Append the change that `make` returns for the active messages; return totals before and after.

@@ -30,14 +30,11 @@ from convstore.exceptions import (
 from convstore.log.entry import UNREAD, Entry, Totals
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
-from convstore.messages.tokens import NamedCounter
-from convstore.messages.values import Codec
-from convstore.mongo.heads import Heads
-from convstore.mongo.log import Log, SlotTaken
+from convstore.mongo.log import SlotTaken
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
-from convstore.runtime.cache import CachedConversation, ConversationCache
-from convstore.runtime.clock import Clock, append_timeout, pause
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
@@ -95,20 +92,13 @@ class Writer:
     def __init__(
         self,
         reader: LogReader,
-        heads: Heads,
         tombstones: Tombstones,
-        log: Log,
-        cache: ConversationCache,
-        *,
         refresher: HeadRefresher,
-        codec: Codec,
-        counter: NamedCounter,
-        clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
-        self._reader, self._heads, self._tombstones, self._log, self._cache = reader, heads, tombstones, log, cache
-        self._refresher = refresher
-        self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
+        self._reader, self._heads, self._log, self._cache = reader, reader.heads, reader.log, reader.cache
+        self._codec, self._counter, self._clock = reader.codec, reader.counter, reader.clock
+        self._tombstones, self._refresher, self._extractors = tombstones, refresher, extractors
 
     async def append(
         self,

@@ -26,17 +26,13 @@ from convstore.log.summary import NAMED_RESULTS, SummaryRecord, is_summary
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of, without_mark
 from convstore.messages.text import indented
-from convstore.messages.tokens import NamedCounter, count
+from convstore.messages.tokens import count
 from convstore.messages.tool_calls import MISSING_TEXT
-from convstore.messages.values import Codec
-from convstore.mongo.states import States
-from convstore.mongo.summaries import Summaries
 from convstore.runtime.active_log import newest_first
 from convstore.runtime.background import Background, settle
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEnd, LogEndReader
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import Snapshot
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
 from convstore.values.policy import CompactionRule, HistoryPolicy, view_key
@@ -79,24 +75,18 @@ class Compactor:
 
     def __init__(
         self,
-        reader: LogReader,
         ends: LogEndReader,
-        states: States,
         history: SummaryHistory,
-        summaries: Summaries,
         *,
-        codec: Codec,
-        counter: NamedCounter,
-        clock: Clock,
         strategy: CompactionStrategy | None,
         policy: HistoryPolicy,
         wait_seconds: float,
     ) -> None:
-        self._reader, self._ends, self._states = reader, ends, states
-        self._history, self._summaries = history, summaries
-        self._codec, self._counter, self._clock, self._strategy = codec, counter, clock, strategy
+        self._reader, self._ends, self._states, self._summaries = ends.reader, ends, ends.states, ends.summaries
+        self._codec, self._counter, self._clock = self._reader.codec, self._reader.counter, self._reader.clock
+        self._history, self._strategy = history, strategy
         self._wait_seconds, self._background = wait_seconds, Background()
-        self._view = view_key(policy, counter.name)
+        self._view = view_key(policy, self._counter.name)
 
     @property
     def has_summarizer(self) -> bool:

@@ -14,10 +14,8 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.keys import SUMMARIES, summary_id
-from convstore.mongo.states import States
-from convstore.mongo.summaries import Summaries
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import Snapshot
 from convstore.values.models import Summary
 from convstore.values.scope import Scope
 
@@ -25,8 +23,8 @@ from convstore.values.scope import Scope
 class SummaryHistory:
     """Reads stored summaries and selects the current one."""
 
-    def __init__(self, reader: LogReader, ends: LogEndReader, states: States, summaries: Summaries) -> None:
-        self._reader, self._ends, self._states, self._summaries = reader, ends, states, summaries
+    def __init__(self, ends: LogEndReader) -> None:
+        self._reader, self._ends, self._states, self._summaries = ends.reader, ends, ends.states, ends.summaries
 
     async def all(self, scope: Scope) -> list[Summary]:
         """Return all summaries, oldest first; see `Conversation.summaries`."""

@@ -52,7 +52,6 @@ from convstore.verify.schema import SchemaCheck
 from convstore.verify.verifier import Verifier
 from convstore.view.loader import Loader
 from convstore.view.past import PastViews
-from convstore.view.past_loader import PastLoader
 
 SearchIndex = Literal[True, False, "across"]
 """The value of the store's option `search_index`."""
@@ -91,47 +90,20 @@ class Services:
         forget: Callable[[dict[str, str]], None],
     ) -> None:
         on = _Commands(driver)
-        reader = LogReader(on.heads, on.log, cache, codec=codec, counter=counter)
-        ends = LogEndReader(reader, on.heads, on.states, on.summaries, cache, clock=clock)
-        self.reader = reader
-        self._make_search(on, search_index, codec=codec, clock=clock)
+        reader = LogReader(heads=on.heads, log=on.log, cache=cache, codec=codec, counter=counter, clock=clock)
+        self.reader, ends = reader, LogEndReader(reader, on.states, on.summaries)
+        self._make_search(on, search_index)
         refresher = HeadRefresher(on.heads, clock=clock, on_append=self.sealer.note if self.sealer else None)
-        self.writer = Writer(
-            reader,
-            on.heads,
-            on.tombstones,
-            on.log,
-            cache,
-            refresher=refresher,
-            codec=codec,
-            counter=counter,
-            clock=clock,
-            extractors=extractors,
-        )
-        self.resender = Resender(reader, self.writer, cache, codec=codec)
-        self.loader = Loader(reader, ends, on.states, cache, codec=codec, counter=counter, clock=clock)
-        past = PastLoader(reader, ends, on.states, cache, codec=codec, counter=counter, clock=clock)
-        self.past = PastViews(reader, ends, on.states, on.summaries, past, codec=codec, counter=counter)
-        self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
-        self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
-        self.pager = Pager(reader, codec=codec)
-        self.listing = Listing(reader, codec=codec)
-        self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
-        self.rewinder = Rewinder(
-            reader, on.log, self.summaries.reselect, cache, refresher=refresher, codec=codec, clock=clock
-        )
+        self.writer = Writer(reader, on.tombstones, refresher, extractors)
+        self.resender = Resender(reader, self.writer)
+        self.loader, self.past = Loader(ends), PastViews(ends)
+        self.annotator = Annotator(reader, on.annotations)
+        self.records, self.turns = Records(reader, self.annotator), Turns(reader)
+        self.pager, self.listing = Pager(reader), Listing(reader)
+        self.summaries = SummaryHistory(ends)
+        self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         self.compactor = Compactor(
-            reader,
-            ends,
-            on.states,
-            self.summaries,
-            on.summaries,
-            codec=codec,
-            counter=counter,
-            clock=clock,
-            strategy=strategy,
-            policy=policy,
-            wait_seconds=compaction_seconds,
+            ends, self.summaries, strategy=strategy, policy=policy, wait_seconds=compaction_seconds
         )
         self.catalog = Catalog(on.heads, cache, codec=codec, clock=clock)
         self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
@@ -141,9 +113,9 @@ class Services:
         self.stats = StatsReader(on.heads, on.statistics)
         self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, index=self.index)
 
-    def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:
-        reader, logs = self.reader, LogParts(self.reader, on.segments if index else None, codec=codec)
-        self.index = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=index == "across")
+    def _make_search(self, on: _Commands, index: SearchIndex) -> None:
+        reader, logs = self.reader, LogParts(self.reader, on.segments if index else None)
+        self.index = Sealer(reader, logs, on.segments, everything=index == "across")
         sealer = self.index if index else None
-        self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)
-        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer, clock=clock)
+        self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer)
+        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer)

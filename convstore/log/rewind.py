@@ -28,6 +28,9 @@ MAX_DIFFERENCE = 64
 COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 """The totals that count active messages only."""
 
+OF_ACTIVE = (*COUNTS, "counter", "calls", "preview")
+"""All totals that depend on which messages are active."""
+
 Ranges = tuple[RewoundRange, ...]
 """Rewound ranges in order."""
 
@@ -231,19 +234,13 @@ def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetim
     rewound, restored = difference(whole.ranges, ranges)
     is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
     totals = replace(
-        change.point,
+        after,
         entries=number,
-        messages=after.messages,
-        sources_through=after.sources_through,
-        given_through=after.given_through,
-        usage=after.usage,
-        stored_bytes=after.stored_bytes,
-        shown_at=after.shown_at,
-        shown=after.shown,
         rewind_entry=number,
         whole_list=number if is_whole else whole.entry,
         updated_at=at,
         link=link,
+        **{name: getattr(change.point, name) for name in OF_ACTIVE},
     )
     undo = number if change.undo is None else change.undo
     made = Entry(after.messages + 1, at, (), totals, after.link, (), rewound, restored, undo)

@@ -119,6 +119,16 @@ def kept_result(count: int, policy: HistoryPolicy) -> int:
     return max(0, count - policy.keep_last_results) // step * step
 
 
+def results_in(entries: Sequence[Entry]) -> list[EntryMessage]:
+    """Return the tool results of entries; both are ordered newest first."""
+    return [message for message in named_in(entries) if message.type == "tool"]
+
+
+def named_in(entries: Sequence[Entry]) -> list[EntryMessage]:
+    """Return the tool results and long messages of entries; both are ordered newest first."""
+    return [message for entry in entries for message in reversed(entry.messages) if message.is_named]
+
+
 def begins_turn(entry: Entry, message: EntryMessage) -> bool:
     """Return True if an active message begins a turn: a human message, or the first active message of the log."""
     return message.type == "human" or entry.active_through(message.ordinal) == 1

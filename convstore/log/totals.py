@@ -6,7 +6,7 @@ An append, a rewind and `verify` compute totals with the same functions, so they
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -14,10 +14,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, Usage
-from convstore.messages.encoding import decode_message
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, result_id
-from convstore.messages.values import Codec
 
 MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
@@ -40,23 +38,11 @@ _MODEL_KEYS = ("model_name", "model", "model_id")
 _NO_CALL = OpenCall("", "", "")
 
 
-def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: Codec, at: datetime) -> Totals:
-    """Return the totals in the middle of an entry, after the first of its messages.
-
-    Args:
-        before: Totals of the log before the entry.
-        messages: The first messages of the entry, as stored.
-        codec: Decodes them.
-        at: When the entry was appended.
-
-    Raises:
-        ValueError: A stored message is damaged.
-    """
-    return totals_after(before, [(message, decode_message(codec, message.body)) for message in messages], at=at)
-
-
 def totals_after(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
-    """Return the totals after some messages, each as stored and as appended; sources are not counted."""
+    """Return the totals after some messages, each as stored and as appended; sources are not counted.
+
+    They may be the first ones of an entry.
+    """
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
         running.add_size(message)
@@ -161,7 +147,8 @@ class RunningTotals:
     def totals(self, at: datetime, *, shown_now: bool, counter: str | None = None, link: int = 0) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
         after, entries = self.after, self.after.entries + 1
-        return Totals(
+        return replace(
+            after,
             entries=entries,
             messages=after.messages + self._messages,
             active=after.active + self._messages,
@@ -171,7 +158,6 @@ class RunningTotals:
             view_tokens=after.view_tokens + self._view_tokens,
             counter=after.counter if counter is None else counter,
             stored_bytes=after.stored_bytes + self._stored_bytes,
-            rewind_entry=after.rewind_entry,
             sources_through=self.sources_through,
             given_through=self.given_through,
             usage=self._usage,
@@ -181,7 +167,6 @@ class RunningTotals:
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
             link=link,
-            whole_list=after.whole_list,
         )
 
     def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:

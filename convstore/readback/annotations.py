@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
-from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
@@ -23,9 +21,9 @@ _MAX_VALUES, _MAX_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 1
 class Annotator:
     """Writes and reads annotations."""
 
-    def __init__(self, reader: LogReader, annotations: Annotations, *, codec: Codec, clock: Clock) -> None:
+    def __init__(self, reader: LogReader, annotations: Annotations) -> None:
         self._reader, self._annotations = reader, annotations
-        self._codec, self._clock = codec, clock
+        self._codec, self._clock = reader.codec, reader.clock
 
     async def annotate(self, scope: Scope, message_id: str, values: Mapping[str, Any]) -> None:
         """Set or remove annotations of a message; see `Conversation.annotate`."""

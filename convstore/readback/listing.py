@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from convstore.log.entry import EntryMessage
-from convstore.log.selection import results_in
+from convstore.log.rows import results_in
 from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import weight
-from convstore.messages.values import Codec
 from convstore.readback.page import remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
@@ -29,8 +28,8 @@ _NOTHING = "There is nothing earlier in this conversation yet."
 class Listing:
     """Lists for all conversations of a store."""
 
-    def __init__(self, reader: LogReader, *, codec: Codec) -> None:
-        self._reader, self._codec = reader, codec
+    def __init__(self, reader: LogReader) -> None:
+        self._reader, self._codec = reader, reader.codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """Return the newest results and long messages, and the turns before the view, on one page.

@@ -14,12 +14,11 @@ from itertools import chain
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
-from convstore.log.selection import results_in
+from convstore.log.rows import results_in
 from convstore.log.stored_message import read_message
 from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import weight
-from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.cursor import Place, read_cursor
 from convstore.readback.names import Names
@@ -67,8 +66,8 @@ _Range = tuple[PayloadRef, int, int]
 class Pager:
     """Answers requests of a model or a program with pages."""
 
-    def __init__(self, reader: LogReader, *, codec: Codec) -> None:
-        self._reader, self._names, self._codec = reader, Names(reader), codec
+    def __init__(self, reader: LogReader) -> None:
+        self._reader, self._names, self._codec = reader, Names(reader), reader.codec
 
     async def read(self, scope: Scope, request: Request) -> Answer:
         """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""

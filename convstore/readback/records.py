@@ -11,7 +11,6 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
 from convstore.log.stored_message import stamp_of
 from convstore.messages.copying import new_model
-from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
@@ -29,8 +28,8 @@ _MAX_PAGE = 1_000
 class Records:
     """Reads messages of the log in full."""
 
-    def __init__(self, reader: LogReader, annotator: Annotator, *, codec: Codec) -> None:
-        self._reader, self._annotator, self._codec = reader, annotator, codec
+    def __init__(self, reader: LogReader, annotator: Annotator) -> None:
+        self._reader, self._annotator, self._codec = reader, annotator, reader.codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Return the messages with these ids that exist, in the order of `ids`."""

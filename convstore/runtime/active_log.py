@@ -10,7 +10,6 @@ from contextlib import aclosing
 
 from convstore.log.entry import Entry, EntryMessage
 from convstore.log.rewind import NO_REWINDS
-from convstore.log.selection import about
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
 
@@ -85,3 +84,12 @@ async def in_order(
                 for message in entry.messages:
                     if message.ordinal > after:
                         yield entry, message
+
+
+def about(limit: int, items: int, entries: int) -> int:
+    """Estimate how many entries contain `limit` items, plus a margin of two.
+
+    >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
+    (2, 22, 42, 2)
+    """
+    return limit * entries // max(items, 1) + 2

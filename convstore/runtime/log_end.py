@@ -15,14 +15,12 @@ from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, restored
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.heads import Heads
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.state_documents import current_summary, state_from, summary_in
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.versions import is_newer
-from convstore.runtime.cache import CachedConversation, ConversationCache
-from convstore.runtime.clock import Clock
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
@@ -48,27 +46,24 @@ class LogEnd(NamedTuple):
 
 
 class LogEndReader:
-    """Reads the ends of logs for all conversations of a store."""
+    """Reads the ends of logs for all conversations of a store.
 
-    def __init__(
-        self,
-        reader: LogReader,
-        heads: Heads,
-        states: States,
-        summaries: Summaries,
-        cache: ConversationCache,
-        *,
-        clock: Clock,
-    ) -> None:
-        self._reader, self._heads, self._states, self._summaries = reader, heads, states, summaries
-        self._cache, self._clock = cache, clock
+    Attributes:
+        reader: Reads the logs.
+        states: Commands on states.
+        summaries: Commands on summaries.
+    """
+
+    def __init__(self, reader: LogReader, states: States, summaries: Summaries) -> None:
+        self.reader, self.states, self.summaries = reader, states, summaries
+        self._heads, self._cache, self._clock = reader.heads, reader.cache, reader.clock
 
     async def find(self, scope: Scope) -> tuple[CachedConversation | None, Totals | None]:
         """Return the scope's conversation, and the totals of its log if its head was read. At most one command."""
         if (cached := self._cache.get(scope)) is not None:
             return cached, None
         found = await self._heads.find_listed(dict(scope))
-        return self._reader.seen(scope, found and found.head), found and found.totals
+        return self.reader.seen(scope, found and found.head), found and found.totals
 
     async def read(
         self,
@@ -92,7 +87,7 @@ class LogEndReader:
         """
         is_fresh = self._cache.is_fresh(cached)
         read = partial(
-            self._states.read_end,
+            self.states.read_end,
             cached.conversation,
             start=start,
             limit=limit,
@@ -100,7 +95,7 @@ class LogEndReader:
             view=view,
             known=known,
         )
-        document, entries = await self._reader.read_your_writes(
+        document, entries = await self.reader.read_your_writes(
             cached,
             read if is_fresh else partial(self._with_head, cached, read),
             last=lambda found: found[1][-1].number if found[1] else 0,
@@ -135,7 +130,7 @@ class LogEndReader:
         return (await self.read(cached)).state
 
     async def _check_exists(self, cached: CachedConversation) -> None:
-        if self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
+        if self.reader.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
             raise ConversationDeletedError(_DELETED)
 
     async def _state(self, cached: CachedConversation, document: _Document) -> State:
@@ -151,7 +146,7 @@ class LogEndReader:
         self, cached: CachedConversation, document: _Document, token: str, digest: bytes
     ) -> SummaryRecord:
         """Return the current summary, from its own document if it is large."""
-        found = summary_in(document) or await self._summaries.find(cached.conversation, token)
+        found = summary_in(document) or await self.summaries.find(cached.conversation, token)
         if found is None or found.digest != digest:
             key = summary_id(cached.conversation, token)
             raise CorruptDocumentError(key, "the state refers to another content of it", collection=SUMMARIES)
@@ -164,13 +159,13 @@ class LogEndReader:
         totals, now = entries[-1].totals, self._clock.now()
         state = restored(
             cached.conversation,
-            (await self._summaries.all(cached.conversation)).values(),
-            (await self._reader.snapshot(cached, totals)).fits,
+            (await self.summaries.all(cached.conversation)).values(),
+            (await self.reader.snapshot(cached, totals)).fits,
             revision=max(cached.revision + 1, int(now.timestamp())),
             at=now,
         )
-        await self._states.insert(state)
-        document = await self._states.find(cached.conversation)
+        await self.states.insert(state)
+        document = await self.states.find(cached.conversation)
         if document is None:
             raise ConversationDeletedError(_DELETED)
         return await self._state(cached, document)

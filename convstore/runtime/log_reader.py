@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeVar
@@ -28,6 +28,7 @@ from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log, StoredMessageRow
 from convstore.runtime.cache import CachedConversation, ConversationCache
+from convstore.runtime.clock import Clock
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
@@ -59,45 +60,48 @@ class Snapshot(NamedTuple):
         return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
 
 
+@dataclass(kw_only=True, eq=False)
 class LogReader:
     """Reads for all conversations of a store.
 
     Attributes:
-        log: Commands whose results need no such check.
+        heads: Commands on heads.
+        log: Commands on the log, whose results are not checked.
+        cache: The conversations that the store knows.
+        codec: Decodes messages.
+        counter: The store's token counter.
+        clock: The store's clock.
     """
 
-    def __init__(
-        self, heads: Heads, log: Log, cache: ConversationCache, *, codec: Codec, counter: NamedCounter
-    ) -> None:
-        self._heads, self.log, self._cache, self._codec = heads, log, cache, codec
-        self._counter = counter
-
-    def with_codec(self, codec: Codec) -> LogReader:
-        """Return a reader that decodes with another codec."""
-        return LogReader(self._heads, self.log, self._cache, codec=codec, counter=self._counter)
+    heads: Heads
+    log: Log
+    cache: ConversationCache
+    codec: Codec
+    counter: NamedCounter
+    clock: Clock
 
     async def find(self, scope: Scope) -> CachedConversation | None:
         """Return the scope's conversation, or None. No command while the cached id is fresh."""
-        cached = self._cache.get(scope)
-        if cached is not None and self._cache.is_fresh(cached):
+        cached = self.cache.get(scope)
+        if cached is not None and self.cache.is_fresh(cached):
             return cached
-        return self.seen(scope, await self._heads.find(dict(scope)))
+        return self.seen(scope, await self.heads.find(dict(scope)))
 
     def seen(self, scope: Scope, head: Head | None) -> CachedConversation | None:
         """Cache a head that was just read."""
         if head is not None:
-            return self._cache.add(scope, head.conversation)
-        if cached := self._cache.get(scope):
-            self._cache.forget(cached)
+            return self.cache.add(scope, head.conversation)
+        if cached := self.cache.get(scope):
+            self.cache.forget(cached)
         return None
 
     def outside(self, scope: Scope, head: Head) -> CachedConversation:
         """Return the conversation of a head that was just read, without caching it."""
-        return self._cache.outside(scope, head.conversation)
+        return self.cache.outside(scope, head.conversation)
 
     async def _is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation."""
-        now = self.seen(cached.scope, await self._heads.find(dict(cached.scope)))
+        now = self.seen(cached.scope, await self.heads.find(dict(cached.scope)))
         return now is not None and now.conversation == cached.conversation
 
     @asynccontextmanager
@@ -138,7 +142,7 @@ class LogReader:
             ConversationDeletedError: The log is shorter because the conversation was deleted.
             StoreUnavailableError: The log is still stale after two seconds.
         """
-        entries, is_recent = cached.entries, self._cache.is_confirmed(cached)
+        entries, is_recent = cached.entries, self.cache.is_confirmed(cached)
         minimum_revision = cached.revision if revision else 0
         for pause in _PAUSES:
             if pause:
@@ -149,9 +153,9 @@ class LogReader:
             if not await self._is_current(cached):
                 raise ConversationDeletedError(_DELETED)
             if not is_recent:
-                self._cache.forget(cached)
+                self.cache.forget(cached)
                 return found
-        self._cache.forget(cached)  # if a backup was restored, the next call accepts the shorter log
+        self.cache.forget(cached)  # if a backup was restored, the next call accepts the shorter log
         raise StoreUnavailableError("the server does not show all acknowledged writes yet; repeat the call")
 
     async def messages_by_id(
@@ -262,16 +266,16 @@ class LogReader:
 
     async def counted(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return entries with sizes by the store's counter; those of another counter are recounted in a thread."""
-        if all(entry.totals.counter == self._counter.name for entry in entries):
+        if all(entry.totals.counter == self.counter.name for entry in entries):
             return list(entries)
-        return await asyncio.to_thread(recount, entries, codec=self._codec, counter=self._counter)
+        return await asyncio.to_thread(recount, entries, codec=self.codec, counter=self.counter)
 
     async def recount_tail(self, cached: CachedConversation, tail: Totals) -> Totals:
         """Return the totals of the last entry with sizes by the store's counter.
 
         If another counter wrote that entry, the log without payloads is read once, and later only new entries.
         """
-        if tail.counter == self._counter.name or not tail.messages:
+        if tail.counter == self.counter.name or not tail.messages:
             return tail
         log, last = await self.snapshot(cached, tail), cached.counted
         is_part = last is not None and last.rewind_entry == tail.rewind_entry and last.entries <= tail.entries
@@ -281,12 +285,12 @@ class LogReader:
             messages = [message for entry in await self.counted(entries) for message in entry.messages]
             tokens += sum(message.tokens for message in messages)
             view_tokens += sum(message.view_tokens for message in messages)
-        cached.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter.name)
+        cached.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self.counter.name)
         return cached.counted
 
     def stubbed(self, message: EntryMessage) -> BaseMessage:
         """Return a tool result as views show it once its turn is finished."""
-        return shorten(self._codec, message, {})
+        return shorten(self.codec, message, {})
 
     async def shorten_all(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Return messages as views show them once their turns are finished."""
@@ -294,7 +298,7 @@ class LogReader:
         texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
         def decode() -> list[BaseMessage]:
-            return [shorten(self._codec, message, texts) for message in messages]
+            return [shorten(self.codec, message, texts) for message in messages]
 
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
@@ -346,7 +350,7 @@ class LogReader:
         if summary is None:
             return []
         try:
-            return summary_messages(summary, self._codec, **options)
+            return summary_messages(summary, self.codec, **options)
         except (TypeError, ValueError) as error:
             key, collection = summary.place
             raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error
@@ -386,7 +390,7 @@ class LogReader:
         Raises:
             CorruptDocumentError: The stored message is damaged.
         """
-        return read_message(self._codec, message, payload or "")
+        return read_message(self.codec, message, payload or "")
 
 
 def grown(at_once: int) -> int:

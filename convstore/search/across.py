@@ -21,7 +21,6 @@ from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.segments import Chain, Segments
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.parallel import in_parallel
 from convstore.search.log_parts import LogParts, SearchedLog
@@ -82,10 +81,8 @@ class AcrossSearcher:
         segments: Segments,
         searcher: Searcher,
         sealer: Sealer | None,
-        *,
-        clock: Clock,
     ) -> None:
-        self._reader, self._logs, self._segments, self._clock = reader, logs, segments, clock
+        self._reader, self._logs, self._segments, self._clock = reader, logs, segments, reader.clock
         self._searcher, self._sealer = searcher, sealer
         self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 

@@ -18,7 +18,6 @@ from convstore.index.texts import Text, cut_to_fit, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
-from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import SEARCHED, StoredMessageRow
@@ -108,8 +107,8 @@ class SearchedLog:
 class LogParts:
     """Reads the logs of all conversations of a store."""
 
-    def __init__(self, reader: LogReader, segments: Segments | None, *, codec: Codec) -> None:
-        self._reader, self._segments, self._codec = reader, segments, codec
+    def __init__(self, reader: LogReader, segments: Segments | None) -> None:
+        self._reader, self._segments, self._codec = reader, segments, reader.codec
 
     async def read(self, cached: CachedConversation, request: SearchRequest, chain: Chain) -> SearchedLog:
         """Return the log whose segments are known with the terms that a query needs."""

@@ -30,11 +30,10 @@ from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.collection import Document
-from convstore.mongo.log import Log
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import APPEND_SECONDS, Clock
+from convstore.runtime.clock import APPEND_SECONDS
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.pace import COMMAND, Pace, no_pause
 from convstore.search.log_parts import MAX_UNSEALED_CHARACTERS, MAX_UNSEALED_ENTRIES, LogParts
@@ -57,11 +56,9 @@ _Value = TypeVar("_Value")
 class Sealer:
     """Seals the conversations of a store that are due; `everything` seals small ones, too."""
 
-    def __init__(
-        self, reader: LogReader, log: Log, logs: LogParts, segments: Segments, *, clock: Clock, everything: bool
-    ) -> None:
-        self._reader, self._log, self._logs, self._segments = reader, log, logs, segments
-        self._clock, self._everything, self._pace = clock, everything, Pace(clock.sleep)
+    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments, *, everything: bool) -> None:
+        self._reader, self._log, self._logs, self._segments = reader, reader.log, logs, segments
+        self._clock, self._everything, self._pace = reader.clock, everything, Pace(reader.clock.sleep)
         self._resting: OrderedDict[str, tuple[float, Scope]] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
         self._scheduled: dict[str, tuple[Scope, bool]] = {}

@@ -60,8 +60,8 @@ class Matches(NamedTuple):
 class Searcher:
     """Searches the conversations of a store."""
 
-    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer | None, *, codec: Codec) -> None:
-        self._reader, self._logs, self._sealer, self._codec = reader, logs, sealer, codec
+    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer | None) -> None:
+        self._reader, self._logs, self._sealer, self._codec = reader, logs, sealer, reader.codec
 
     async def hits(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
         """Return the best messages of a conversation; see `Conversation.search`."""

@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
+from convstore.log.rewind import OF_ACTIVE
 from convstore.log.stored_message import read_message, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, totals_after
 from convstore.messages.tool_calls import calls_of
@@ -218,14 +219,5 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
     """
     if entry.repair and entry.repair.until == entry.number:
         return replace(entry.totals, entries=before.entries + 1, updated_at=before.updated_at)
-    return replace(
-        entry.totals,
-        entries=before.entries + 1,
-        messages=before.messages,
-        sources_through=before.sources_through,
-        given_through=before.given_through,
-        usage=before.usage,
-        stored_bytes=before.stored_bytes,
-        shown_at=before.shown_at,
-        updated_at=entry.at,
-    )
+    of_entry = {name: getattr(entry.totals, name) for name in (*OF_ACTIVE, "rewind_entry", "whole_list", "link")}
+    return replace(before, **of_entry, entries=before.entries + 1, updated_at=entry.at)

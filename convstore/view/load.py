@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from convstore.log.entry import Entry, Totals
-from convstore.log.rows import Row, rows_of, weigh
-from convstore.log.selection import named_in
+from convstore.log.rows import Row, named_in, rows_of, weigh
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.log.stored_message import KeptMessage
 from convstore.messages.encoding import digest_of

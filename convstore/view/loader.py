@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
 
 from convstore.exceptions import ConversationDeletedError, ConvstoreError, CorruptDocumentError
-from convstore.log.entry import Entry, Totals
-from convstore.log.rows import Row, leading_system, rows_of
+from convstore.log.entry import Entry, PayloadRef, Totals
+from convstore.log.rows import Row, is_finished, leading_system, rows_of
 from convstore.log.state import NO_RECORD, ViewRecord, system_of
-from convstore.messages.tokens import NamedCounter
-from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import VIEW_FIELDS
-from convstore.mongo.states import MAXIMUM_RECORDS, States
-from convstore.runtime.cache import CachedConversation, ConversationCache, LoadedEnd
-from convstore.runtime.clock import Clock
+from convstore.mongo.states import MAXIMUM_RECORDS
+from convstore.runtime.cache import CachedConversation, CachedPayload, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import History, HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
-from convstore.view.payloads import ShownPayloads
 from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
 from convstore.view.rule import Decision
 from convstore.view.view import Stamper, decision_of, has_enough, stamper, view_of
@@ -50,21 +46,10 @@ class Loader:
 
     _keeps_payloads = True
 
-    def __init__(
-        self,
-        reader: LogReader,
-        ends: LogEndReader,
-        states: States,
-        conversations: ConversationCache,
-        *,
-        codec: Codec,
-        counter: NamedCounter,
-        clock: Clock,
-    ) -> None:
-        self._reader, self._ends, self._cache = reader, ends, conversations
-        self._states, self._clock = states, clock
-        self._codec, self._counter = codec, counter
-        self._payloads = ShownPayloads(reader, conversations)
+    def __init__(self, ends: LogEndReader) -> None:
+        reader = ends.reader
+        self._reader, self._ends, self._states = reader, ends, ends.states
+        self._cache, self._clock, self._counter = reader.cache, reader.clock, reader.counter
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
@@ -224,7 +209,7 @@ class Loader:
         return bool(load.rows) and is_counted and has_enough(load, self._decoder(load))
 
     def _decoder(self, load: Load) -> Decoder:
-        return Decoder(load.policy, self._codec, self._counter, load.shown)
+        return Decoder(load.policy, self._reader.codec, self._counter, load.shown)
 
     def _moved(self, load: Load, decision: Decision) -> ViewRecord | None:
         """Return the record to store; None if nothing moved or there is no room for one more record."""
@@ -274,7 +259,7 @@ class Loader:
         """Build the view of a decision."""
         rows = load.rows[decision.begin :]
         needed = payloads_needed(rows, decision.shown, load.policy)
-        payloads, read = await self._payloads.read(load.cached, rows, needed, keep=self._keeps_payloads)
+        payloads, read = await self._read_payloads(load.cached, rows, needed)
         if read:
             load.payload_reads = 1
             load.documents += sum(len(ref.ends) for ref in read)
@@ -285,6 +270,52 @@ class Loader:
         return await run_in_thread_if_long(
             lambda: view_of(load, decision, decoder), characters=characters_of(new, payloads)
         )
+
+    async def _read_payloads(
+        self, cached: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
+    ) -> tuple[dict[str, str], list[PayloadRef]]:
+        """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        # Taken before reading: an append that finishes during the read may drop cached payloads.
+        kept = self._cache.payloads.get(cached) or {}
+        if not needed and not kept:
+            return {}, []
+        cached_texts = {
+            id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
+        }
+        missing = {id_: ref for id_, ref in needed if id_ not in cached_texts}
+        read = await self._reader.payloads(cached, list(missing.values()))
+        texts = cached_texts | dict(zip(missing, read, strict=True))
+        payloads = {id_: texts[id_][: ref.ends[-1]] for id_, ref in needed}
+        if self._keeps_payloads:
+            self._keep_payloads(cached, rows, payloads, before=kept)
+        return payloads, list(missing.values())
+
+    def _keep_payloads(
+        self,
+        cached: CachedConversation,
+        rows: Sequence[Row],
+        payloads: Mapping[str, str],
+        *,
+        before: Mapping[str, CachedPayload],
+    ) -> None:
+        """Cache the payloads that this view shows and those appended while it was read."""
+        current = None if is_finished(rows) else rows[-1].turn
+        shown = {
+            row.message.id: CachedPayload(
+                payloads[row.message.id],
+                row.message.payload.shown if row.message.payload and not row.message.stub else 0,
+                is_lasting=row.turn != current,
+            )
+            for row in rows
+            if row.message.id in payloads
+        }
+        appended = self._cache.payloads.get(cached) or {}
+        kept = shown | {id_: one for id_, one in appended.items() if id_ not in before}
+        self._cache.keep_payloads(cached, kept)
 
     def _history(self, load: Load, decision: Decision, view: View) -> History:
         summary = load.summary.text if load.summary else None

@@ -6,23 +6,27 @@ writes nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
-from convstore.log.state import NO_RECORD
+from convstore.log.state import NO_RECORD, State, ViewRecord
 from convstore.log.summary import SummaryRecord
-from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
-from convstore.mongo.keys import SUMMARIES, summary_id
-from convstore.mongo.states import States
-from convstore.mongo.summaries import Summaries
+from convstore.mongo.keys import SUMMARIES, entry_id, summary_id
+from convstore.mongo.log import VIEW_FIELDS
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import Snapshot
 from convstore.values.models import HistoryReport, PastView
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope, check_id, check_number
-from convstore.values.stamps import VIEW_FORMAT, ViewStamp, check_stamp
-from convstore.view.past_loader import PastLoad, PastLoader, Point
-from convstore.view.view import stamper
+from convstore.values.stamps import VIEW_FORMAT, ViewMarks, ViewStamp, check_stamp
+from convstore.view.load import Load, entries_needed
+from convstore.view.loader import Loader
+from convstore.view.reasons import reasons_of
+from convstore.view.rule import Decision
+from convstore.view.view import past_decision, stamper
 
 _MAX_REASONS = 500
 
@@ -30,22 +34,28 @@ Moment = ViewStamp | str | int | None
 """A stamp, a message id, an ordinal, or None for now."""
 
 
-class PastViews:
+class Point(NamedTuple):
+    """The end of a past view.
+
+    Attributes:
+        entry: Its last entry.
+        summary: Its summary.
+        marks: What it left out and shortened, if a stamp says so.
+        record: Else the policy's record at that time.
+        is_first_use: True if that is no longer known, so that the view is decided as at first use.
+    """
+
+    entry: int
+    summary: SummaryRecord | None
+    marks: ViewMarks | None = None
+    record: ViewRecord = NO_RECORD
+    is_first_use: bool = False
+
+
+class PastViews(Loader):
     """Builds past views for all conversations of a store."""
 
-    def __init__(
-        self,
-        reader: LogReader,
-        ends: LogEndReader,
-        states: States,
-        summaries: Summaries,
-        loader: PastLoader,
-        *,
-        codec: Codec,
-        counter: NamedCounter,
-    ) -> None:
-        self._reader, self._ends, self._states, self._summaries = reader, ends, states, summaries
-        self._loader, self._codec, self._counter = loader, codec, counter
+    _keeps_payloads = False
 
     async def view_at(
         self, scope: Scope, at: Moment, policy: HistoryPolicy, *, reasons_before: int | None, has_policy: bool
@@ -59,8 +69,7 @@ class PastViews:
             async with self._reader.reading(cached):
                 point = await self._point(cached, at, policy)
                 if point.entry:
-                    past, has_unknown_types = await self._load(cached, point, policy)
-                    view = self._view(past, point, policy, reasons_before)
+                    view, has_unknown_types = await self._load_at(cached, point, policy, reasons_before)
         return view if has_policy else self._compared(view, at, has_unknown_types=has_unknown_types)
 
     def _empty(self, cached: CachedConversation | None, policy: HistoryPolicy) -> PastView:
@@ -98,7 +107,7 @@ class PastViews:
     async def _summary(self, cached: CachedConversation, token: str) -> SummaryRecord | None:
         if not token:
             return None
-        found = await self._summaries.find(cached.conversation, token)
+        found = await self._ends.summaries.find(cached.conversation, token)
         if found is None:
             if token not in {known for _, known in await self._states.changes(cached.conversation)}:
                 raise UnknownMessageError  # a stamp named it
@@ -106,35 +115,71 @@ class PastViews:
             raise CorruptDocumentError(key, "the summary of a past view is missing", collection=SUMMARIES)
         return found
 
-    async def _load(self, cached: CachedConversation, point: Point, policy: HistoryPolicy) -> tuple[PastLoad, bool]:
+    async def _load_at(
+        self, cached: CachedConversation, point: Point, policy: HistoryPolicy, reasons_before: int | None
+    ) -> tuple[PastView, bool]:
         """Load the view; values of unregistered types are kept as they are stored. True if there were any."""
         try:
-            return await self._loader.load_past(cached, point, policy), False
+            return await self._view(cached, point, policy, reasons_before), False
         except CorruptDocumentError:
             lenient = Codec()
-            lenient.copy_from(self._codec)
+            lenient.copy_from(self._reader.codec)
             lenient.keep_unknown()
-            loader = self._loader.with_codec(lenient)
-            return await loader.load_past(cached, point, policy), True
+            reader = replace(self._reader, codec=lenient)
+            views = PastViews(LogEndReader(reader, self._states, self._ends.summaries))
+            return await views._view(cached, point, policy, reasons_before), True
 
-    def _view(self, past: PastLoad, point: Point, policy: HistoryPolicy, reasons_before: int | None) -> PastView:
-        """Return the view with one page of its reasons."""
-        history = past.history
-        reasons = [one for one in past.reasons if reasons_before is None or one.first < reasons_before]
+    async def _view(
+        self, cached: CachedConversation, point: Point, policy: HistoryPolicy, reasons_before: int | None
+    ) -> PastView:
+        """Return the view with one page of its reasons; UnknownMessageError if it never was there."""
+        load = await self._load_until(cached, point, policy)
+        marks = point.marks
+        decision = await self._decide(load) if marks is None else await self._rendered(load, marks)
+        view = await self._show(load, decision)
+        history = self._history(load, decision, view)
+        found = reasons_of(view, load, decision)
+        reasons = [one for one in found if reasons_before is None or one.first < reasons_before]
         page = reasons[-_MAX_REASONS:]
         left = page[0].first if len(page) < len(reasons) else None
-        view = PastView(
+        past = PastView(
             messages=history.messages,
             summary=history.summary,
             tokens=history.tokens,
             report=history.report.model_copy(update={"reasons": tuple(page), "reasons_before": left}),
             entry=point.entry,
-            ordinal=past.ordinal,
+            ordinal=load.log.tail.messages,
             is_first_use=point.is_first_use,
-            version=past.version,
+            version=load.summary.version if load.summary else 0,
             policy=policy,
         )
-        return view.sealed(past.stamper)
+        return past.sealed(self._stamper(load, decision, view))
+
+    async def _load_until(self, cached: CachedConversation, point: Point, policy: HistoryPolicy) -> Load:
+        """Read the end of the log as it was at a point."""
+        tail, before = cached.tail or await self._reader.tail(cached), point.entry + 1
+        limit = entries_needed(0, tail, policy)
+        entries = await self._reader.log.entries(cached.conversation, before=before, limit=limit, fields=VIEW_FIELDS)
+        if not entries or entries[-1].number != point.entry:
+            if not 1 <= point.entry <= (await self._reader.log.last_totals(cached.conversation)).entries:
+                raise UnknownMessageError
+            raise CorruptDocumentError(entry_id(cached.conversation, point.entry), "the entry is missing")
+        totals = entries[-1].totals
+        state = State(cached.conversation, entries[-1].at, summary=point.summary)
+        load = Load(policy, view_key(policy, self._counter.name), Snapshot(cached), state, record=point.record)
+        load.count(entries)
+        await self._take_snapshot(load, totals, entries)
+        load.add_end(await self._reader.counted(entries), await self._reader.recount_tail(cached, totals))
+        self._take_beginning(load)
+        load.system = load.system if load.is_complete and not load.summary else None
+        return load
+
+    async def _rendered(self, load: Load, marks: ViewMarks) -> Decision:
+        """Return the decision that a stamp has, reading back to its start."""
+        while not load.is_complete and not (load.rows and load.rows[0].message.ordinal <= marks.start):
+            await self._read_more(load)
+        await self._read_beginning(load)
+        return past_decision(load, self._decoder(load), marks)
 
     def _compared(self, view: PastView, at: Moment, *, has_unknown_types: bool) -> PastView:
         """Compare a view with its stamp, if there is one."""

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, is_hidden
-from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason
+from convstore.view.load import Load
 from convstore.view.render import View
+from convstore.view.rule import Decision
 from convstore.view.sizes import Showing
 
 
-def reasons_of(
-    view: View,
-    rows: Sequence[Row],
-    showings: Sequence[Showing | None],
-    policy: HistoryPolicy,
-    *,
-    system: Sequence[EntryMessage],
-    summary: SummaryRecord | None,
-    gaps: Sequence[tuple[int, int]],
-    last: int,
-) -> list[ViewReason]:
-    """Return the reasons in the order of the log.
-
-    Args:
-        view: The view.
-        rows: The rows from its start on.
-        showings: How it shows each of them; None for those that it leaves out.
-        policy: Its policy.
-        system: The leading system messages.
-        summary: The summary that it shows.
-        gaps: First and last ordinals of the ranges without active messages.
-        last: Ordinal of the last message of the log.
-    """
+def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
+    """Return the reasons in the order of the log, given what was loaded for the view and what it shows of that."""
+    rows, policy, summary, last = load.rows[decision.begin :], load.policy, load.summary, load.log.tail.messages
     begin = rows[0].message.ordinal if rows else last + 1
-    before = [ViewReason(first=one.ordinal, last=one.ordinal, state="whole") for one in system]
+    before = [ViewReason(first=one.ordinal, last=one.ordinal, state="whole") for one in load.system or ()]
     done = before[-1].last if before else 0
     if summary:
         before.append(ViewReason(first=done + 1, last=summary.last, state="summarised", summary=summary.version))
@@ -45,9 +25,9 @@ def reasons_of(
     if done + 1 < begin:
         limit = _limit(rows, policy)
         before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
-    rewound = [ViewReason(first=low, last=high, state="rewound") for low, high in gaps]
+    rewound = [ViewReason(first=low, last=high, state="rewound") for low, high in load.log.active.gaps(last)]
     active = (piece for one in before for piece in _without(one, rewound))
-    shown = _shown(view, rows, showings, policy)
+    shown = _shown(view, rows, decision.shown, policy)
     return _merged(sorted([*active, *rewound, *shown], key=lambda one: one.first))
 
 
