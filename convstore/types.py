@@ -8,10 +8,8 @@ from convstore.values.models import (
     Compaction,
     ConversationInfo,
     ConversationPage,
-    History,
     HistoryReport,
     MessagePreview,
-    PastView,
     Receipt,
     Source,
     SourcePage,
@@ -32,12 +30,16 @@ from convstore.values.reports import (
     VerifyReport,
 )
 from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
+from convstore.wire.history import History, PastView
+from convstore.wire.requests import AnthropicMessages, Dropped, OpenAIMessages
 
 __all__ = [
+    "AnthropicMessages",
     "Compaction",
     "ConversationHits",
     "ConversationInfo",
     "ConversationPage",
+    "Dropped",
     "ErasureReceipt",
     "Finding",
     "Growth",
@@ -46,6 +48,7 @@ __all__ = [
     "MessagePreview",
     "Migration",
     "Omitted",
+    "OpenAIMessages",
     "PastView",
     "Receipt",
     "SearchHit",

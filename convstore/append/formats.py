@@ -1,12 +1,14 @@
 """Convert messages of other formats to LangChain messages or OpenAI's chat format.
 
 It supports LangChain's own dicts (``message_to_dict``, ``model_dump``), messages of Anthropic's API with ``tool_use``
-and ``tool_result`` blocks, and items of OpenAI's Responses API. The result equals that of LangChain's integrations:
-calls are in ``tool_calls`` and stay in the content, and each result is a tool message of its own.
+and ``tool_result`` blocks, items of OpenAI's Responses API, and the whole responses of the three APIs. The result
+equals that of LangChain's integrations: calls are in ``tool_calls`` and stay in the content, each result is a tool
+message of its own, and provider, model and stop reason of a whole response are in ``response_metadata``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -22,14 +24,24 @@ _Fields: TypeAlias = dict[str, Any]
 
 _OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
 _CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
-# Items of tools that the provider runs: LangChain's integration turns them into parts of one AI message.
-_REFUSED: Final = frozenset(
+# Items of tools that the provider runs are blocks of the AI message.
+_HOSTED: Final = frozenset(
     {
-        *("item_reference", "web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
-        *("computer_call_output", "image_generation_call", "local_shell_call", "local_shell_call_output"),
-        *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction"),
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "compaction"),
+        *("mcp_call", "mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output"),
     }
 )
+# Items that the client answers by others than `function_call_output`, and references to what OpenAI stored.
+_REFUSED: Final = frozenset(
+    {
+        *("apply_patch_call", "apply_patch_call_output", "computer_call", "computer_call_output", "item_reference"),
+        *("local_shell_call", "local_shell_call_output", "mcp_approval_request", "mcp_approval_response"),
+        *("shell_call", "shell_call_output"),
+    }
+)
+_WHOLE: Final = {"chat.completion": "choices", "response": "output"}
+_MOVED_FIELDS: Final = ("model", "stop_reason", "stop_sequence", "finish_reason")
+_OF_RESPONSES: Final = frozenset({"output_text", "refusal"})
 _TEXTS: Final = frozenset({"input_text", "output_text"})
 _CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
 
@@ -96,19 +108,30 @@ def _is_response_item(value: Mapping[str, Any]) -> bool:
     """Return True for an item of a model's answer through OpenAI's Responses API."""
     kind = value.get("type")
     if kind == "message":
-        return value.get("role") == "assistant"
-    return "role" not in value and (kind == "reasoning" or (isinstance(kind, str) and kind in _CALLS))
+        return value.get("role") == "assistant" and not _is_of_anthropic(value)
+    return "role" not in value and isinstance(kind, str) and (kind == "reasoning" or kind in _CALLS or kind in _HOSTED)
+
+
+def _is_of_anthropic(value: Mapping[str, Any]) -> bool:
+    """Return True for an answer of a model through Anthropic's API, which has fields of a whole response."""
+    content = value.get("content")
+    types = {block_type(block) for block in content} if isinstance(content, list) else set()
+    return "stop_reason" in value or "usage" in value or bool(types - _OF_RESPONSES)
 
 
 def _read(value: Any, *, index: int) -> list[Any]:
     """Return an item as one or more LangChain messages or OpenAI-format dicts."""
     if not isinstance(value, Mapping):
         return [value]
-    kind, content = value.get("type"), value.get("content")
+    kind, content, whole = value.get("type"), value.get("content"), value.get("object")
+    if isinstance(whole, str) and whole in _WHOLE and "role" not in value:
+        return [_from_response(value, whole, index=index)]
     if isinstance(kind, str) and is_langchain(value):
         return [_from_items_or_langchain(value, kind, index=index)]
     if kind == "message":
-        value = {key: part for key, part in value.items() if key not in ("type", "status")}
+        is_whole = value.get("role") == "assistant" and _is_of_anthropic(value)
+        metadata = _metadata(value, "anthropic") if is_whole and "response_metadata" not in value else {}
+        value = {key: part for key, part in value.items() if key not in ("type", "status", *_MOVED_FIELDS)} | metadata
     if not isinstance(content, list):
         return [value]
     types = {block_type(block) for block in content}
@@ -117,6 +140,47 @@ def _read(value: Any, *, index: int) -> list[Any]:
     if value.get("role") == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
         value = {**value, "tool_calls": list(_block_calls(content, index=index))}
     return [{**value, "content": _texts(content)}] if types & _TEXTS else [value]
+
+
+def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fields:
+    """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model."""
+    key = _WHOLE[whole]
+    check_type(value.get(key), list, field=key, index=index)
+    message = (_from_output if whole == "response" else _from_choices)(value, index=index)
+    usage = {"usage": value["usage"]} if value.get("usage") is not None else {}
+    metadata = _metadata({**value, **message, "id": value.get("id")}, "openai")
+    return {key: part for key, part in message.items() if key != "finish_reason"} | usage | metadata
+
+
+def _from_output(value: Mapping[str, Any], *, index: int) -> _Fields:
+    response = _Response(index)
+    for position, item in enumerate(value["output"]):
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if not isinstance(item, Mapping) or not _is_response_item(item):
+            problem = f"{kind!r} of OpenAI's Responses API is not supported; append the items before it"
+            raise InvalidMessageError(problem, index=index, field=f"output[{position}]")
+        response.add(item, index=index)
+    return response.message()
+
+
+def _from_choices(value: Mapping[str, Any], *, index: int) -> _Fields:
+    """Return the message of the only choice, with an id made from all: some servers repeat the ids that they give."""
+    choice = value["choices"][0] if len(value["choices"]) == 1 else None
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
+        problem = "must be one choice; append the message of the right one"
+        raise InvalidMessageError(problem, index=index, field="choices")
+    written = json.dumps(value, sort_keys=True, default=str)
+    reason = {"finish_reason": choice["finish_reason"]} if choice.get("finish_reason") else {}
+    return {**message, "id": str(uuid5(NAMESPACE_OID, written)), **reason}
+
+
+def _metadata(value: Mapping[str, Any], provider: str) -> _Fields:
+    """Return provider, model and stop reason of a whole response, as LangChain's integrations name them."""
+    found = {key: value[key] for key in ("id", *_MOVED_FIELDS) if value.get(key) is not None}
+    if "model" in found:
+        found["model_name"] = found["model"]
+    return {"response_metadata": {**found, "model_provider": provider}}
 
 
 def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int) -> Any:
@@ -220,8 +284,12 @@ class _Response:
         if kind == "message":
             content = item.get("content")
             check_type(content, str, list, field="content", index=index)
-            self.content += _texts(content) if isinstance(content, list) else [{"type": "text", "text": content}]
-            self.others |= {key: item[key] for key in item.keys() - {"type", "role", "content", "id", "status"}}
+            blocks = _texts(content) if isinstance(content, list) else [{"type": "text", "text": content}]
+            phase = {"phase": item["phase"]} if item.get("phase") else {}
+            self.content += [{**block, **phase} if isinstance(block, dict) else block for block in blocks]
+            self.others |= {
+                key: item[key] for key in item.keys() - {"type", "role", "content", "id", "status", "phase"}
+            }
             return
         if kind in _CALLS:
             check_text(item.get("call_id"), field="call_id", index=index)

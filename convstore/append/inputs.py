@@ -22,7 +22,6 @@ from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from langchain_core import messages as lc
 from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel, ValidationError
 
@@ -36,6 +35,7 @@ from convstore.append.formats import (
     read_items,
     type_name,
 )
+from convstore.append.usage import usage_of
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
 from convstore.messages.json_text import MAX_LEVELS, has_few_levels
 from convstore.values.scope import id_problem
@@ -145,14 +145,15 @@ def items_of(batch: Any) -> list[Item]:
 
 
 def _is_of_sdk(value: Any) -> bool:
-    """Return True for a message of a provider's SDK."""
+    """Return True for a message, an item or a whole response of a provider's SDK."""
     is_model = isinstance(value, BaseModel) and not isinstance(value, BaseMessage)
-    return is_model and (hasattr(value, "role") or hasattr(value, "type"))
+    return is_model and any(hasattr(value, name) for name in ("role", "type", "choices", "output"))
 
 
 def _dumped(value: Any) -> Any:
     """Return an object of a provider's SDK as a dict, any other value as it is."""
-    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+    # The SDKs do not validate what they receive, so pydantic may warn of the types in it.
+    return value.model_dump(exclude_none=True, warnings=False) if isinstance(value, BaseModel) else value
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
@@ -277,19 +278,11 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
             del fields[name]
     if "usage" in fields:
         fields["usage"] = _dumped(fields["usage"])
-    return {"tool_calls": valid, "invalid_tool_calls": invalid, "usage_metadata": _usage(fields.get("usage"))}
-
-
-def _usage(value: object) -> UsageMetadata | None:
-    """Return the token counts in LangChain's form, or None if they are invalid. The raw ones are kept in any case."""
-    counts = value.items() if isinstance(value, dict) else ()
-    valid = {name: count for name, count in counts if type(count) is int and count >= 0}  # a bool is an int too
-    read = valid.get("prompt_tokens", valid.get("input_tokens"))
-    written = valid.get("completion_tokens", valid.get("output_tokens"))
-    if read is None or written is None:
-        return None
-    total = valid.get("total_tokens", read + written)  # some sources leave the total out
-    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=total)
+    lists = {"tool_calls": valid, "invalid_tool_calls": invalid, "usage_metadata": usage_of(fields.get("usage"))}
+    metadata = fields.get("response_metadata")
+    if isinstance(metadata, dict) and "model_provider" in metadata:  # of a whole response, or written by LangChain
+        lists["response_metadata"] = fields.pop("response_metadata")
+    return lists
 
 
 def _call(call: Any, *, field: str, index: int) -> _Fields:

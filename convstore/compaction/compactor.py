@@ -34,9 +34,10 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEnd, LogEndReader
 from convstore.runtime.log_reader import Snapshot
 from convstore.sources.shortening import without_media
-from convstore.values.models import Compaction, History
+from convstore.values.models import Compaction
 from convstore.values.policy import CompactionRule, HistoryPolicy, view_key
 from convstore.values.scope import Scope
+from convstore.wire.history import History
 
 _LEASE, _RENEW_SECONDS, _MAX_RENEWALS = timedelta(seconds=60), 20.0, 30
 _FIRST_WAIT, _MAX_DOUBLINGS = timedelta(seconds=30), 7

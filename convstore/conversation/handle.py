@@ -24,8 +24,6 @@ from convstore.sources.source import MAX_SOURCES
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
-    History,
-    PastView,
     Receipt,
     SourcePage,
     StoredMessage,
@@ -38,9 +36,10 @@ from convstore.values.reports import ErasureReceipt, SearchHit
 from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number
 from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
 from convstore.view.past import check_moment
+from convstore.wire.history import History, PastView
 
 if TYPE_CHECKING:
-    from langchain_core.tools import StructuredTool
+    from convstore.tools.agent_tool import AgentTool
 
 
 class Conversation:
@@ -519,7 +518,7 @@ class Conversation:
         request = Request(*names, find, cursor or "", check_page_tokens(page_tokens))
         return await (await self._services()).pager.sources(self._scope, request)
 
-    def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
+    def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> AgentTool:
         """Return the tool that reads full content back, bound to this conversation, for registration with an agent.
 
         Args:

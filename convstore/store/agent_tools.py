@@ -19,8 +19,9 @@ from convstore.values.scope import Scope, scope_of_run
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
-    from langchain_core.tools import BaseTool, StructuredTool
+    from langchain_core.tools import BaseTool
 
+    from convstore.tools.agent_tool import AgentTool
     from convstore.tools.conversation_search import OtherConversations
     from convstore.tools.numbering import Numbering
     from convstore.values.models import StoredMessage
@@ -30,7 +31,7 @@ _RUNTIME = "__pregel_runtime"
 """Key under which LangGraph keeps the context of a run in its configuration; LangGraph itself is an extra."""
 
 
-def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
+def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> AgentTool:
     """Return the tool that reads full content again, for an agent that serves many conversations.
 
     The conversation is that of the run, under the store's scope keys: from the context of a graph's run or from
@@ -55,7 +56,7 @@ def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int
 
 def search_conversations_tool(
     store: ConversationStore | Conversation, scope: Sequence[str] = ("user_id",), *, page_tokens: int = PAGE_TOKENS
-) -> StructuredTool:
+) -> AgentTool:
     """Return a tool that searches the other conversations of the same user, for an agent that should have it.
 
     The scope values that the conversations share are those of the run, as for `retrieve_previous_sources_tool`; never

@@ -19,8 +19,8 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
 from convstore.testing.samples import SHARED_FIXTURES, new_id, rag_turn, same_messages
-from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy
+from convstore.wire.history import History
 
 __all__ = ["LoadContract"]
 

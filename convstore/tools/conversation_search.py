@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool
 from pydantic import BaseModel, Field
 
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.readback.passages import in_line
+from convstore.tools.agent_tool import AgentTool, agent_tool
 from convstore.tools.retrieval import reported_to_the_model
 from convstore.values.models import StoredMessage
 from convstore.values.reports import ConversationHits, SearchHit, SearchResult
@@ -56,7 +56,7 @@ def read_reference(text: str) -> tuple[str, int, int] | None:
     return (found[1], int(found[2]), int(found[3] or 0)) if found else None
 
 
-def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], *, page_tokens: int) -> StructuredTool:
+def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], *, page_tokens: int) -> AgentTool:
     """Return the tool, async and sync, for the conversations of a run that `others_of` finds by its configuration."""
     room = (page_tokens - 4) * CHARACTERS_PER_TOKEN
 
@@ -78,14 +78,12 @@ def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], 
         with reported_to_the_model():
             return others.run_sync(lambda twin: answer(twin, find, read))
 
-    return StructuredTool.from_function(
+    return agent_tool(
         func=search_sync,
         coroutine=search,
         name=SEARCH_TOOL,
         description=_DESCRIPTION,
         args_schema=_SearchArguments,
-        handle_tool_error=True,
-        handle_validation_error=True,
     )
 
 

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import ToolException
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from convstore.exceptions import StoreError, SyncUnsupportedError
 from convstore.readback.request import PAGE_TOKENS, ReadBack, check_page_tokens
 from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.tools.agent_tool import AgentTool, agent_tool
 from convstore.tools.arguments import read_arguments
 from convstore.values.models import SourcePage
 
@@ -68,7 +69,7 @@ class RetrieveArguments(BaseModel):
 
 def make_retrieval_tool(
     read_back_for: Callable[[RunnableConfig], ReadBack], *, page_tokens: int = PAGE_TOKENS
-) -> StructuredTool:
+) -> AgentTool:
     """Return the tool, async and sync; its content is for the model, its artifact a `SourcePage`.
 
     It reads from the conversation that `read_back_for` finds by the configuration of a run. If the store fails, the
@@ -87,15 +88,13 @@ def make_retrieval_tool(
         with reported_to_the_model():
             return read_back.read_sync(read_arguments({"ids": ids, **dict(given)}, page_tokens))
 
-    return StructuredTool.from_function(
+    return agent_tool(
         func=retrieve_sync,
         coroutine=retrieve,
         name=RETRIEVAL_TOOL,
         description=_DESCRIPTION,
         args_schema=RetrieveArguments,
         response_format="content_and_artifact",
-        handle_tool_error=True,
-        handle_validation_error=True,
     )
 
 

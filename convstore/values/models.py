@@ -6,22 +6,22 @@ backend can return them from an endpoint as they are. Messages are serialised wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializeAsAny
+from pydantic import BaseModel, ConfigDict, SerializeAsAny
 
-from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason, ViewStamp
 
 
-class _Value(BaseModel):
+class Value(BaseModel):
+    """A frozen model of the public API."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-class Receipt(_Value):
+class Receipt(Value):
     """The result of an append.
 
     Attributes:
@@ -49,7 +49,7 @@ class Receipt(_Value):
     ignored: tuple[str, ...] = ()
 
 
-class HistoryReport(_Value):
+class HistoryReport(Value):
     """The steps by which `load_history` built the view, and its cost.
 
     Attributes:
@@ -99,7 +99,7 @@ class HistoryReport(_Value):
     reasons_before: int | None = None
 
 
-class Summary(_Value):
+class Summary(Value):
     """A summary that replaces a range of messages in views; the messages stay in the log.
 
     Attributes:
@@ -131,7 +131,7 @@ class Summary(_Value):
     is_current: bool = False
 
 
-class Compaction(_Value):
+class Compaction(Value):
     """The result of `compact`.
 
     Attributes:
@@ -147,77 +147,7 @@ class Compaction(_Value):
     problem: str = ""
 
 
-class History(_Value):
-    """The view of a conversation for the next model call.
-
-    Attributes:
-        messages: Leading system messages first, then a summary and a note if there are any, then whole turns.
-        summary: Text of the summary that replaces the oldest messages, None if there is none.
-        tokens: Size of the view by the store's counter.
-        report: How the view was built, and its cost.
-        compaction: Result of the compaction that ran first, under a policy with ``compact="before_load"``.
-    """
-
-    messages: list[SerializeAsAny[BaseMessage]]
-    summary: str | None = None
-    tokens: int = 0
-    report: HistoryReport
-    compaction: Compaction | None = None
-    _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
-
-    @property
-    def stamp(self) -> ViewStamp | None:
-        """The identity of the view and a digest of its messages; None for a history that no store made.
-
-        Take it before changing the list. Store it, or pass it to ``append(..., stamp=...)``; `Conversation.view_at`
-        builds the view again.
-        """
-        return self.stamp_for(self.messages)
-
-    def stamp_for(self, messages: Sequence[BaseMessage], *, entry: int = 0, adapted: bool = False) -> ViewStamp | None:
-        """Return the stamp of this view after it was extended or changed for a model.
-
-        Args:
-            messages: The messages that the model got.
-            entry: Number of the last entry in it (`Receipt.entry`), if messages were appended since the load.
-            adapted: True if they differ from the view that a load would give now.
-        """
-        if self._stamp is None:
-            return None
-        stamp = self._stamp(messages)
-        return stamp.model_copy(update={"entry": entry or stamp.entry, "adapted": adapted})
-
-    def sealed(self, stamp: Callable[[Sequence[BaseMessage]], ViewStamp]) -> Self:
-        """Set the function that makes the stamp; for the store."""
-        self._stamp = stamp
-        return self
-
-
-class PastView(History):
-    """A view as it was, built again by `Conversation.view_at`.
-
-    Attributes:
-        entry: Number of the last entry that it saw.
-        ordinal: Last ordinal that it saw.
-        version: Version of the summary that it shows, 0 for none.
-        policy: Its policy.
-        match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
-        is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are), so that the
-            view is the one of a policy used for the first time.
-        difference: The reason of a difference: "counter", "view format", "type", "adapted" or "log"; "" if it
-            does not differ.
-    """
-
-    entry: int = 0
-    ordinal: int = 0
-    version: int = 0
-    policy: HistoryPolicy
-    is_first_use: bool = False
-    match: Literal["exact", "rebuilt", "differs"] = "rebuilt"
-    difference: str = ""
-
-
-class Source(_Value):
+class Source(Value):
     """One retrieved item of a tool result.
 
     Attributes:
@@ -243,7 +173,7 @@ class Source(_Value):
     given_id: int | None = None
 
 
-class SourcePage(_Value):
+class SourcePage(Value):
     """One page of full content.
 
     Attributes:
@@ -257,7 +187,7 @@ class SourcePage(_Value):
     next_cursor: str | None = None
 
 
-class ToolRecord(_Value):
+class ToolRecord(Value):
     """A message of the log in full, as `get_tool_messages` returns it.
 
     Attributes:
@@ -283,7 +213,7 @@ class ToolRecord(_Value):
     created_at: datetime
 
 
-class StoredMessage(_Value):
+class StoredMessage(Value):
     """A message of the log with its position, for a user interface.
 
     Attributes:
@@ -305,7 +235,7 @@ class StoredMessage(_Value):
     is_rewound: bool = False
 
 
-class MessagePreview(_Value):
+class MessagePreview(Value):
     """The beginning of a message, for a listing.
 
     Attributes:
@@ -317,7 +247,7 @@ class MessagePreview(_Value):
     text: str
 
 
-class Turn(_Value):
+class Turn(Value):
     """A human message and all messages up to the next one.
 
     Messages before the first human message are a turn too, with the number 0.
@@ -341,7 +271,7 @@ class Turn(_Value):
     is_finished: bool
 
 
-class ConversationInfo(_Value):
+class ConversationInfo(Value):
     """Facts about a conversation that are known without reading its messages.
 
     Attributes:
@@ -380,7 +310,7 @@ class ConversationInfo(_Value):
     problem: str = ""
 
 
-class ConversationPage(_Value):
+class ConversationPage(Value):
     """One page of `list_conversations`.
 
     Attributes:

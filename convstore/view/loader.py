@@ -24,13 +24,14 @@ from convstore.runtime.cache import CachedConversation, CachedPayload, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
-from convstore.values.models import History, HistoryReport
+from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
 from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
 from convstore.view.rule import Decision
 from convstore.view.view import Stamper, decision_of, has_enough, stamper, view_of
+from convstore.wire.history import History
 
 _TRIES = 4
 _FIRST_ENTRIES = 4

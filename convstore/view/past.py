@@ -18,7 +18,7 @@ from convstore.mongo.log import VIEW_FIELDS
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
-from convstore.values.models import HistoryReport, PastView
+from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.stamps import VIEW_FORMAT, ViewMarks, ViewStamp, check_stamp
@@ -27,6 +27,7 @@ from convstore.view.loader import Loader
 from convstore.view.reasons import reasons_of
 from convstore.view.rule import Decision
 from convstore.view.view import past_decision, stamper
+from convstore.wire.history import PastView
 
 _MAX_REASONS = 500
 

@@ -185,7 +185,7 @@ def test_a_dict_of_langchain_is_copied() -> None:
 @pytest.mark.parametrize(
     ("raw", "field"),
     [
-        ({"type": "web_search_call", "id": "ws", "status": "completed"}, "type"),
+        ({"type": "computer_call", "id": "cu", "call_id": "c", "status": "completed"}, "type"),
         ({"type": "item_reference", "id": "x"}, "type"),
         ({"type": "nonsense", "content": "x"}, "type"),
         ({"type": "human"}, "content"),
@@ -323,7 +323,7 @@ SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
     [
         ({**SAID, "usage": Counts().model_dump()}, "unknown"),
         ({**SAID, "usage": Counts(), "model": "m-1"}, "m-1"),
-        ({**SAID, "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 2}}, "unknown"),
+        ({**SAID, "usage": {"input_tokens": 8, "output_tokens": 5, "cache_read_input_tokens": 2}}, "unknown"),
         ({**SAID, "type": "message", "model": "m-1", "usage": {"input_tokens": 10, "output_tokens": 5}}, "m-1"),
         (Said(), "m-1"),
         (Said().model_dump(), "m-1"),

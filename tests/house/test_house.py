@@ -17,7 +17,7 @@ PACKAGE = ROOT / "convstore"
 # Rooms by floor, from the ground up; a package includes all its modules.
 FLOORS = (
     ("devserver", "exceptions", "messages", "values"),
-    ("chain", "index", "log", "sources", "summarization"),
+    ("chain", "index", "log", "sources", "summarization", "wire"),
     ("mongo",),
     ("runtime",),
     ("admin", "append", "readback", "search", "verify", "view"),

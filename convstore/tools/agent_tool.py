@@ -1,0 +1,67 @@
+"""LangChain's tool with what a loop on a provider's SDK needs: its specification, and calls as the SDK returns them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import BaseModel
+
+from convstore.exceptions import InvalidInputError
+from convstore.wire.steps import arguments_text
+
+_ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
+_NOT_JSON = "The arguments are not a JSON object. Call again with valid ones."
+
+
+class AgentTool(StructuredTool):
+    """A tool that `invoke` and `ainvoke` also run for a call of OpenAI's or Anthropic's SDK, an object or a dict.
+
+    The result of such a call is text; of LangChain's calls and of plain arguments it is that of `StructuredTool`.
+    """
+
+    def to_openai(self, *, api: Literal["chat", "responses"] = "chat") -> Any:
+        """Return the specification for `tools` of Chat Completions or of the Responses API.
+
+        Raises:
+            InvalidInputError: `api` is neither.
+        """
+        if api not in ("chat", "responses"):
+            raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
+        chat = convert_to_openai_tool(self)
+        return chat if api == "chat" else {"type": "function", **chat["function"], "strict": False}
+
+    def to_anthropic(self) -> Any:
+        """Return the specification for `tools` of Anthropic's API."""
+        function = convert_to_openai_tool(self)["function"]
+        return {"name": self.name, "description": self.description, "input_schema": function["parameters"]}
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's
+        """Run the tool for a call or its arguments."""
+        arguments = _arguments(input)
+        return _NOT_JSON if arguments is None else super().invoke(arguments, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        """Run the tool for a call or its arguments."""
+        arguments = _arguments(input)
+        return _NOT_JSON if arguments is None else await super().ainvoke(arguments, config, **kwargs)
+
+
+def agent_tool(**options: Any) -> AgentTool:
+    """Return a tool that reports errors to the model; the options are those of `StructuredTool.from_function`."""
+    made: Any = AgentTool.from_function(**options, handle_tool_error=True, handle_validation_error=True)
+    tool: AgentTool = made
+    return tool
+
+
+def _arguments(given: Any) -> Any:
+    """Return the arguments of a call of a provider's SDK, None if they are invalid; any other input as it is."""
+    call = given.model_dump() if isinstance(given, BaseModel) else given
+    key = _ARGUMENTS.get(str(call.get("type"))) if isinstance(call, dict) else None
+    if key is None:
+        return given
+    text, is_whole = arguments_text((call.get("function") or call).get(key))
+    return json.loads(text) if is_whole else None

@@ -1,0 +1,128 @@
+"""The view of a conversation, as `load_history` and `view_at` return it, and its forms for the providers' SDKs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Self
+
+from langchain_core.messages import BaseMessage
+from pydantic import PrivateAttr, SerializeAsAny
+
+from convstore.exceptions import InvalidInputError
+from convstore.values.models import Compaction, HistoryReport, Value
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewStamp
+from convstore.wire.requests import AnthropicMessages, OpenAIMessages
+
+
+class History(Value):
+    """The view of a conversation for the next model call.
+
+    Attributes:
+        messages: Leading system messages first, then a summary and a note if there are any, then whole turns.
+        summary: Text of the summary that replaces the oldest messages, None if there is none.
+        tokens: Size of the view by the store's counter.
+        report: How the view was built, and its cost.
+        compaction: Result of the compaction that ran first, under a policy with ``compact="before_load"``.
+    """
+
+    messages: list[SerializeAsAny[BaseMessage]]
+    summary: str | None = None
+    tokens: int = 0
+    report: HistoryReport
+    compaction: Compaction | None = None
+    _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
+
+    @property
+    def stamp(self) -> ViewStamp | None:
+        """The identity of the view and a digest of its messages; None for a history that no store made.
+
+        Take it before changing the list. Store it, or pass it to ``append(..., stamp=...)``; `Conversation.view_at`
+        builds the view again.
+        """
+        return self.stamp_for(self.messages)
+
+    def stamp_for(self, messages: Sequence[BaseMessage], *, entry: int = 0, adapted: bool = False) -> ViewStamp | None:
+        """Return the stamp of this view after it was extended or changed for a model.
+
+        Args:
+            messages: The messages that the model got.
+            entry: Number of the last entry in it (`Receipt.entry`), if messages were appended since the load.
+            adapted: True if they differ from the view that a load would give now.
+        """
+        if self._stamp is None:
+            return None
+        stamp = self._stamp(messages)
+        return stamp.model_copy(update={"entry": entry or stamp.entry, "adapted": adapted})
+
+    def to_openai(self, *, api: Literal["chat", "responses"] = "chat", model: str | None = None) -> OpenAIMessages:
+        """Return the view as `messages` of OpenAI's Chat Completions, or as `input` of its Responses API.
+
+        The API accepts them, whatever wrote the log. `.dropped` of the list names the parts that it has no place for.
+        Reasoning goes along only within the open turn: to the Responses API if it is encrypted and by the same model,
+        to Chat Completions only if `model` names the model that wrote it. A tool result there is text only, so its
+        images and files follow the results in a user message.
+
+        Args:
+            api: "chat" or "responses".
+            model: The model that will be asked; None means the last one of the open turn.
+
+        Raises:
+            InvalidInputError: `api` is neither.
+        """
+        if api == "responses":
+            from convstore.wire.openai_responses import to_responses  # noqa: PLC0415 - only these requests need it
+
+            return to_responses(self.messages, model=model)
+        if api != "chat":
+            raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
+        from convstore.wire.openai_chat import to_chat  # noqa: PLC0415 - only these requests need it
+
+        return to_chat(self.messages, model=model)
+
+    def to_anthropic(self, *, cache: Literal["5m", "1h"] | None = None, model: str | None = None) -> AnthropicMessages:
+        """Return the view as the arguments `messages` and `system` of Anthropic's API, to pass with ``**``.
+
+        `system` is missing without leading system messages; a later one becomes a user message in its place. Thinking
+        goes along within the open turn, with its signatures. `.dropped` names the parts that the API has no place for.
+
+        Args:
+            cache: Lifetime of cache marks, at most three: after the system messages, after the finished turns and at
+                the end. A fourth is left for your tools. None sets no marks.
+            model: The model that will be asked; None means the last one of the open turn.
+
+        Raises:
+            InvalidInputError: `cache` is another value.
+        """
+        from convstore.wire.anthropic import to_anthropic  # noqa: PLC0415 - only these requests need it
+
+        return to_anthropic(self.messages, model=model, cache=cache)
+
+    def sealed(self, stamp: Callable[[Sequence[BaseMessage]], ViewStamp]) -> Self:
+        """Set the function that makes the stamp; for the store."""
+        self._stamp = stamp
+        return self
+
+
+class PastView(History):
+    """A view as it was, built again by `Conversation.view_at`.
+
+    Attributes:
+        entry: Number of the last entry that it saw.
+        ordinal: Last ordinal that it saw.
+        version: Version of the summary that it shows, 0 for none.
+        policy: Its policy.
+        match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
+        is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are), so that the
+            view is the one of a policy used for the first time.
+        difference: The reason of a difference: "counter", "view format", "type", "adapted" or "log"; "" if it
+            does not differ.
+    """
+
+    entry: int = 0
+    ordinal: int = 0
+    version: int = 0
+    policy: HistoryPolicy
+    is_first_use: bool = False
+    match: Literal["exact", "rebuilt", "differs"] = "rebuilt"
+    difference: str = ""

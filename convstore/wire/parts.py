@@ -1,0 +1,221 @@
+"""Read the content of a message as parts of a few kinds, whichever provider or framework wrote its blocks.
+
+It reads the blocks of OpenAI's Chat Completions and Responses API, of Anthropic, and both generations of LangChain's
+standard content. Texts are valid Unicode: a lone surrogate, which JSON over HTTP cannot carry, becomes U+FFFD.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from convstore.messages.media import KINDS, block_type, is_media, media_description
+from convstore.messages.reasoning import is_reasoning
+
+_CALL_BLOCKS: Final = {
+    "computer_call": "call_id",
+    "custom_tool_call": "call_id",
+    "function_call": "call_id",
+    "input_json_delta": "id",
+    "invalid_tool_call": "id",
+    "tool_call": "id",
+    "tool_call_chunk": "id",
+    "tool_use": "id",
+}
+_MEDIA_HOLDERS: Final = ("extras", "metadata", "source", "image_url", "video_url", "input_audio", "file")
+_TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
+
+
+class Text(NamedTuple):
+    """A text; for OpenAI's Responses API with the id of its item and its phase, "" if unknown."""
+
+    text: str
+    id: str = ""
+    phase: str = ""
+
+
+class Media(NamedTuple):
+    """An "image", "audio", a "video" or a "file": Base64 `data`, a `url`, or the `file_id` of an upload.
+
+    `description` is the text that names it where it cannot be sent.
+    """
+
+    kind: str
+    description: str
+    mime_type: str = ""
+    data: str = ""
+    url: str = ""
+    file_id: str = ""
+    name: str = ""
+
+    @property
+    def data_url(self) -> str:
+        """The data as a URL, "" without data."""
+        return f"data:{self.mime_type};base64,{self.data}" if self.data else ""
+
+    @property
+    def plain_text(self) -> str:
+        """The name and the text of a text file, "" for any other file."""
+        if self.kind != "file" or not self.mime_type.startswith("text/") or not self.data:
+            return ""
+        return "\n".join(filter(None, [self.name, b64decode(self.data).decode("utf-8", "replace")]))
+
+
+class Block(NamedTuple):
+    """Any other block, as a provider wrote it.
+
+    `kind` is "reasoning"; "call", with the `id` of the call; or "other", such as a tool that the provider ran itself.
+    """
+
+    kind: str
+    block: Mapping[str, Any]
+    id: str = ""
+
+    @property
+    def type(self) -> str:
+        """The type that the provider gave it."""
+        return str(self.block.get("type", ""))
+
+
+Part: TypeAlias = Text | Media | Block
+
+
+def valid_text(text: str) -> str:
+    r"""Return the text with lone surrogates replaced.
+
+    >>> valid_text("caf\u00e9"), valid_text("cut \ud83d") == "cut \ufffd"
+    ('café', True)
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def parts_of(message: BaseMessage) -> list[Part]:
+    """Return the content of a message, with the refusal and the transcript that OpenAI keeps outside it.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> parts_of(AIMessage(["Hm.", {"type": "refusal", "refusal": "No."}]))
+    [Text(text='Hm.', id='', phase=''), Text(text='No.', id='', phase='')]
+    """
+    content: Any = message.content
+    blocks = content if isinstance(content, list) else [content]
+    own = message.additional_kwargs.get("reasoning")  # where langchain-openai may keep an item of the Responses API
+    blocks = [own, *blocks] if isinstance(own, dict) and is_reasoning(own) else blocks
+    parts = [part for block in blocks if (part := _part_of(block)) is not None]
+    if not any(isinstance(part, Text) and part.text.strip() for part in parts):
+        audio = message.additional_kwargs.get("audio")
+        transcript = audio.get("transcript") if isinstance(audio, dict) else None
+        beside = (message.additional_kwargs.get("refusal"), transcript)
+        parts += [Text(valid_text(text)) for text in beside if isinstance(text, str) and text]
+    return parts
+
+
+def is_json(value: Any) -> bool:
+    """Return True if a provider can be sent the value exactly as it is."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _part_of(block: Any) -> Part | None:
+    """Return a block as a part; None for a block without content."""
+    if isinstance(block, str):
+        return Text(valid_text(block))
+    kind = block_type(block)
+    if kind == "non_standard":
+        return _part_of(block.get("value"))
+    if is_reasoning(block):
+        return Block("reasoning", _sendable(block))
+    if key := _CALL_BLOCKS.get(kind):
+        return Block("call", block, _text(block, key))
+    return _media(block) if is_media(block) else _text_or_other(block, kind)
+
+
+def _text_or_other(block: Any, kind: str) -> Part | None:
+    if text := _text_in(block, kind):
+        return Text(valid_text(text), _text(block, "id"), _text(block, "phase"))
+    return Block("other", _sendable(block)) if kind not in _TEXTS else None
+
+
+def _sendable(block: Any) -> Mapping[str, Any]:
+    """Return a block that can be sent exactly as it is, of any other only its type."""
+    return block if is_json(block) else {"type": block_type(block)}
+
+
+def _text_in(block: Any, kind: str) -> str:
+    """Return the text of a block, with title and address of a document or a search result."""
+    if text := _text(block, "text") or _text(block, "refusal"):
+        return text
+    if kind not in ("document", "file", "search_result"):
+        return ""
+    source = block.get("source")
+    inner = source if isinstance(source, dict) else {}
+    body = inner.get("data") or inner.get("content") or block.get("content") or ""
+    lines = body if isinstance(body, list) else [body]
+    texts = [line if isinstance(line, str) else _text(line, "text") for line in lines]
+    head = [_text(block, "title"), source if isinstance(source, str) else ""]
+    return "\n".join(filter(None, [*head, *texts]))
+
+
+def _text(block: Any, key: str) -> str:
+    value = block.get(key) if isinstance(block, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _media(block: dict[str, Any]) -> Media:
+    """Return a media block of any format; data that is not Base64 is left out."""
+    fields = dict(_media_fields(block))
+    url, data = (
+        _first(fields, "url", "image_url", "file_url", "video_url"),
+        _first(fields, "base64", "data", "file_data"),
+    )
+    mime_type = _first(fields, "mime_type", "media_type").lower()
+    given = data if data.startswith("data:") else url
+    if given.startswith("data:"):
+        head, _, data = given.partition(",")
+        mime_type, url = head[5:].partition(";")[0].lower() or mime_type, ""
+    if not mime_type and (form := _first(fields, "format")):
+        mime_type = f"audio/{form}"
+    is_id = fields.get("source_type") == "id" or fields.get("type") == "id"
+    return Media(
+        KINDS[block["type"]],
+        valid_text(f"[{media_description(block)}]"),
+        valid_text(mime_type),
+        _base64(data),
+        valid_text(url) if url.startswith(("https://", "http://")) else "",
+        valid_text(_first(fields, "file_id") or (_first(fields, "id") if is_id else "")),
+        valid_text(_first(fields, "filename", "file_name", "title", "name")),
+    )
+
+
+def _media_fields(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a media block, then those of the dicts in it, which have precedence."""
+    for holder in (block, *(block.get(key) for key in _MEDIA_HOLDERS)):
+        for key, value in holder.items() if isinstance(holder, dict) else ():
+            yield key, b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _first(fields: Mapping[str, Any], *keys: str) -> str:
+    return next((value for key in keys if isinstance(value := fields.get(key), str) and value), "")
+
+
+def _base64(data: str) -> str:
+    """Return valid Base64 without white space, "" for anything else."""
+    packed = data if data.isalnum() else "".join(data.split())
+    try:
+        binascii.a2b_base64(packed, strict_mode=True)
+    except (binascii.Error, ValueError):
+        return ""
+    return packed

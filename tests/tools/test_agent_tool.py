@@ -1,0 +1,88 @@
+"""The tools of a conversation in a loop on a provider's SDK: specifications, calls and results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from anthropic.types import ToolUseBlock
+from pydantic import BaseModel
+
+from convstore import Conversation, ConversationStore, InvalidInputError, search_conversations_tool
+
+PARAMETERS = ["tool_message_ids", "source_ids", "find", "cursor"]
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[Conversation]:
+    """A conversation with one message."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        await chat.append({"role": "user", "content": "Orcas eat fish.", "id": "m1"})
+        yield chat
+
+
+def test_specifications(chat: Conversation) -> None:
+    """In the form of each API, with the same parameters."""
+    tool = chat.retrieve_previous_sources_tool()
+    spec, flat, theirs = tool.to_openai(), tool.to_openai(api="responses"), tool.to_anthropic()
+    assert (spec["type"], spec["function"]["name"]) == ("function", tool.name)
+    assert list(spec["function"]["parameters"]["properties"]) == PARAMETERS
+    assert flat == {"type": "function", **spec["function"], "strict": False}
+    assert theirs["input_schema"] == spec["function"]["parameters"]
+    assert (theirs["name"], theirs["description"]) == (tool.name, tool.description)
+    assert search_conversations_tool(chat).to_anthropic()["name"] == "search_conversations"
+    wrong: Any = "completions"
+    with pytest.raises(InvalidInputError, match="responses"):
+        tool.to_openai(api=wrong)
+
+
+class Function(BaseModel):
+    """The function of a call, as OpenAI's SDK has it."""
+
+    name: str = "retrieve_previous_sources"
+    arguments: str = '{"tool_message_ids": ["m1"]}'
+
+
+class Call(BaseModel):
+    """A call, as OpenAI's SDK has it."""
+
+    id: str = "call_1"
+    type: str = "function"
+    function: Function = Function()
+
+
+GIVEN = {"tool_message_ids": ["m1"]}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call(),
+        Call().model_dump(),
+        {"type": "function_call", "call_id": "c", "name": "x", "arguments": '{"tool_message_ids": ["m1"]}'},
+        ToolUseBlock(id="toolu_1", type="tool_use", name="x", input=GIVEN),
+        {"type": "tool_use", "id": "toolu_1", "name": "x", "input": GIVEN},
+        GIVEN,
+    ],
+)
+async def test_a_call_of_an_sdk_is_answered_with_text(chat: Conversation, call: Any) -> None:
+    """As plain arguments are, async and sync."""
+    tool = chat.retrieve_previous_sources_tool()
+    text = await tool.ainvoke(call)
+    assert isinstance(text, str)
+    assert "Orcas eat fish." in text
+
+
+@pytest.mark.parametrize("arguments", ['{"find": "or', "[1]", "orcas"])
+async def test_a_call_that_was_cut_is_answered_too(chat: Conversation, arguments: str) -> None:
+    """With a text that asks the model to call again."""
+    call = Call(function=Function(arguments=arguments))
+    tool = chat.retrieve_previous_sources_tool()
+    assert (
+        await tool.ainvoke(call)
+        == tool.invoke(call)
+        == "The arguments are not a JSON object. Call again with valid ones."
+    )

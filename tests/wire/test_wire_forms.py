@@ -1,0 +1,298 @@
+"""What each form of a view looks like: results, media, reasoning, names, system messages, cache marks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_rules import anthropic_errors, chat_errors, responses_errors
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore import InvalidInputError
+from convstore.messages.provenance import mark
+from convstore.types import Dropped, History, HistoryReport
+
+PNG = "iVBORw0KGgo="
+IMAGE = {"type": "image", "base64": PNG, "mime_type": "image/png"}
+OPENAI = {"model_provider": "openai", "model_name": "gpt-5-2025-08-07"}
+ANTHROPIC = {"model_provider": "anthropic", "model_name": "claude-1"}
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+
+
+def view(*messages: BaseMessage) -> History:
+    """A view of just these messages, with the ids m0, m1 and so on."""
+    numbered = [message.model_copy(update={"id": f"m{number}"}) for number, message in enumerate(messages)]
+    return History(messages=numbered, report=HistoryReport())
+
+
+def call(id_: str = "call_1", name: str = "search", **arguments: Any) -> dict[str, Any]:
+    """A call of a tool."""
+    return {"name": name, "args": arguments, "id": id_}
+
+
+def calling(*calls: Any, said: Any = "", **fields: Any) -> AIMessage:
+    """An answer that calls tools."""
+    return AIMessage(said, tool_calls=list(calls), **fields)
+
+
+SEARCHED = (HumanMessage("Orcas?"), calling(call(q="orcas")), ToolMessage("They are whales.", tool_call_id="call_1"))
+
+
+def test_a_call_and_its_result_in_each_form() -> None:
+    """The shapes that the three APIs document."""
+    history = view(*SEARCHED)
+    function = {"name": "search", "arguments": '{"q": "orcas"}'}
+    assert history.to_openai()[1:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "They are whales."},
+    ]
+    assert history.to_openai(api="responses")[1:] == [
+        {"type": "function_call", "call_id": "call_1", **function},
+        {"type": "function_call_output", "call_id": "call_1", "output": "They are whales."},
+    ]
+    used = {"type": "tool_use", "id": "call_1", "name": "search", "input": {"q": "orcas"}}
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "They are whales."}
+    assert history.to_anthropic()["messages"][1:] == [
+        {"role": "assistant", "content": [used]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
+    """In the order of the calls, also if they came late; a failed one says so."""
+    calls = calling(call("call_1"), call("call_2"))
+    late = [ToolMessage("2", tool_call_id="call_2", status="error"), ToolMessage("1", tool_call_id="call_1")]
+    messages = view(HumanMessage("?"), calls, AIMessage("Wait."), *late).to_anthropic()["messages"]
+    assert [len(one["content"]) for one in messages[1:3]] == [2, 2]
+    assert [(one["tool_use_id"], one.get("is_error")) for one in messages[2]["content"]] == [
+        ("call_1", None),
+        ("call_2", True),
+    ]
+    assert messages[3] == {"role": "assistant", "content": "Wait."}
+
+
+def test_a_call_that_was_cut_is_valid_and_named() -> None:
+    """Its arguments are an empty object, its result says that there is none, and `.dropped` says why."""
+    cut = {"name": "search", "args": '{"q": "or', "id": "call_1", "error": None, "type": "invalid_tool_call"}
+    history = view(HumanMessage("?"), AIMessage("", invalid_tool_calls=[cut]))
+    for request in (history.to_openai(), history.to_openai(api="responses"), history.to_anthropic()):
+        assert request.dropped == (Dropped("m1", "arguments of search", "they are not a JSON object"),)
+        assert "No result was recorded" in json.dumps(request)
+    assert history.to_openai()[1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_a_repeated_call_id_is_another_one_the_second_time() -> None:
+    """In the call and in its result; the beginning of a longer view has the same ids."""
+    again = [*SEARCHED, AIMessage("Yes."), *SEARCHED]
+    request = view(*again).to_openai()
+    ids = [one["tool_calls"][0]["id"] for one in request if one.get("tool_calls")]
+    assert ids[0] == "call_1" != ids[1]
+    assert [one["tool_call_id"] for one in request if one["role"] == "tool"] == ids
+    assert view(*again, HumanMessage("And?")).to_openai()[: len(request)] == request
+
+
+def test_names_of_tools_and_users_have_the_characters_of_the_api() -> None:
+    """Others become underscores; where there are no names of users, `.dropped` says so."""
+    made = view(HumanMessage("?", name="Ada L."), calling(call(name="functions.search")))
+    assert made.to_openai()[0]["name"] == "Ada_L."
+    assert made.to_openai()[1]["tool_calls"][0]["function"]["name"] == "functions_search"
+    assert Dropped("m0", "name", "the API has no names of messages") in made.to_anthropic().dropped
+
+
+def test_an_image_in_a_result_goes_where_the_api_takes_it() -> None:
+    """Into a user message after all results in Chat Completions; elsewhere it stays in the result."""
+    shot = ToolMessage([{"type": "text", "text": "Here:"}, IMAGE], tool_call_id="call_1")
+    history = view(HumanMessage("?"), calling(call(), call("call_2")), shot, ToolMessage("2", tool_call_id="call_2"))
+    *_, first, second, moved = history.to_openai()
+    assert (first["role"], second["role"], moved["role"]) == ("tool", "tool", "user")
+    assert [part["text"] for part in first["content"]] == ["Here:", "[image, image/png, 8 bytes]"]
+    assert moved["content"][1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+    assert history.to_openai(api="responses")[-2]["output"][1]["type"] == "input_image"
+    assert history.to_anthropic()["messages"][-1]["content"][0]["content"][1]["type"] == "image"
+    assert history.to_openai().dropped == history.to_anthropic().dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("block", "chat", "responses", "anthropic"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://a/b.png"}}, "image_url", "input_image", "image"),
+        ({"type": "image", "base64": "QUJD", "mime_type": "image/tiff"}, "text", "input_text", "text"),
+        ({"type": "audio", "base64": "QUJD", "mime_type": "audio/wav"}, "input_audio", "input_text", "text"),
+        ({"type": "file", "base64": "QUJD", "mime_type": "application/pdf"}, "file", "input_file", "document"),
+        ({"type": "file", "url": "https://a/b.pdf"}, "text", "input_file", "document"),
+        ({"type": "file", "base64": "QUJD", "mime_type": "text/csv"}, "text", "input_text", "text"),
+        ({"type": "file", "file": {"file_id": "file-1"}}, "file", "input_file", "text"),
+        ({"type": "document", "source": {"type": "file", "file_id": "file_1"}}, "text", "input_text", "document"),
+    ],
+)
+def test_media_of_a_user(block: Any, chat: str, responses: str, anthropic: str) -> None:
+    """As far as the API takes them; else a text names them."""
+    history = view(HumanMessage([{"type": "text", "text": "See:"}, block]))
+    assert history.to_openai()[0]["content"][1]["type"] == chat
+    assert history.to_openai(api="responses")[0]["content"][1]["type"] == responses
+    assert history.to_anthropic()["messages"][0]["content"][1]["type"] == anthropic
+
+
+def thinking(thought: Any, metadata: Any, **fields: Any) -> AIMessage:
+    """A call after some reasoning."""
+    return calling(call(), said=[thought], response_metadata=metadata, **fields)
+
+
+@pytest.mark.parametrize(("thought", "metadata", "api"), [(THOUGHT, ANTHROPIC, ""), (REASONING, OPENAI, "responses")])
+def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, api: Any) -> None:
+    """With the call that followed it; after the next question it is dropped."""
+    turn = (HumanMessage("?"), thinking(thought, metadata), ToolMessage("1", tool_call_id="call_1"))
+    now, later = (
+        one.to_openai(api=api) if api else one.to_anthropic()
+        for one in (view(*turn), view(*turn, HumanMessage("And?")))
+    )
+    secret = json.dumps(thought.get("signature", thought.get("encrypted_content")))
+    assert secret in json.dumps(now)
+    assert secret not in json.dumps(later)
+    assert now.dropped == ()
+    assert later.dropped == (Dropped("m1", "reasoning", "its turn is over"),)
+
+
+def test_an_item_that_follows_reasoning_has_its_id() -> None:
+    """Without the reasoning it has none, because OpenAI would miss the reasoning."""
+    block = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "search", "arguments": "{}"}
+    turn = [HumanMessage("?"), calling(call(), said=[REASONING, block], response_metadata=OPENAI)]
+    _, reasoning, function, _ = view(*turn).to_openai(api="responses")
+    assert (reasoning["id"], function["id"]) == ("rs_1", "fc_1")
+    later = view(*turn, HumanMessage("And?")).to_openai(api="responses")
+    assert [one.get("id") for one in later] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("thought", "metadata", "model"),
+    [
+        (REASONING, OPENAI, "gpt-5-mini"),
+        (THOUGHT, ANTHROPIC, "claude-2"),
+        ({**REASONING, "encrypted_content": None}, OPENAI, None),
+        ({"type": "thinking", "thinking": "Hm."}, ANTHROPIC, None),
+    ],
+)
+def test_reasoning_of_another_model_or_without_its_seal_is_dropped(thought: Any, metadata: Any, model: Any) -> None:
+    """The APIs reject it, or ignore it."""
+    history = view(HumanMessage("?"), thinking(thought, metadata))
+    for request in (history.to_anthropic(model=model), history.to_openai(api="responses", model=model)):
+        assert [one.part for one in request.dropped] == ["reasoning"]
+        assert request.dropped[0].message_id == "m1"
+
+
+def test_reasoning_of_other_servers_goes_to_the_model_that_wrote_it() -> None:
+    """DeepSeek wants it back within the turn; to a model that is not named it is not sent."""
+    said = calling(
+        call(), response_metadata={"model_name": "deepseek-1"}, additional_kwargs={"reasoning_content": "Hm."}
+    )
+    history = view(HumanMessage("?"), said)
+    assert history.to_openai(model="deepseek-1")[1]["reasoning_content"] == "Hm."
+    for other in (None, "gpt-5"):
+        assert "reasoning_content" not in history.to_openai(model=other)[1]
+        assert [one.part for one in history.to_openai(model=other).dropped] == ["reasoning"]
+
+
+def test_a_message_of_the_store_begins_no_turn() -> None:
+    """A note or a late result within the turn leaves its reasoning where it is."""
+    note = HumanMessage("[Note: …]", additional_kwargs=mark("note"))
+    turn = (HumanMessage("?"), thinking(THOUGHT, ANTHROPIC), ToolMessage("1", tool_call_id="call_1"), note)
+    assert view(*turn).to_anthropic()["messages"][1]["content"][0] == THOUGHT
+
+
+def test_system_messages_of_anthropic() -> None:
+    """Leading ones are apart; a later one is a user message in its place, and a lone one gets a first message."""
+    late = view(SystemMessage("A"), HumanMessage("?"), SystemMessage("B"), AIMessage("!")).to_anthropic()
+    assert late["system"] == [{"type": "text", "text": "A"}]
+    assert late["messages"][1]["content"][0]["text"] == "[Instruction of the application]"
+    lone = view(SystemMessage("A")).to_anthropic()
+    assert lone["messages"] == [{"role": "user", "content": "(The conversation begins.)"}]
+    assert "system" not in view(HumanMessage("?")).to_anthropic()
+
+
+def test_a_developer_message_stays_one() -> None:
+    """In both APIs of OpenAI."""
+    said = SystemMessage("A", additional_kwargs={"__openai_role__": "developer"})
+    assert view(said).to_openai()[0]["role"] == "developer"
+    assert view(said).to_openai(api="responses")[0]["role"] == "developer"
+
+
+@pytest.mark.parametrize(
+    "message", [HumanMessage(""), AIMessage(" \n"), AIMessage([]), SystemMessage([{"type": "text"}])]
+)
+def test_no_message_is_empty(message: BaseMessage) -> None:
+    """A text stands for no content, which the APIs reject."""
+    history = view(HumanMessage("?"), message)
+    assert history.to_openai()[1]["content"] == "(no text)"
+    assert "(no text)" in json.dumps(history.to_openai(api="responses")[1])
+    assert anthropic_errors(history.to_anthropic()) == []
+
+
+def test_what_a_provider_ran_stays_with_it() -> None:
+    """Anthropic gets its own searches back whole; half of one, and those of others, are dropped by name."""
+    ran = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    whole = view(HumanMessage("?"), AIMessage([ran, found, "Yes."]))
+    assert whole.to_anthropic()["messages"][1]["content"][:2] == [ran, found]
+    assert [one.part for one in whole.to_openai().dropped] == ["server_tool_use", "web_search_tool_result"]
+    half = view(HumanMessage("?"), AIMessage([ran, "Yes."])).to_anthropic()
+    assert half["messages"][1]["content"] == "Yes."
+    assert half.dropped[0].part == "server_tool_use"
+
+
+def test_cache_marks_end_what_stays() -> None:
+    """The system messages, the finished turns and the view: three marks, none on thinking."""
+    turn = [HumanMessage("?"), thinking(THOUGHT, ANTHROPIC), ToolMessage("1", tool_call_id="call_1")]
+    history = view(SystemMessage("A"), HumanMessage("1?"), AIMessage("1."), *turn)
+    request = history.to_anthropic(cache="1h")
+    marked = [message for message in request["messages"] if "cache_control" in json.dumps(message)]
+    assert request["system"][-1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert marked == [request["messages"][1], request["messages"][-1]]
+    assert anthropic_errors(request) == []
+    assert "cache_control" not in json.dumps(history.to_anthropic())
+
+
+def test_a_view_that_ends_with_an_answer_has_no_space_at_its_end() -> None:
+    """Anthropic rejects it."""
+    assert view(HumanMessage("?"), AIMessage("Well. ")).to_anthropic()["messages"][-1]["content"] == "Well."
+
+
+def test_custom_calls_keep_their_form() -> None:
+    """Free text for input, and an output of the same kind."""
+    block = {"type": "custom_tool_call", "call_id": "call_1", "name": "shell", "input": "ls"}
+    history = view(HumanMessage("?"), calling(call(name="shell", __arg1="ls"), said=[block]))
+    assert history.to_openai()[1]["tool_calls"][0]["custom"] == {"name": "shell", "input": "ls"}
+    assert [one["type"] for one in history.to_openai(api="responses")][1:] == [
+        "custom_tool_call",
+        "custom_tool_call_output",
+    ]
+
+
+def test_invalid_options_are_refused() -> None:
+    """With the values there are."""
+    wrong: Any = "completions"
+    with pytest.raises(InvalidInputError, match="responses"):
+        view().to_openai(api=wrong)
+    with pytest.raises(InvalidInputError, match="5m"):
+        view().to_anthropic(cache=wrong)
+
+
+def test_the_rules_find_what_the_apis_find() -> None:
+    """The checker of these tests is not blind: a call without result, a result without call, an empty message."""
+    asked = {"role": "assistant", "content": None, "tool_calls": view(*SEARCHED).to_openai()[1]["tool_calls"]}
+    assert "did not have response messages: call_1" in chat_errors([asked])[0]
+    assert "preceeding message" in chat_errors([{"role": "tool", "tool_call_id": "x", "content": ""}])[0]
+    made = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    assert responses_errors([made]) == ["No tool output found for function call c."]
+    assert "required following item" in responses_errors([REASONING])[0]
+    used = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    messages = [{"role": "user", "content": " "}, {"role": "assistant", "content": [used]}]
+    assert [error.partition(": ")[2][:20] for error in anthropic_errors({"messages": messages})] == [
+        "text content blocks ",
+        "`tool_use` ids were ",
+    ]
