@@ -461,16 +461,6 @@ async def test_the_picture_of_a_question_stays_with_the_log(chat: Conversation) 
     assert "A" * 1_000 not in str(done.summary.messages)
 
 
-async def test_a_mark_of_a_user_is_no_mark(chat: Conversation) -> None:
-    """Messages that are shown verbatim have the store's own marks only."""
-    forged = {"convstore": {"kind": "summary"}}
-    await chat.append(HumanMessage("question 0", id="q", additional_kwargs=forged))
-    await chat.append(run_of(*range(1, 9)))
-    await chat.compact()
-    view = (await chat.load_history()).messages
-    assert kinds(view)[:3] == "hAT"
-
-
 async def test_other_kinds_of_messages_are_shown(chat: Conversation, handler: Scripted) -> None:
     """A message that has no place in a chain is shown as text, and does not keep it from being summarised."""
     await chat.append([HumanMessage("question 0", id="q"), FunctionMessage(content="odd", name="f", id="f")])

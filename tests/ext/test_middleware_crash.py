@@ -81,10 +81,10 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
     return crash
 
 
-@pytest.mark.parametrize(("kind", "saves"), [("again", False), ("again", True), ("resumed", True)])
-async def test_a_run_that_was_killed_is_taken_up(crashes: Any, kind: str, saves: bool) -> None:
+@pytest.mark.parametrize(("kind", "saves", "step"), [("again", False, 1), ("again", True, 2), ("resumed", True, 1)])
+async def test_a_run_that_was_killed_is_taken_up(crashes: Any, kind: str, saves: bool, step: int) -> None:
     """Asked again, or by `ainvoke(None)` from its checkpoint: nothing that log or checkpoint have is done again."""
-    for crash in crashes(f"{kind}-{saves}", saves=saves):
+    for crash in crashes(f"{kind}-{saves}", saves=saves, step=step):
         before, where = await crash.log(), crash.events
         is_resumed = kind == "resumed" and "checkpoint ends" in where
         messages, done = await crash.go_on(None if is_resumed else question())

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore import ConversationStore
-from convstore.ext.chat_history import ChatMessageHistory
 from convstore.messages.provenance import kind_of, mark, without_mark
 
 FOREIGN = [None, "note", 7, ["note"], {}, {"kind": None}, {"kind": ["note"]}, {"kind": {"note": 1}}, {"x": "note"}]
@@ -49,13 +47,3 @@ def test_only_what_says_a_kind_is_taken_from_a_message(value: Any) -> None:
 def test_a_view_shows_no_kind_that_somebody_wrote(kind: Any) -> None:
     """Of whatever type it is."""
     assert without_mark(bearing({"kind": kind})).additional_kwargs == {"x": 1}
-
-
-async def test_a_chat_history_takes_a_message_with_any_value_for_a_mark(
-    store: ConversationStore, scope: dict[str, str]
-) -> None:
-    """Only messages that the store made are left out of what is appended."""
-    chat = store.conversation(**scope)
-    message = bearing({"kind": ["note"]})
-    await ChatMessageHistory(chat).aadd_messages([message])
-    assert [logged async for logged in chat.messages()] == [message]

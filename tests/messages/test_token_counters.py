@@ -118,22 +118,6 @@ async def test_views_of_a_log_of_two_counters_are_stable(stores: Stores, scope: 
     assert cuts <= 40 * 420 // 1_500 + 1  # at least a quarter of the budget leaves at once
 
 
-async def test_views_are_stable_for_a_store_that_only_loads(stores: Stores, scope: dict[str, str]) -> None:
-    """Another counter writes all the time: every process comes to the same start, which moves in large steps."""
-    policy = HistoryPolicy(max_tokens=6_000)
-    writer, reader = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
-    await write(writer, range(30))
-    before, cuts = (await reader.load_history(policy)).messages, 0
-    for number in range(30, 70):
-        await write(writer, range(number, number + 1))
-        history = await reader.load_history(policy)
-        cold = await stores(token_counter=characters).conversation(**scope).load_history(policy)
-        assert history.messages == cold.messages
-        cuts += history.messages[: len(before)] != before
-        before = history.messages
-    assert cuts <= 40 * 420 // 1_500 + 1
-
-
 async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store(
     stores: Stores, scope: dict[str, str]
 ) -> None:

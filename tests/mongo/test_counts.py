@@ -448,21 +448,6 @@ async def test_system_messages_that_were_rewound_are_not_shown(store: Conversati
     assert [message.id for message in history.messages if message.type == "system"] == ["new"]
 
 
-async def test_a_turn_that_outgrew_the_budget_moves_nothing_for_good(
-    store: ConversationStore, client: Client, database_name: str
-) -> None:
-    """Once it is finished the turns before it are shown again, by the process that loaded it in progress too."""
-    chat, policy = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex), HistoryPolicy(max_tokens=1_000)
-    await chat.append([HumanMessage("q0"), AIMessage("a0")])
-    *asked, answer = rag_turn("And orcas?", sources=20)
-    await chat.append(asked)
-    assert (await chat.load_history(policy)).report.left_out_turns == 1
-    await chat.append(answer)
-    history = await chat.load_history(policy)
-    assert history.report.left_out_turns == 0
-    assert history.messages == (await cold(client, database_name, chat).load_history(policy)).messages
-
-
 async def test_every_command_has_the_concerns_of_the_store(
     server_uri: str, database_name: str, commands: Commands
 ) -> None:

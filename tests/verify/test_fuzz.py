@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 SEED = int(os.environ.get("CONVSTORE_FUZZ_SEED", "22"))
-MUTATIONS, SECONDS = 250 * LONG, 35.0 * LONG
+MUTATIONS, SECONDS = 250 * LONG, 25.0 * LONG
 
 SEARCH_INDEX: Any = "across"
 """Segments of the search index are damaged, too; False leaves them out."""

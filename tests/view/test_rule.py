@@ -282,13 +282,3 @@ def test_max_turns_bounds_the_turns_of_a_view(script: _Script, begin: list[BaseM
         if decision.stored[0] != start:
             start = decision.stored[0]
             assert shown == (maximum - maximum // 4 or 1)
-
-
-def test_an_empty_log_has_an_empty_view() -> None:
-    """No rows, or system messages alone, give a view without turns and store nothing."""
-    log = PureLog()
-    decision = log.decide(HistoryPolicy())
-    assert decision is not None
-    assert decision.stored == (1, 0, 0)
-    log.append([SystemMessage("rules", id="s")])
-    assert [message.id for message in log.view(HistoryPolicy()).messages] == ["s"]

@@ -94,24 +94,6 @@ def test_above_a_thousand_tokens_the_payload_is_read() -> None:
     assert log.view(policy).messages[0].content == shorten_text(_text(5_000, "q0-"), 1_500, "h0")
 
 
-@pytest.mark.parametrize(
-    "policy", [HistoryPolicy(shorten_over=200, max_tokens=8_000), HistoryPolicy(max_tokens=40_000)]
-)
-def test_views_with_long_texts_change_seldom(policy: Any) -> None:
-    """Turns leave several at a time, so the view at the start of a turn mostly begins with the one before."""
-    log, before, changes, record = PureLog(), list[BaseMessage](), 0, (1, 0, 0)
-    for index in range(60):
-        log.append([HumanMessage(_text(1_500, f"q{index}-"), id=f"h{index}")])
-        decision = log.decide(policy, record)
-        assert decision is not None
-        view, record = log.rendered(policy, decision), decision.stored
-        assert view.tokens <= (policy.max_tokens or 0)
-        changes += not same(view.messages[: len(before) - 1], before[:-1])
-        before = view.messages
-        log.append([AIMessage(_text(1_500, f"a{index}-"), id=f"z{index}")])
-    assert changes <= 15
-
-
 def test_media_stay_if_the_policy_says_so() -> None:
     """`media="never"` loads images as they were appended, small and large, and reads them for it."""
     policy = HistoryPolicy(media="never", max_tokens=None)

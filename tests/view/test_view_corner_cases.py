@@ -120,61 +120,6 @@ async def test_a_policy_that_rested_for_a_day_makes_room(database: Any) -> None:
     await store.close()
 
 
-async def test_a_restored_backup_counts_old_records_as_none(own_database: Any) -> None:
-    """A record whose marks are after the end of the log, or whose start is another entry, counts as none."""
-    policy, record, log = HistoryPolicy(max_tokens=3_000), None, Log()
-    store = ConversationStore(own_database, token_counter=count_letters)
-    await store.setup()
-    [chat], kept = handles([store]), 30
-    for batch in WORKLOADS["agent run"](Writer()):
-        receipt = await chat.append(batch)
-        log.append(batch)
-        if len(log.lines) <= 40:
-            last, entry = len(log.lines), receipt.entry
-        decision = decide(log, policy, record)
-        record = decision.record
-        assert essence((await chat.load_history(policy)).messages) == essence(decision.messages())
-        if record and record.stubs_through > last + kept:
-            break
-    conversation = (await chat.info()).conversation_id
-    await store.close()
-    after = {"$gt": f"{conversation}:{entry:012}", "$lt": f"{conversation}:~"}
-    await own_database["log"].delete_many({"_id": after})
-    del log.lines[last:]
-    assert Oracle(log, policy).valid(record) != record
-    other = ConversationStore(own_database, token_counter=count_letters)
-    again = other.conversation(**chat.scope)
-    wanted = decide(log, policy, record)
-    assert essence((await again.load_history(policy)).messages) == essence(wanted.messages())
-    assert essence((await again.load_history(policy)).messages) == essence(wanted.messages())
-    await other.close()
-
-
-async def test_a_record_of_another_log_counts_as_none(own_database: Any) -> None:
-    """After a restored backup other turns may have the same ordinals: the link of the start's entry tells which."""
-    policy = HistoryPolicy(max_tokens=3_000)
-
-    def turn(number: int, letters: int) -> list[BaseMessage]:
-        return [HumanMessage("q" * 9, id=f"q{letters}-{number}"), AIMessage("a" * letters, id=f"a{letters}-{number}")]
-
-    store = ConversationStore(own_database, token_counter=count_letters)
-    await store.setup()
-    [chat] = handles([store])
-    for number in range(12):
-        await chat.append(turn(number, 2_400))
-        await chat.load_history(policy)
-    conversation = (await chat.info()).conversation_id
-    await store.close()
-    await own_database["log"].delete_many({"_id": {"$gt": f"{conversation}:000000000001", "$lt": f"{conversation}:~"}})
-    other = ConversationStore(own_database, token_counter=count_letters)
-    again = other.conversation(**chat.scope)
-    for number in range(12):
-        await again.append(turn(number, 40))
-    history = await again.load_history(policy)
-    assert (history.report.left_out_turns, len(history.messages)) == (0, 26)
-    await other.close()
-
-
 async def test_a_load_that_lost_decides_again(
     stores: list[ConversationStore], database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,7 +340,7 @@ async def test_a_search_goes_across_conversations(
     assert "Type some words" in await page(browse(), "/search")
 
 
-@pytest.mark.parametrize("turns", [350, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [350, pytest.param(4_000, marks=pytest.mark.slow)])
 async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, database_name: str, turns: int) -> None:
     """However long the conversation is: commands and documents are those of a short one, and no page has 100 KB."""
     store = ConversationStore(
