@@ -15,8 +15,8 @@ callbacks are listed too, with their names. Each has its wall time, and the proc
 garbage collection: on a busy machine a thread also waits for the processor. Memory is printed at the start of each
 third.
 
-After filling, `gc.freeze` freezes the objects, as a server does after its start. Otherwise each full garbage collection
-walks through every imported object and stops all threads for 100 ms or more.
+After filling, objects are frozen and garbage is collected less often, as docs/operations.md advises a server. Otherwise
+each full garbage collection walks through every imported object and stops all threads for 100 ms or more.
 """
 
 from __future__ import annotations
@@ -183,6 +183,13 @@ async def _each(items: list[Any], work: Callable[[Any], Awaitable[Any]], *, at_o
     await asyncio.gather(*(worker() for _ in range(at_once)))
 
 
+def _freeze() -> None:
+    """Set up garbage collection as docs/operations.md advises a server."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
+
+
 def _memory() -> float:
     """Return the current memory in megabytes, or the peak where the system reports only that."""
     try:
@@ -278,6 +285,7 @@ async def steady(store: ConversationStore, chats: list[Conversation], arguments:
     """Run steady traffic and print what it costs."""
     traffic, stalls = Steady(store, chats, arguments), Stalls()
     await traffic.users.fill(5)
+    _freeze()
     turns, busy = await traffic.run(stalls)
     print(f"{turns:,} turns, {turns / arguments.seconds:.1f} a second, processor {busy / turns * 1000:.1f} ms each")
     _print(traffic.users, stalls, [_memory()], arguments.seconds)
@@ -296,8 +304,7 @@ async def main(arguments: argparse.Namespace) -> None:
         begun = time.monotonic()
         await users.fill(arguments.turns)
         print(f"{len(chats):,} conversations of {arguments.turns} turns in {time.monotonic() - begun:.0f} s")
-        gc.collect()
-        gc.freeze()
+        _freeze()
         stalls, memory = Stalls(), [_memory()]
         ticker = asyncio.create_task(stalls.tick())
         with stalls.watching():

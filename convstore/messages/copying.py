@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Value = TypeVar("_Value", bound=Hashable)
 
 _set = object.__setattr__
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -41,14 +44,15 @@ class Template:
     __slots__ = ("_class", "_empty", "_extra", "_fields_set", "_nested", "_values")
 
     def __init__(self, message: BaseMessage) -> None:
-        self._class, self._values = type(message), message.__dict__.copy()
-        self._empty, self._nested = list[tuple[str, type]](), list[tuple[str, Any]]()
-        for name, value in self._values.items():
-            if type(value) in _CONTAINERS and not value:
-                self._empty.append((name, type(value)))
-            elif type(value) not in _ATOMS:
-                self._nested.append((name, _copy(value)))
-        self._extra, self._fields_set = _copy(message.__pydantic_extra__), message.__pydantic_fields_set__.copy()
+        fields = message.__dict__
+        self._class = type(message)
+        # A cache has thousands of templates. The garbage collector skips a dict of atoms; most of the rest is shared.
+        self._values = {name: value if type(value) in _ATOMS else None for name, value in fields.items()}
+        others = [(name, value) for name, value in fields.items() if type(value) not in _ATOMS]
+        self._empty = _shared(tuple((name, type(value)) for name, value in others if _is_empty(value)))
+        self._nested = tuple((name, _copy(value)) for name, value in others if not _is_empty(value))
+        self._extra = _copy(message.__pydantic_extra__) or None
+        self._fields_set = _shared(frozenset(message.__pydantic_fields_set__))
 
     def make(self) -> BaseMessage:
         """Return a new message."""
@@ -57,7 +61,17 @@ class Template:
             values[name] = kind()
         for name, value in self._nested:
             values[name] = _copy(value)
-        return new_model(self._class, values, extra=extra, fields_set=self._fields_set.copy())
+        return new_model(self._class, values, extra=extra, fields_set=set(self._fields_set))
+
+
+def _is_empty(value: Any) -> bool:
+    return type(value) in _CONTAINERS and not value
+
+
+@lru_cache(maxsize=1_000)
+def _shared(value: _Value) -> _Value:
+    """Return the first of some equal values."""
+    return value
 
 
 def _copy(value: Any) -> Any:

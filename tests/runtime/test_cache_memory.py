@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from counting import STANDING, Commands
 from fixture_types import Client
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.runtime import cache
@@ -52,7 +53,27 @@ async def with_summary(chat: Conversation) -> None:
     await chat.load_history()
 
 
-@pytest.mark.parametrize("fill", [with_system, pytest.param(with_summary, marks=pytest.mark.slow)])
+async def with_turns(chat: Conversation) -> None:
+    """Many short messages with what models report of each call."""
+    for _ in range(6):
+        await chat.append([message for _ in range(10) for message in short_turn()])
+        await chat.load_history()
+
+
+def short_turn() -> list[BaseMessage]:
+    """Return a turn with a tool call and the metadata of a provider."""
+    usage = UsageMetadata(input_tokens=9_000, output_tokens=300, total_tokens=9_300)
+    metadata = {"model_name": "large-2026", "finish_reason": "stop", "system_fingerprint": "fp_1", "id": "completion-1"}
+    call = {"name": "lookup", "args": {"query": "orcas"}, "id": uuid.uuid4().hex}
+    return [
+        HumanMessage("hi"),
+        AIMessage("", tool_calls=[call], usage_metadata=usage, response_metadata=metadata),
+        ToolMessage("found", tool_call_id=call["id"], name="lookup"),
+        AIMessage("ho", usage_metadata=usage, response_metadata=metadata),
+    ]
+
+
+@pytest.mark.parametrize("fill", [with_turns, with_system, pytest.param(with_summary, marks=pytest.mark.slow)])
 async def test_everything_cached_counts(store: ConversationStore, commands: Commands, fill: Any) -> None:
     """Two dozen conversations take no more than the limit and what the interpreter adds; the newest ones stay warm."""
     gc.collect()
