@@ -34,7 +34,7 @@ class Row(NamedTuple):
     result: int
 
 
-def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None) -> list[Row]:
+def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, through: int | None = None) -> list[Row]:
     """Return the messages of successive entries as rows.
 
     Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
@@ -43,6 +43,7 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None) -> l
         entries: Entries in order, with active messages only. They must reach the end of the log, or begin where the
             rows begin.
         summary: The current summary.
+        through: View tokens of the log up to the last entry, if not those in its totals.
     """
     # Compared with the entry as well, because after a repair two messages may share an ordinal.
     last = (summary.entry, summary.last) if summary else (0, 0)
@@ -61,8 +62,9 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None) -> l
             result += message.type == "tool"
     sizes = [row[0].view_tokens for row in rows]
     begins = bool(rows) and rows[0][2] == 1
-    through = entries[-1].totals.view_tokens - (summary.view_tokens if summary else 0) if entries else 0
-    befores = accumulate(sizes, initial=0 if begins else through - sum(sizes))
+    through = (entries[-1].totals.view_tokens if entries else 0) if through is None else through
+    covered_tokens = summary.view_tokens if summary else 0
+    befores = accumulate(sizes, initial=0 if begins else through - covered_tokens - sum(sizes))
     return [
         Row(message, number, place, before, turn, result)
         for (message, number, place, turn, result), before in zip(rows, befores, strict=False)

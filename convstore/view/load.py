@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from convstore.log.entry import Entry, Totals
 from convstore.log.rows import Row, named_in, rows_of, weigh
@@ -28,8 +28,9 @@ class Load(ActiveRows):
     """State of one load: the rows read so far and the cost of reading them.
 
     `record` is the policy's stored record, or `NO_RECORD` if that is not of this log. `held` is the cached end of the
-    log, and `end` and `end_rows` the whole end that is known now. `has_system` is True if the state was read with the
-    leading system messages, and `is_confirmed` if the rows begin with the record's start.
+    log, `entries` and `known_rows` are the end that is known now; it may be cached from `kept_from` on. `has_system` is
+    True if the state was read with the leading system messages, and `is_confirmed` if the rows begin with the record's
+    start.
     """
 
     policy: HistoryPolicy
@@ -38,9 +39,9 @@ class Load(ActiveRows):
     state: State
     record: ViewRecord = NO_RECORD
     held: LoadedEnd = field(default_factory=LoadedEnd)
-    end: list[Entry] = field(default_factory=list)
-    end_rows: Sequence[Row] = ()
     entries: list[Entry] = field(default_factory=list)
+    known_rows: Sequence[Row] = ()
+    kept_from: int = 1
     shown: dict[str, KeptMessage] = field(default_factory=dict)
     documents: int = 0
     size: int = 0
@@ -82,29 +83,20 @@ class Load(ActiveRows):
         """Return what rows and notes depend on besides the entries."""
         return self.log.active.entry, self.summary.token if self.summary else ""
 
-    def add_end(self, new: Sequence[Entry], tail: Totals) -> None:
-        """Add the last entries of the log, which follow the cached ones; `tail` are its totals by the store's counter.
+    def add_end(self, new: Sequence[Entry]) -> None:
+        """Add the last entries of the log, which follow the cached ones.
 
         Raises:
             CorruptDocumentError: An entry in between is missing.
         """
-        check_dense(self.cached, [*self.held.entries[-1:], *new])
-        self.end, self.shown, rows = [*self.held.entries, *new], self.held.shown, self.held.rows
-        if self.held.key == self.depends_on:
-            self.kept_notes = self.held.notes
-        else:
-            rows = ()
-        self.entries = self.end[bisect_left(self.end, self.first_needed, key=lambda entry: entry.number) :]
-        self.entries = self.entries or self.end[-1:]
-        if tail is not self.entries[-1].totals:
-            self.entries[-1] = replace(self.entries[-1], totals=tail)
-        if rows:
-            added = self._rows_of(self.entries[-len(new) :] if new else ())
-            is_continued = not added or added[0].before == rows[-1].before + rows[-1].message.view_tokens
-            self.end_rows = [*rows, *added] if is_continued else ()
-        rows = self.end_rows or self._rows_of(self.entries)
-        self.rows = rows[bisect_left(rows, self.entries[0].number, key=lambda row: row.entry) :]
-        self._take_record()
+        held = self.held
+        check_dense(self.cached, [*held.entries[-1:], *new])
+        self.entries, self.shown, rows = [*held.entries, *new], held.shown, list[Row]()
+        if held.rows and held.key == self.depends_on:
+            self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
+            is_continued = not added or added[0].before == last.before + last.message.view_tokens
+            rows = [*held.rows, *added] if is_continued else []
+        self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:
         """Prepend entries that directly precede those already read.
@@ -113,15 +105,17 @@ class Load(ActiveRows):
             CorruptDocumentError: An entry in between is missing.
         """
         check_dense(self.cached, entries, last=self.before - 1)
-        self.entries = entries + self.entries
-        if entries[-1].number + 1 == self.end[0].number:
-            self.end, self.end_rows = entries + self.end, ()  # its rows begin later
-        self.rows = self._rows_of(self.entries)
-        self.earlier_results = None
-        self._take_record()
+        if entries[-1].number + 1 < self.entries[0].number:  # there are rewound entries in between
+            self.kept_from = max(self.kept_from, self.entries[0].number)
+        self.entries, self.earlier_results = entries + self.entries, None
+        self._use_rows(self._rows_of(self.entries))
 
-    def _rows_of(self, entries: Sequence[Entry]) -> Sequence[Row]:
-        return rows_of(self.log.active.of(entries), self.summary)
+    def _rows_of(self, entries: Sequence[Entry]) -> list[Row]:
+        return rows_of(self.log.active.of(entries), self.summary, through=self.log.tail.view_tokens)
+
+    def _use_rows(self, rows: Sequence[Row]) -> None:
+        self.known_rows = self.rows = rows
+        self._take_record()
 
     def _take_record(self) -> None:
         """Use the record as far as the rows read confirm it: its marks, its start, and the results before that."""

@@ -123,14 +123,14 @@ class Loader:
         known = (one for one in (cached.system, load.state.system) if one and one.counter == self._counter.name)
         cached.system = next((one for one in known if one.gaps == load.log.active.gaps(one.through)), None)
         load.system = cached.system.messages if cached.system else None
-        new = await self._reader.counted(entries[bool(load.held.entries) :])
-        # Recounted with the store's counter, so that every process decides the same.
-        load.add_end(new, await self._reader.recount_tail(cached, totals))
+        load.add_end(await self._reader.counted(entries[bool(load.held.entries) :]))
         self._take_beginning(load)
 
     async def _take_snapshot(self, load: Load, totals: Totals, entries: Sequence[Entry] = ()) -> None:
         """Learn which messages are active, and use the summary if it fits them."""
-        load.log = await self._reader.snapshot(load.cached, totals, entries)
+        log = await self._reader.snapshot(load.cached, totals, entries)
+        # Recounted with the store's counter, so that every process decides the same.
+        load.log = log._replace(tail=await self._reader.recount_tail(load.cached, totals))
         load.count(load.log.read)
         load.round_trips += bool(load.log.read)
         summary = load.state.summary
@@ -143,15 +143,6 @@ class Loader:
         if load.is_complete and not load.summary:
             load.system = tuple(row.message for row in leading_system(load.rows))
             load.cached.system = system_of(load.rows, self._counter.name, load.log.active.gaps)
-
-    async def _read(self, load: Load, limit: int, before: int) -> list[Entry]:
-        """Read the last entries before a number, but none before those that the view needs."""
-        start = load.first_needed if before > load.first_needed else 0
-        entries = await self._reader.log.entries(
-            load.cached.conversation, start=start, before=before, limit=limit, fields=VIEW_FIELDS
-        )
-        load.count(entries)
-        return entries
 
     async def _read_system(self, load: Load) -> None:
         """Read the log's leading system messages if they are unknown; they are nearly always in its first entries."""
@@ -185,10 +176,14 @@ class Loader:
         return decision_of(load, self._decoder(load), load.record.marks)
 
     async def _read_more(self, load: Load) -> None:
-        """Read entries before those that were read."""
+        """Read entries before those that were read, but none before those that the view needs."""
+        before, limit = load.before, min(_MAX_ENTRIES, 4 * len(load.entries))
+        start = load.first_needed if before > load.first_needed else 0
+        entries = await self._reader.log.entries(
+            load.cached.conversation, start=start, before=before, limit=limit, fields=VIEW_FIELDS
+        )
+        load.count(entries)
         load.round_trips += 1
-        before = load.before
-        entries = await self._read(load, min(_MAX_ENTRIES, 4 * len(load.entries)), before)
         if not entries:
             raise CorruptDocumentError(entry_id(load.cached.conversation, before - 1), "the entry is missing")
         load.prepend(await self._reader.counted(entries))
@@ -244,11 +239,10 @@ class Loader:
             row = load.rows[decision.begin]
             load.cached.view_start = row.entry, row.message.ordinal
         needed = {key: number for key, number in load.held.needed.items() if key != load.key}
-        needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {load.key: load.entries[0].number if load.entries else 0}
-        first = min(needed.values())
-        entries = load.end[bisect_left(load.end, first, key=lambda entry: entry.number) :]
-        rows = load.end_rows or (load.rows if load.entries[:1] == entries[:1] else ())
-        rows = rows[bisect_left(rows, first, key=lambda row: row.entry) :]
+        needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {load.key: load.first_needed}
+        first = max(min(needed.values()), load.kept_from)
+        entries = load.entries[bisect_left(load.entries, first, key=lambda entry: entry.number) :]
+        rows = load.known_rows[bisect_left(load.known_rows, first, key=lambda row: row.entry) :]
         if len(load.shown) > 2 * len(rows) + _MIN_SHOWN:
             ids = {row.message.id for row in rows}
             load.shown = {id_: one for id_, one in load.shown.items() if id_ in ids}
@@ -351,7 +345,7 @@ def _report(load: Load, decision: Decision, view: View) -> HistoryReport:
         late_results=view.late_results,
         moved=view.moved,
         over_budget=budget is not None and view.tokens > budget,
-        tokens_before=load.entries[-1].totals.tokens if load.entries else 0,
+        tokens_before=load.log.tail.tokens,
         tokens_after=view.tokens,
         tokens_unsummarized=load.unsummarized,
         documents=load.documents,

@@ -170,7 +170,7 @@ class PastViews(Loader):
         load = Load(policy, view_key(policy, self._counter.name), Snapshot(cached), state, record=point.record)
         load.count(entries)
         await self._take_snapshot(load, totals, entries)
-        load.add_end(await self._reader.counted(entries), await self._reader.recount_tail(cached, totals))
+        load.add_end(await self._reader.counted(entries))
         self._take_beginning(load)
         load.system = load.system if load.is_complete and not load.summary else None
         return load
