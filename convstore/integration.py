@@ -13,7 +13,6 @@ from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId
-from convstore.log.rewind import Ranges
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
 from convstore.store.databases import documents_of, estimated_count, open_database
@@ -26,7 +25,6 @@ __all__ = [
     "Decision",
     "Host",
     "LogMessage",
-    "Ranges",
     "StoredId",
     "Trust",
     "as_of",

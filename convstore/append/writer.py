@@ -22,7 +22,6 @@ from convstore.append.turn import Placed, check_turn, placed
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
-    MessageRewoundError,
     SourceIdClashError,
     StoreError,
     UnknownMessageError,
@@ -269,10 +268,9 @@ class Writer:
                 raise ContentConflictError(one.stored.id)
         positions = dict[str, Placed]()
         if found:
-            active = (await self._reader.snapshot(cached, tail)).active
-            if inactive := [id_ for id_, row in found.items() if not active.has(row.message.ordinal)]:
-                raise MessageRewoundError(inactive[0])
-            positions = {id_: placed(row.message, *active.of([row.entry])) for id_, row in found.items()}
+            log = await self._reader.snapshot(cached, tail)
+            log.check_active([row.message for row in found.values()])
+            positions = {id_: placed(row.message, *log.active.of([row.entry])) for id_, row in found.items()}
         if request.turn:
             check_turn(request.turn, batch.ids, found=positions, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}

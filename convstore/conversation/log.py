@@ -17,12 +17,15 @@ from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
-from convstore.log.rewind import NO_REWINDS, Ranges
+from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.scope import MAX_IDS, Scope
 from convstore.values.stamps import ViewStamp
+
+Range = tuple[int, ...]
+"""First and last ordinal of a range, and what else is known of it."""
 
 _PAGE = 200
 """Messages whose annotations are read with one command."""
@@ -48,7 +51,7 @@ class LogMessage:
     entry: int
     created_at: datetime
     sources: str
-    rewound: Ranges = ()
+    rewound: Sequence[Range] = ()
     annotations: dict[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None
 
@@ -98,7 +101,7 @@ class ConversationLog:
         for message in await self._with_annotations(services, cached, page):
             yield message
 
-    async def rewound(self, snapshot: Totals) -> Ranges:
+    async def rewound(self, snapshot: Totals) -> Sequence[Range]:
         """Return the messages that are rewound as of an entry, whose totals are given.
 
         Raises:
@@ -135,7 +138,12 @@ class ConversationLog:
         return services, cached
 
     async def _decode(
-        self, services: Services, cached: CachedConversation, entry: Entry, rewound: Ranges, changed: int
+        self,
+        services: Services,
+        cached: CachedConversation,
+        entry: Entry,
+        rewound: Sequence[tuple[int, ...]],
+        changed: int,
     ) -> list[LogMessage]:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):

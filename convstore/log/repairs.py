@@ -12,8 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from convstore.log.entry import Entry, Lost, Repair, RewoundRange, Totals
-from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.entry import Entry, EntryMessage, Lost, Recount, Repair, RewoundRange, Totals
+from convstore.log.rewind import COUNTS, NO_REWINDS, Rewinds
+from convstore.log.totals import totals_after
+from convstore.messages.encoding import decode_message
+from convstore.messages.values import Codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,67 @@ def lost_entries(before: Entry, after: Entry, *, at: datetime, link: Callable[[]
     return made
 
 
-def inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewinds: Rewinds) -> tuple[RewoundRange, ...]:
+class LogRecount:
+    """Counts the active messages of a log again, entry by entry up to its tail, and makes the entry that says so."""
+
+    def __init__(self, survey: Survey, tail: Entry, codec: Codec) -> None:
+        self._survey, self._tail, self._codec = survey, tail, codec
+        self._rewinds = Rewinds(ranges=_inactive_ranges(survey.spans, survey.lost, survey.rewinds))
+        repaired_from = [survey.repair.entry] if survey.repair else []
+        self._first = min(tail.number + 1, *survey.new_joins, *survey.new_lost, *repaired_from)
+        self._all, self._active, self._shown_at = Totals(), Totals(), 0
+        self._counters, self._recounts = set[str](), list[Recount]()
+
+    def add(self, entry: Entry) -> None:
+        """Count the next entry."""
+        active = [one for one in entry.messages if self._rewinds.has(one.ordinal)]
+        self._all = self._add(self._all, entry, entry.messages)
+        # An entry's own totals count all of its messages, as it was appended before any of them was rewound.
+        appended = self._add(self._active, entry, entry.messages)
+        self._active = self._add(self._active, entry, active) if len(active) < len(entry.messages) else appended
+        if active:
+            self._counters.add(entry.totals.counter)
+        if entry.sources:
+            self._shown_at = entry.number
+        if entry.number >= self._first:
+            self._recount(entry, appended)
+
+    def _add(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
+        decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
+        return totals_after(before, decoded, at=entry.at) if messages else before
+
+    def _recount(self, entry: Entry, counted: Totals) -> None:
+        more = tuple(getattr(entry.totals, name) - getattr(counted, name) for name in COUNTS)
+        last = self._recounts[-1] if self._recounts else None
+        if last and last.until == entry.number - 1 and last[2:] == more:
+            self._recounts[-1] = last._replace(until=entry.number)
+        elif any(more):
+            self._recounts.append(Recount(entry.number, entry.number, *more))
+
+    def entry(self, *, at: datetime, link: int) -> Entry:
+        """Return the rewind entry with the inactive ordinals, the new totals, and the corrections to earlier ones."""
+        number, survey, last = self._tail.number + 1, self._survey, max(span.last for span in self._survey.spans)
+        totals = replace(
+            self._active,
+            entries=number,
+            messages=last,
+            counter=self._counters.pop() if len(self._counters) == 1 else "",
+            rewind_entry=number,
+            whole_list=number,
+            sources_through=survey.sources_through,
+            given_through=survey.sources_through,
+            usage=self._all.usage,
+            stored_bytes=self._all.stored_bytes,
+            shown_at=self._shown_at,
+            updated_at=self._tail.totals.updated_at,  # a repair does not use the conversation
+            link=link,
+        )
+        repair = Repair(self._first, number, tuple(survey.joins), tuple(self._recounts))
+        ranges = self._rewinds.ranges
+        return Entry(last + 1, at, (), totals, after=self._tail.totals.link, rewound=ranges, repair=repair)
+
+
+def _inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewinds: Rewinds) -> tuple[RewoundRange, ...]:
     """Return all inactive ordinals: those in no entry, and those that were rewound.
 
     Args:

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from convstore.log.entry import Entry, EntryMessage
-from convstore.log.rewind import NO_REWINDS
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
 
@@ -35,7 +34,7 @@ async def read_page(
     average size; more are read if needed.
     """
     log = await reader.snapshot(cached)
-    snapshot = log._replace(active=NO_REWINDS) if everything else log
+    snapshot = Snapshot(cached, log.tail) if everything else log
     at_once = min(about(limit, snapshot.tail.messages, snapshot.tail.entries), _MAXIMUM_ENTRIES)
     if after is None:
         reading = newest_first(reader, snapshot, before=_END if before is None else before, at_once=at_once)

@@ -16,7 +16,13 @@ from typing import NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import BrokenLogError, ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
+from convstore.exceptions import (
+    BrokenLogError,
+    ConversationDeletedError,
+    CorruptDocumentError,
+    MessageRewoundError,
+    StoreUnavailableError,
+)
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds
@@ -58,6 +64,11 @@ class Snapshot(NamedTuple):
     def fits(self, summary: SummaryRecord) -> bool:
         """Return True if a summary covers the active messages of its range and no others."""
         return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
+
+    def check_active(self, messages: Sequence[EntryMessage]) -> None:
+        """Raise a MessageRewoundError if a message is not active."""
+        if found := next((one for one in messages if not self.active.has(one.ordinal)), None):
+            raise MessageRewoundError(found.id)
 
 
 @dataclass(kw_only=True, eq=False)

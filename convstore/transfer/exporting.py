@@ -11,7 +11,7 @@ import json
 import tempfile
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import InvalidScopeError, StoreError
-from convstore.integration import LogMessage, Ranges, host_of, log_of
+from convstore.integration import LogMessage, host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
@@ -145,7 +145,7 @@ class _ArchiveOrdinals:
 
     def __init__(self) -> None:
         self._ordinals = array("q")
-        self._latest: Ranges = ()
+        self._latest: Sequence[tuple[int, ...]] = ()
         self.rewound: list[tuple[int, int]] = []
         self.undone: list[tuple[int, int]] = []
 
@@ -160,7 +160,7 @@ class _ArchiveOrdinals:
         self._ordinals.append(message.ordinal)
         return len(self._ordinals)
 
-    def rewind(self, rewound: Ranges) -> None:
+    def rewind(self, rewound: Sequence[tuple[int, ...]]) -> None:
         """Note which messages are rewound now, after the last one that was added."""
         if rewound == self._latest:
             return

@@ -16,7 +16,6 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
-from convstore.log.rewind import OF_ACTIVE
 from convstore.log.stored_message import read_message, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, totals_after
 from convstore.messages.tool_calls import calls_of
@@ -26,6 +25,7 @@ from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
+from convstore.verify.active_totals import recounted_totals
 
 _DIGESTS_KEPT = 1_000
 
@@ -191,8 +191,8 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
-    if entry.is_rewind:
-        return _expected_rewind_totals(entry, before)
+    if recounted := recounted_totals(entry, before):
+        return recounted
     made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved, or belong to a lost entry
@@ -210,14 +210,3 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     if before.counter != stored.counter and before.messages:  # every total was recomputed with another counter
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
     return made
-
-
-def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
-    """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all.
-
-    `ActiveTotals` checks the others.
-    """
-    if entry.repair and entry.repair.until == entry.number:
-        return replace(entry.totals, entries=before.entries + 1, updated_at=before.updated_at)
-    of_entry = {name: getattr(entry.totals, name) for name in (*OF_ACTIVE, "rewind_entry", "whole_list", "link")}
-    return replace(before, **of_entry, entries=before.entries + 1, updated_at=entry.at)

@@ -23,9 +23,9 @@ from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id
+from convstore.verify.active_totals import ActiveTotals, number_in
 from convstore.verify.entry import RecentSources, check_entry, check_totals
 from convstore.verify.findings import ORPHAN_AGE, Subject
-from convstore.verify.rewinds import ActiveTotals, number_in
 
 _CHUNKS_AT_ONCE = 16
 _HEAVY = 200_000

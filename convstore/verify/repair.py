@@ -6,16 +6,12 @@ a recount entry at the end stores new totals. Concurrent appends by other writer
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
 
-from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
-from convstore.log.repairs import Survey, inactive_ranges, lost_entries
-from convstore.log.rewind import COUNTS, Rewinds
-from convstore.log.totals import totals_after
-from convstore.messages.encoding import decode_message
-from convstore.messages.values import Codec
+from convstore.log.entry import Entry
+from convstore.log.repairs import LogRecount, Survey, lost_entries
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.clock import Clock
@@ -70,77 +66,9 @@ class Repairer:
 
     async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
         """Insert the recount entry after the last entry; return None if another writer took its number."""
-        rewound = inactive_ranges(survey.spans, survey.lost, survey.rewinds)
-        number, repaired_from = tail.number + 1, [survey.repair.entry] if survey.repair else []
-        first = min(number, *survey.new_joins, *survey.new_lost, *repaired_from)
-        count = _Count(self.subject.codec, rewound, first)
+        recount = LogRecount(survey, tail, self.subject.codec)
         async for entry in self._entries():
-            if entry.number < number:
-                await run_in_thread_if_long(partial(count.add, entry), characters=characters_of(entry.messages, {}))
-        repair = Repair(first, number, tuple(survey.joins), tuple(count.recounts))
-        totals = self._recounted(survey, tail, count)
-        entry = Entry(
-            totals.messages + 1, self.clock.now(), (), totals, after=tail.totals.link, rewound=rewound, repair=repair
-        )
-        return entry if await self._insert(entry) else None
-
-    def _recounted(self, survey: Survey, tail: Entry, count: _Count) -> Totals:
-        return replace(
-            count.active,
-            entries=tail.number + 1,
-            messages=max(span.last for span in survey.spans),
-            counter=count.counters.pop() if len(count.counters) == 1 else "",
-            rewind_entry=tail.number + 1,
-            whole_list=tail.number + 1,
-            sources_through=survey.sources_through,
-            given_through=survey.sources_through,
-            usage=count.all.usage,
-            stored_bytes=count.all.stored_bytes,
-            shown_at=count.shown_at,
-            updated_at=tail.totals.updated_at,  # a repair does not use the conversation
-            link=self.clock.link(),
-        )
-
-
-class _Count:
-    """Counts the active messages of a log, entry by entry.
-
-    Attributes:
-        all: Totals of all messages, active or rewound.
-        active: Totals of the active messages.
-        counters: Names of the token counters that counted the active messages.
-        shown_at: Number of the last entry with sources.
-        recounts: The differences between stored and recounted totals, from entry `first` on.
-    """
-
-    def __init__(self, codec: Codec, rewound: tuple[RewoundRange, ...], first: int) -> None:
-        self._codec, self._rewinds, self._first = codec, Rewinds(ranges=rewound), first
-        self.all, self.active, self.counters = Totals(), Totals(), set[str]()
-        self.shown_at = 0
-        self.recounts: list[Recount] = []
-
-    def add(self, entry: Entry) -> None:
-        """Count the next entry."""
-        active = [one for one in entry.messages if self._rewinds.has(one.ordinal)]
-        self.all = self._add(self.all, entry, entry.messages)
-        # An entry's own totals count all of its messages, as it was appended before any of them was rewound.
-        appended = self._add(self.active, entry, entry.messages)
-        self.active = self._add(self.active, entry, active) if len(active) < len(entry.messages) else appended
-        if active:
-            self.counters.add(entry.totals.counter)
-        if entry.sources:
-            self.shown_at = entry.number
-        if entry.number >= self._first:
-            self._recount(entry, appended)
-
-    def _add(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
-        decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
-        return totals_after(before, decoded, at=entry.at) if messages else before
-
-    def _recount(self, entry: Entry, counted: Totals) -> None:
-        more = tuple(getattr(entry.totals, name) - getattr(counted, name) for name in COUNTS)
-        last = self.recounts[-1] if self.recounts else None
-        if last and last.until == entry.number - 1 and last[2:] == more:
-            self.recounts[-1] = last._replace(until=entry.number)
-        elif any(more):
-            self.recounts.append(Recount(entry.number, entry.number, *more))
+            if entry.number <= tail.number:
+                await run_in_thread_if_long(partial(recount.add, entry), characters=characters_of(entry.messages, {}))
+        made = recount.entry(at=self.clock.now(), link=self.clock.link())
+        return made if await self._insert(made) else None

@@ -25,10 +25,10 @@ def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
     if done + 1 < begin:
         limit = _limit(rows, policy)
         before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
-    rewound = [ViewReason(first=low, last=high, state="rewound") for low, high in load.log.active.gaps(last)]
-    active = (piece for one in before for piece in _without(one, rewound))
+    inactive = [ViewReason(first=low, last=high, state="rewound") for low, high in load.log.active.gaps(last)]
+    active = (piece for one in before for piece in _without(one, inactive))
     shown = _shown(view, rows, decision.shown, policy)
-    return _merged(sorted([*active, *rewound, *shown], key=lambda one: one.first))
+    return _merged(sorted([*active, *inactive, *shown], key=lambda one: one.first))
 
 
 def _shown(
@@ -66,10 +66,10 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
     return "max_turns" if policy.max_tokens is None or turns > policy.max_turns * 3 // 4 - 1 else "max_tokens"
 
 
-def _without(reason: ViewReason, rewound: Sequence[ViewReason]) -> Iterator[ViewReason]:
-    """Yield the parts of a range that are not rewound."""
+def _without(reason: ViewReason, others: Sequence[ViewReason]) -> Iterator[ViewReason]:
+    """Yield the parts of a range that are in no other one, given these in order."""
     first = reason.first
-    for one in rewound:
+    for one in others:
         if one.last < first or one.first > reason.last:
             continue
         if first < one.first:

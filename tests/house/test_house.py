@@ -64,6 +64,13 @@ ASKS_A_MODEL = "summarization.engine"
 MAX_LINES = 450
 PUBLIC_HANDLES = {"conversation.handle": 600, "store.handle": 600}  # one class each, nearly all of it documentation
 
+KNOW_REWINDS = {
+    *("append.rewinder", "conversation.handle", "conversation.log", "conversation.services", "exceptions"),
+    *("log.entry", "log.repairs", "log.rewind", "mongo.documents", "mongo.rewound", "readback.records"),
+    *("runtime.cache", "runtime.log_reader", "values.models", "verify.active_totals"),
+}
+"""The modules that may know of rewinds; all others read active messages."""
+
 
 class Import(NamedTuple):
     """One import statement: the full name of what it names, and whether only a type checker makes it."""
@@ -271,6 +278,19 @@ def test_a_module_can_be_read_at_one_sitting() -> None:
     """No module has 450 lines, but for the two classes that users call."""
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in module_paths().items()}
     assert {module: number for module, number in lines.items() if number >= PUBLIC_HANDLES.get(module, MAX_LINES)} == {}
+
+
+def names_in(path: Path) -> set[str]:
+    """All names that the code of a file uses, without its texts and comments."""
+    parts = ("arg", "asname", "attr", "id", "module", "name")
+    return {str(getattr(node, part)) for node in nodes_in(path) for part in parts if hasattr(node, part)}
+
+
+def test_only_a_few_modules_know_of_rewinds() -> None:
+    """Readers see active messages; the edges use what a conversation offers."""
+    inner = {name: path for name, path in module_paths().items() if room_of(name) not in EDGES | {"testing"}}
+    knowing = {name for name, path in inner.items() if re.search("(?i)rewind|rewound", " ".join(names_in(path)))}
+    assert knowing == KNOW_REWINDS
 
 
 def test_a_migration_sees_only_what_it_may_do() -> None:

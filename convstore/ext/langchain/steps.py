@@ -257,8 +257,8 @@ async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[Base
     """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
     known = ids_of(found.later)
     extra = [one for one in state if one.id not in known and not is_made_up(one)]
-    rewound = await ids_in_log(chat, ids_of(extra))
-    return [one for one in extra if one.id not in rewound]
+    logged = await ids_in_log(chat, ids_of(extra))
+    return [one for one in extra if one.id not in logged]
 
 
 def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence[BaseMessage]) -> bool:

@@ -6,10 +6,10 @@ All entries are counted during the pass. Ranges that a rewind entry hides are re
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from convstore.log.entry import Entry, RewoundRange
-from convstore.log.rewind import COUNTS, NO_REWINDS, Rewinds, counts_of, difference
+from convstore.log.entry import Entry, RewoundRange, Totals
+from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, counts_of, difference
 from convstore.mongo.documents import entry_from
 from convstore.mongo.keys import entry_id
 from convstore.verify.findings import Subject
@@ -75,6 +75,19 @@ class ActiveTotals:
             key = str(documents[-1]["_id"])
         self._known[range_.first] = (range_, counts)
         return counts
+
+
+def recounted_totals(entry: Entry, before: Totals) -> Totals | None:
+    """Return the totals of a rewind entry as far as they follow from the previous ones, None for any other entry.
+
+    A repair recounts all. `ActiveTotals` checks the others.
+    """
+    if not entry.is_rewind:
+        return None
+    if entry.repair and entry.repair.until == entry.number:
+        return replace(entry.totals, entries=before.entries + 1, updated_at=before.updated_at)
+    of_entry = {name: getattr(entry.totals, name) for name in (*OF_ACTIVE, "rewind_entry", "whole_list", "link")}
+    return replace(before, **of_entry, entries=before.entries + 1, updated_at=entry.at)
 
 
 def number_in(key: str) -> int:
