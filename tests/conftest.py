@@ -20,12 +20,17 @@ from pymongo import AsyncMongoClient, MongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevNode, DevServer
+from convstore.search import across, sealer
 
 # No deadline: the machine may be busy.
 settings.register_profile("quick", max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples each time, half of what each test asks for.
 settings.register_profile("whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True)
 settings.load_profile("whole" if os.environ.get("CI") else "quick")
+
+# The machine may be busy: a search reads everything, and a store that is closed seals all that is due.
+across._MAX_SECONDS = 600.0
+sealer._CLOSE_SECONDS = 600.0
 
 # Workers and programs that this run starts share what is compiled: without it each compiles all of the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
