@@ -20,6 +20,11 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
     │   ├── SourceIdClashError                a source has a number that is taken; nothing was written
     │   ├── TurnConflictError                 the turn has different messages, or a later turn exists
+    │   ├── TurnBusyError                     another worker holds a turn of the conversation: says which
+    │   ├── TurnLostError                     another worker took the turn over; nothing was written
+    │   ├── TurnClosedError                   the turn is over, so nothing can be decided in it any more
+    │   ├── DecisionConflictError             something else was decided about the call before
+    │   ├── LogMovedError                     the log ends with another message than the caller expected
     │   ├── ResentHistoryError                the log already contains the beginning of the batch: says how much
     │   ├── HistoryDivergedError              the batch differs from the log: says where
     │   └── OlderCheckpointError              a graph's run began at an older checkpoint; nothing was written
@@ -37,6 +42,8 @@ Each message says what happened and what to do. An error of the MongoDB driver i
 """
 
 from __future__ import annotations
+
+import datetime
 
 
 class ConvstoreError(Exception):
@@ -218,6 +225,82 @@ class TurnConflictError(ConflictError):
             "answer the newest question"
         )
         super().__init__(f"turn {turn_id!r} {problem}")
+
+
+class TurnBusyError(ConflictError):
+    """A turn of the conversation is being worked on; nothing was written.
+
+    Attributes:
+        turn_id: That turn, which may be the one that was asked for.
+        since: When its worker took it.
+    """
+
+    def __init__(self, turn_id: str, *, since: datetime.datetime) -> None:
+        self.turn_id, self.since = turn_id, since
+        super().__init__(
+            f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 and let the client try again, "
+            'or pass busy="wait" or, for another question, busy="interrupt"'
+        )
+
+
+class TurnLostError(ConflictError):
+    """Another worker took the turn over, because this one did not renew its lease in time; nothing was written.
+
+    Attributes:
+        turn_id: The turn.
+    """
+
+    def __init__(self, turn_id: str) -> None:
+        self.turn_id = turn_id
+        super().__init__(
+            f"another worker took over turn {turn_id!r}, as this one was silent for 30 seconds; stop working on it: "
+            "the other one continues from the log"
+        )
+
+
+class TurnClosedError(ConflictError):
+    """A decision came after its turn was over; nothing was written.
+
+    Attributes:
+        turn_id: The turn.
+    """
+
+    def __init__(self, turn_id: str) -> None:
+        self.turn_id = turn_id
+        super().__init__(
+            f"turn {turn_id!r} is over, so its calls cannot be decided any more; ask the question again in a new turn"
+        )
+
+
+class DecisionConflictError(ConflictError):
+    """Something else was decided about a call before; nothing was written.
+
+    Attributes:
+        call_id: The call.
+        verdict: What was decided.
+        by: Who decided it.
+    """
+
+    def __init__(self, call_id: str, *, verdict: str, by: str) -> None:
+        self.call_id, self.verdict, self.by = call_id, verdict, by
+        who = f" by {by!r}" if by else ""
+        super().__init__(f"{verdict!r} was decided about call {call_id!r} before{who}; the first decision stands")
+
+
+class LogMovedError(ConflictError):
+    """The log does not end where the caller expected; nothing was written.
+
+    Attributes:
+        after: The ordinal that the log should have ended with.
+        last: The ordinal that it ends with.
+    """
+
+    def __init__(self, after: int, *, last: int) -> None:
+        self.after, self.last = after, last
+        super().__init__(
+            f"the log ends with message {last}, not {after}: somebody appended meanwhile; load the history again, then "
+            "decide whether the messages still fit"
+        )
 
 
 class ResentHistoryError(ConflictError):

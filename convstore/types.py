@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convstore.conversation.turn import TurnSession
 from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
 from convstore.values.models import (
@@ -30,6 +31,7 @@ from convstore.values.reports import (
     VerifyReport,
 )
 from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
+from convstore.values.turns import Decision, TurnCall
 from convstore.wire.history import History, PastView
 from convstore.wire.requests import AnthropicMessages, Dropped, OpenAIMessages
 
@@ -39,6 +41,7 @@ __all__ = [
     "ConversationHits",
     "ConversationInfo",
     "ConversationPage",
+    "Decision",
     "Dropped",
     "ErasureReceipt",
     "Finding",
@@ -61,7 +64,9 @@ __all__ = [
     "TokenCounter",
     "ToolRecord",
     "Turn",
+    "TurnCall",
     "TurnOutline",
+    "TurnSession",
     "VerifyReport",
     "ViewReason",
     "ViewStamp",

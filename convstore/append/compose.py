@@ -15,7 +15,7 @@ from langchain_core.messages import ToolMessage
 
 from convstore.append.batch import Batch, Prepared
 from convstore.exceptions import SourceIdClashError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, TurnEvent
 from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.tokens import count
@@ -39,6 +39,7 @@ def compose(
     link: int = 0,
     reserve: int = 0,
     taken: frozenset[int] = frozenset(),
+    event: TurnEvent | None = None,
 ) -> Entry:
     """Compose the entry that appends a batch to a log with these totals.
 
@@ -69,9 +70,10 @@ def compose(
         first=after.messages + 1,
         at=at,
         messages=tuple(messages),
-        totals=running.totals(at, shown_now=bool(sources), counter=batch.counter.name, link=link),
+        totals=running.totals(at, shown_now=bool(sources), counter=batch.counter.name, link=link, event=event),
         after=after.link,
         sources=tuple(sources),
+        event=event,
     )
 
 

@@ -120,7 +120,7 @@ class Resender:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         sent = read_sent(messages, trust)
         if (trust.is_all and not is_history(messages)) or [one.message.type for one in sent] == ["human"]:
-            return await self._writer.append(scope, [one.message for one in sent], **options)
+            return (await self._writer.append(scope, [one.message for one in sent], **options)).receipt
         async with append_timeout():
             return await self._append(scope, sent, skip=skip, trust=trust, **options)
 
@@ -132,7 +132,7 @@ class Resender:
                     raise ResentHistoryError(known=decision.match.known)
                 new, options["after"] = list(decision.taken.values()), decision.tail
                 options["indexes"] = [sent[index].position for index in decision.taken]
-                written = await self._writer.append(scope, new, **options) if new else None
+                written = (await self._writer.append(scope, new, **options)).receipt if new else None
                 receipt = decision.receipt(written)
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)

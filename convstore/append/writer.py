@@ -26,7 +26,7 @@ from convstore.exceptions import (
     StoreError,
     UnknownMessageError,
 )
-from convstore.log.entry import UNREAD, Entry, Totals
+from convstore.log.entry import UNREAD, Entry, Totals, TurnEvent
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.log import SlotTaken
@@ -46,8 +46,8 @@ from convstore.values.stamps import ViewStamp, check_own
 _TRIES = 1_000
 
 
-class TailMoved(Exception):  # noqa: N818 - a result, caught by `resent_history`
-    """The log does not end with the entry that an append has to follow."""
+class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
+    """The log does not end with what an append has to follow; the argument is its last ordinal."""
 
 
 class _Replaced(Exception):  # noqa: N818 - a result, caught here
@@ -62,13 +62,33 @@ class _Request:
         batch: Its messages.
         reserve: Number of source ids to reserve.
         turn: The id of the human message whose turn the batch belongs to; "" for no turn.
-        after: The tail that the entry has to follow directly; None for any.
+        after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
+        event: What the entry records besides the messages.
     """
 
     batch: Batch
     reserve: int = 0
     turn: str = ""
-    after: Totals | None = None
+    after: Totals | int | None = None
+    event: TurnEvent | None = None
+
+    def follows(self, tail: Totals) -> bool:
+        """Return True if the entry may follow a tail."""
+        if isinstance(self.after, Totals):
+            return (self.after.entries, self.after.link) == (tail.entries, tail.link)
+        return self.after is None or self.after == tail.messages
+
+    def is_written(self, new: Batch) -> bool:
+        """Return True if the log has everything, given the messages that it lacks."""
+        return not new.prepared and not self.reserve and not self.event
+
+
+class Written(NamedTuple):
+    """The outcome of an append: its receipt, the conversation, and the totals of the log including it."""
+
+    receipt: Receipt
+    conversation: str
+    totals: Totals
 
 
 class _Known(NamedTuple):
@@ -105,18 +125,20 @@ class Writer:
         messages: Sequence[BaseMessage],
         *,
         turn: str = "",
-        after: Totals | None = None,
+        after: Totals | int | None = None,
+        event: TurnEvent | None = None,
         omit: bool = False,
         renumber: bool = False,
         stamp: ViewStamp | None = None,
         indexes: Sequence[int] | None = None,
-    ) -> Receipt:
+    ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
-        `indexes` are those of the messages in the caller's list, if it is longer, for the paths of values.
+        With an event there may be no messages; it is written even if the log has them. `indexes` are those of the
+        messages in the caller's list, if it is longer, for the paths of values.
 
         Raises:
-            TailMoved: The log does not end with the tail `after`.
+            TailMoved: The log ends with something else than `after`, and lacks a message.
         """
         work = partial(
             prepare,
@@ -131,14 +153,19 @@ class Writer:
             indexes=indexes,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
-        return _receipt(batch, *await self._write(scope, _Request(batch, turn=turn, after=after)))
+        request = _Request(batch, turn=turn, after=after, event=event)
+        known, entry, cached, tail = await self._write(scope, request)
+        return Written(_receipt(batch, known, entry), cached.conversation, tail)
 
-    async def reserve(self, scope: Scope, number: int) -> range:
-        """Reserve source ids; see `Conversation.reserve_source_ids`."""
-        _, entry = await self._write(scope, _Request(Batch((), self._codec, self._counter), reserve=number))
-        assert entry is not None  # noqa: S101 - no message of it can be in the log already
-        through = entry.totals.sources_through
-        return range(through - number + 1, through + 1)
+    async def reserve(self, scope: Scope, number: int, *, after: Totals | None = None) -> tuple[range, Totals]:
+        """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
+
+        Raises:
+            TailMoved: The log ends with something else than `after`.
+        """
+        batch = Batch((), self._codec, self._counter)
+        *_, tail = await self._write(scope, _Request(batch, reserve=number, after=after))
+        return range(tail.sources_through - number + 1, tail.sources_through + 1), tail
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Return the numbers under which some texts were shown; see `Conversation.find_shown_sources`."""
@@ -149,30 +176,39 @@ class Writer:
                 shown = (await self._log.last_totals(cached.conversation, shown=True)).shown
         return [(shown or {}).get(text_digest(text)) for text in texts]
 
-    async def _write(self, scope: Scope, request: _Request) -> tuple[_Known, Entry | None]:
-        """Write to the scope's conversation; start again if it turns out to be deleted."""
+    async def _write(self, scope: Scope, request: _Request) -> tuple[_Known, Entry | None, CachedConversation, Totals]:
+        """Write to the scope's conversation; start again if it turns out to be deleted.
+
+        Returns:
+            The part that the log had, the entry that was written, None if the log had everything, the conversation, and
+            the totals of the log.
+        """
         async with append_timeout():
             while True:
-                cached = self._cache.get(scope) or await self._claim(scope, request.batch, request.turn)
+                cached = self._cache.get(scope) or await self._claim(scope, request)
                 check_own(request.batch.stamp, cached.conversation)
                 async with cached.lock:
                     if not self._cache.is_current(cached):
                         continue
                     try:
                         async with self._reader.reading(cached):
-                            return await self._write_in_order(cached, request)
+                            known, entry, tail = await self._write_in_order(cached, request)
+                            return known, entry, cached, tail
                     except (_Replaced, ConversationDeletedError):
                         self._cache.forget(cached)
                     except BaseException:
                         cached.doubt()
                         raise
 
-    async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
+    async def _claim(self, scope: Scope, request: _Request) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
+        batch, turn = request.batch, request.turn
         continues = bool(turn) and turn not in batch.ids
-        if continues or (batch.stamp and batch.stamp.conversation_id):
+        if continues or (batch.stamp and batch.stamp.conversation_id) or not request.follows(Totals()):
             if cached := await self._reader.find(scope):
                 return cached
+            if not request.follows(Totals()):
+                raise TailMoved(0)
             check_own(batch.stamp, "")
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
@@ -185,25 +221,25 @@ class Writer:
             self._cache.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(self, cached: CachedConversation, request: _Request) -> tuple[_Known, Entry | None]:
-        """Write one batch; the caller holds the conversation's lock.
-
-        Returns:
-            The part that the log had, and the entry that was written, None if the log had everything.
-        """
+    async def _write_in_order(
+        self, cached: CachedConversation, request: _Request
+    ) -> tuple[_Known, Entry | None, Totals]:
+        """Write one batch, as `_write` says; the caller holds the conversation's lock."""
         known, sent, used = _Known(request.batch), list[Chunk](), list[Chunk]()
         try:
             for tries in range(_TRIES):
                 tail = None if tries else await self._tail(cached, request, known.new)
                 if tail is None or self._must_look_up(cached, request, tail):
                     known = await self._look_up(cached, request)
-                    if not known.new.prepared and not request.reserve:
-                        if cached.tail:
-                            await self._refresher.catch_up(cached, cached.tail)
-                        return known, None
+                    if request.is_written(known.new):
+                        tail = await self._tail(cached, request, known.new)
+                        await self._refresher.catch_up(cached, tail)
+                        return known, None, tail
                     if tail:
                         await self._check_continues(cached, tail, cached.tail or Totals())
                     tail = await self._tail(cached, request, known.new)
+                if not request.follows(tail):
+                    raise TailMoved(tail.messages)
                 entry = await self._compose(cached, request, known.new, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     continue
@@ -212,7 +248,7 @@ class Writer:
                     self._finish(cached, known.new, entry)
                     if entry.number <= acknowledged:  # the number was taken before: a backup was restored
                         self._cache.forget(cached)
-                    return known, entry
+                    return known, entry, entry.totals
                 cached.tail, used = None, []
                 await self._refuse_taken_source_ids(cached, known.new)
                 if tries:
@@ -230,14 +266,10 @@ class Writer:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
         continues_turn = bool(request.turn) and request.turn not in request.batch.ids
         is_last_turn = cached.last_question == (request.turn, tail.link)
-        return self._log.must_look_first or (continues_turn and not is_last_turn)
+        return self._log.must_look_first or (continues_turn and not is_last_turn) or not request.follows(tail)
 
     async def _tail(self, cached: CachedConversation, request: _Request, new: Batch) -> Totals:
-        """Return the tail with everything that this append needs of it; no command when warm.
-
-        Raises:
-            TailMoved: It is not the tail that the entry has to follow.
-        """
+        """Return the tail with everything that this append needs of it; no command when warm."""
         tail = cached.tail
         if tail is None or not _is_sufficient(tail, request, new):
             cached.tail = None
@@ -246,14 +278,15 @@ class Writer:
         if tail.counter != self._counter.name:
             tail = await self._reader.recount_tail(cached, tail)
         cached.tail = tail
-        if request.after is not None and (request.after.entries, request.after.link) != (tail.entries, tail.link):
-            raise TailMoved
         return tail
 
     async def _look_up(self, cached: CachedConversation, request: _Request) -> _Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         batch, conversation = request.batch, cached.conversation
         if not batch.prepared:
+            if cached.tail and not request.follows(cached.tail):
+                tail, cached.tail = await self._log.last_totals(conversation, shown=request.reserve > 0), None
+                self._cache.confirm(cached, tail)
             return _Known(batch)
         read_tail = self._log.last_totals(conversation, shown=_needs_shown(request, batch))
         if request.turn or self._log.must_look_first:
@@ -292,7 +325,7 @@ class Writer:
             else:
                 await self._refuse_taken_source_ids(cached, new)
         at, link = self._clock.now(), self._clock.link()
-        work = partial(compose, new, tail, at=at, link=link, reserve=request.reserve, taken=taken)
+        work = partial(compose, new, tail, at=at, link=link, reserve=request.reserve, taken=taken, event=request.event)
         return await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
@@ -390,7 +423,7 @@ def _receipt(batch: Batch, known: _Known, entry: Entry | None) -> Receipt:
     messages, sources = (entry.messages, entry.sources) if entry else ((), ())
     by_id = {**known.stored, **{message.id: message.ordinal for message in messages}}
     ids, numbers = batch.ids, [source.id for source in sources]
-    ordinals = tuple(map(by_id.__getitem__, ids))
+    ordinals = tuple(map(by_id.__getitem__, ids)) or (0,)
     return Receipt(
         message_ids=tuple(ids),
         first=min(ordinals),

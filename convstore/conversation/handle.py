@@ -16,11 +16,14 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
 from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
+from convstore.append.writer import TailMoved
 from convstore.conversation.host import Host, read_back
-from convstore.exceptions import InvalidInputError
+from convstore.conversation.turn import TurnSession
+from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
+from convstore.turns.keeper import Busy
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -35,11 +38,14 @@ from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
 from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number
 from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
+from convstore.values.turns import Verdict, check_decision
 from convstore.view.past import check_moment
 from convstore.wire.history import History, PastView
 
 if TYPE_CHECKING:
     from convstore.tools.agent_tool import AgentTool
+
+_MAX_WAIT = 3_600
 
 
 class Conversation:
@@ -77,6 +83,7 @@ class Conversation:
         client_tools: Collection[str] = (),
         strict: bool = False,
         stamp: ViewStamp | None = None,
+        after: int | None = None,
     ) -> Receipt:
         """Append messages to the log permanently: in order, each once, and all of them or none.
 
@@ -100,6 +107,8 @@ class Conversation:
                 Set them in your code, never from a request.
             strict: With `resent`: raise an error instead of ignoring messages.
             stamp: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
+            after: Write only if the log ends with this ordinal, such as ``receipt.last``; 0 for an empty log. Messages
+                that are in the log already are no conflict. Not with `resent`.
 
         Raises:
             InvalidInputError: `stamp` is no stamp, or that of another conversation's view.
@@ -112,14 +121,21 @@ class Conversation:
             ResentHistoryError: The batch begins with stored messages; the error says how many (``resent="raise"``).
             HistoryDivergedError: A question was changed or is missing; with ``accept="all"``, or an answer.
             UntrustedMessageError: The history holds messages that would be ignored (`strict`).
+            LogMovedError: The log ends with another message than `after` says.
             StoreUnavailableError: The server did not answer; retry the call.
         """
         trust = check_trust(accept, client_tools, strict)
         if resent is None and (accept or client_tools or strict):
             raise InvalidInputError('accept, client_tools and strict are for histories of clients; add resent="skip"')
+        if after is not None:
+            check_number(after, name="after", minimum=0, maximum=2**53)
+            if resent:
+                raise InvalidInputError("after cannot be combined with resent, which compares the batch with the log")
         whole = whole_messages(given := items_of(messages), key=key)
         with naming_conflicts(whole, key=key):
-            receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, trust=trust, stamp=stamp)
+            receipt = await self._append(
+                whole, unencodable, on_source_clash, resent=resent, trust=trust, stamp=stamp, after=after
+            )
         if resent:
             copy_ids(whole, given)  # messages that were in the log already have the log's ids
         return receipt
@@ -134,6 +150,7 @@ class Conversation:
         resent: str | None = None,
         trust: Trust = Trust(),  # noqa: B008 - frozen
         stamp: ViewStamp | None = None,
+        after: int | None = None,
     ) -> Receipt:
         check_choice(unencodable, "raise", "omit", name="unencodable")
         check_choice(clash, "raise", "renumber", name="on_source_clash")
@@ -143,7 +160,10 @@ class Conversation:
         services = await self._services()
         if resent:
             return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
-        return await services.writer.append(self._scope, whole, turn=turn, **options)
+        try:
+            return (await services.writer.append(self._scope, whole, turn=turn, after=after, **options)).receipt
+        except TailMoved as moved:
+            raise LogMovedError(after or 0, last=moved.args[0]) from None
 
     async def append_turn(
         self,
@@ -180,6 +200,85 @@ class Conversation:
         with naming_conflicts(whole, key=key, turn=turn_id):
             return await self._append(whole, unencodable, on_source_clash, turn=turn_id, stamp=stamp)
 
+    async def turn(
+        self,
+        turn_id: str,
+        *,
+        human: str | HumanMessage | dict[str, Any] | None = None,
+        busy: Busy = "raise",
+        wait_seconds: float = 30.0,
+    ) -> TurnSession:
+        """Take a turn to work on it: ask its question, or continue it where the log stands.
+
+        When the call returns, the question is in the log, once, and no other worker can work on the conversation until
+        this one leaves the session. A repeated request continues an unfinished turn, also one of a killed worker, and
+        finds a finished one with its answer. Use it with ``async with``; else the lease lapses after 30 seconds. Four
+        commands for a new question in a new conversation, two in others; two to four to continue a turn.
+
+        Args:
+            turn_id: Id of the turn, such as a request id.
+            human: The question; None to continue a turn.
+            busy: If another worker holds a turn of the conversation: "raise" raises an error, "wait" waits for it, and
+                "interrupt" asks another turn to stop, and waits. It never stops the same turn.
+            wait_seconds: How long to wait at most.
+
+        Raises:
+            TurnBusyError: A turn of the conversation is being worked on. Nothing was written.
+            TurnConflictError: The turn has another question. Nothing was written.
+            UnknownMessageError: `human` is None, and the question is not in the log.
+            MessageRewoundError: The question was rewound.
+        """
+        check_choice(busy, "raise", "wait", "interrupt", name="busy")
+        if not isinstance(wait_seconds, int | float) or not 0 <= wait_seconds <= _MAX_WAIT:
+            raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
+        whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
+        keeper = (await self._services()).turn_keeper
+        with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
+            held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds)
+        return TurnSession(self, keeper, held)
+
+    async def stop(self, turn_id: str) -> bool:
+        """Stop a turn, from any worker: what was said so far is its answer. Returns False if it does not run.
+
+        A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once.
+        A stopped turn is finished, and so is its repeated request.
+        """
+        keeper = (await self._services()).turn_keeper
+        return await keeper.stop(self._scope, check_id(turn_id, name="turn_id"))
+
+    async def decide(
+        self,
+        turn_id: str,
+        call_id: str,
+        verdict: Verdict,
+        *,
+        args: dict[str, Any] | None = None,
+        message: str = "",
+        by: str = "",
+    ) -> None:
+        """Record what a person decided about a call that waits, from any worker; then the turn can be entered again.
+
+        The first decision stands: the same again does nothing.
+
+        Args:
+            turn_id: The turn.
+            call_id: The tool call id.
+            verdict: "approve" runs the call, "edit" runs it with `args`, "reject" gives it an error as its result, and
+                "respond" gives it `message` as its result.
+            args: For "edit", the new arguments, values that JSON has.
+            message: For "reject" the reason, for "respond" the text.
+            by: Who decided.
+
+        Raises:
+            InvalidInputError: The turn has no such call, or nobody was asked about it.
+            DecisionConflictError: Something else was decided before.
+            TurnClosedError: The turn is over, or the user went on with another question.
+            UnknownMessageError: The turn is not in the log.
+        """
+        check_id(turn_id, name="turn_id")
+        decision = check_decision(verdict, args=args, message=message, by=by)
+        await (await self._services()).turn_keeper.decide(self._scope, turn_id, call_id, decision)
+
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.
 
@@ -190,7 +289,8 @@ class Conversation:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
-        return await (await self._services()).writer.reserve(self._scope, number)
+        numbers, _ = await (await self._services()).writer.reserve(self._scope, number)
+        return numbers
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """Return the view for the next model call: valid for any provider, stable, and within the budget.

@@ -32,6 +32,7 @@ from convstore.mongo.states import States
 from convstore.mongo.statistics import Statistics
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
+from convstore.mongo.turn_leases import TurnLeases
 from convstore.readback.annotations import Annotator
 from convstore.readback.listing import Listing
 from convstore.readback.pager import Pager
@@ -47,6 +48,7 @@ from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
+from convstore.turns.keeper import TurnKeeper
 from convstore.values.policy import HistoryPolicy
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.verifier import Verifier
@@ -100,6 +102,7 @@ class Services:
         self.annotator = Annotator(reader, on.annotations)
         self.records, self.turns = Records(reader, self.annotator), Turns(reader)
         self.pager, self.listing = Pager(reader), Listing(reader)
+        self.turn_keeper = TurnKeeper(ends, TurnLeases(driver), self.writer, self.turns)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         self.compactor = Compactor(

@@ -252,6 +252,27 @@ class Repair(NamedTuple):
     recounts: tuple[Recount, ...]
 
 
+class TurnEvent(NamedTuple):
+    """What an entry records of a turn besides messages.
+
+    Attributes:
+        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop".
+        turn: Id of the turn's human message.
+        call: For "wait" and "decide" the `result_id` of the call.
+        values: For "decide" the decision, as JSON.
+    """
+
+    kind: str
+    turn: str
+    call: str = ""
+    values: str = ""
+
+    @property
+    def ends(self) -> bool:
+        """Return True if it ends the turn."""
+        return self.kind in ("finish", "stop")
+
+
 class Preview(NamedTuple):
     """The beginning of the last message with a text of its own, for listings: its type and the text."""
 
@@ -278,7 +299,6 @@ class Totals:
         counter: Name of the token counter that made the last two.
         stored_bytes: Stored size of all messages, active or rewound.
         rewind_entry: Number of the last rewind entry, 0 if all messages are active.
-        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
@@ -289,6 +309,8 @@ class Totals:
             the sources of the last entries have it.
         updated_at: When the entry was appended.
         link: Random number of the entry, 0 before the first one; the next entry names it as `after`.
+        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
+        is_ended: The last turn was finished or stopped by an event, and no message follows.
     """
 
     entries: int = 0
@@ -311,6 +333,7 @@ class Totals:
     updated_at: datetime | None = None
     link: int = 0
     whole_list: int = 0
+    is_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -331,6 +354,7 @@ class Entry:
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
         repair: In a rewind entry with a whole list the findings of the last repair, None if there was none.
         rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
+        event: What it records of a turn besides its messages, None for most entries.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -346,6 +370,7 @@ class Entry:
     lost: Lost | None = None
     repair: Repair | None = None
     rules: int = RULES
+    event: TurnEvent | None = None
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

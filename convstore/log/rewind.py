@@ -28,7 +28,7 @@ MAX_DIFFERENCE = 64
 COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 """The totals that count active messages only."""
 
-OF_ACTIVE = (*COUNTS, "counter", "calls", "preview")
+OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "is_ended")
 """All totals that depend on which messages are active."""
 
 Ranges = tuple[RewoundRange, ...]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 
@@ -24,6 +24,7 @@ class Row(NamedTuple):
         before: View tokens of the log before it, by the counter of the rows.
         turn: Number of its turn; 0 before the first human message.
         result: Number of tool results in the log before it.
+        ends: An event after it ended the log's last turn.
     """
 
     message: EntryMessage
@@ -32,6 +33,7 @@ class Row(NamedTuple):
     before: int
     turn: int
     result: int
+    ends: bool = False
 
 
 def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, through: int | None = None) -> list[Row]:
@@ -65,10 +67,16 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, t
     through = (entries[-1].totals.view_tokens if entries else 0) if through is None else through
     covered_tokens = summary.view_tokens if summary else 0
     befores = accumulate(sizes, initial=0 if begins else through - covered_tokens - sum(sizes))
-    return [
+    made = [
         Row(message, number, place, before, turn, result)
         for (message, number, place, turn, result), before in zip(rows, befores, strict=False)
     ]
+    return marked(made, entries[-1].totals) if entries else made
+
+
+def marked(rows: list[Row], totals: Totals) -> list[Row]:
+    """Return the rows of a log with these totals; the last one says so if an event ended its turn."""
+    return [*rows[:-1], rows[-1]._replace(ends=True)] if rows and totals.is_ended else rows
 
 
 def leading_system(rows: Sequence[Row]) -> list[Row]:
@@ -78,8 +86,13 @@ def leading_system(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_finished(rows: Sequence[Row]) -> bool:
-    """Return True if the last turn is finished: its last message is an AI message without tool calls."""
-    return not rows or (rows[-1].message.type == "ai" and not rows[-1].message.calls)
+    """Return True if the last turn is finished: it has its answer, or an event ended it."""
+    return not rows or rows[-1].ends or has_answer(rows)
+
+
+def has_answer(rows: Sequence[Row]) -> bool:
+    """Return True if the last message is an answer: an AI message without tool calls."""
+    return rows[-1].message.type == "ai" and not rows[-1].message.calls
 
 
 def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:

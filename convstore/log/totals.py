@@ -13,7 +13,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, Usage
+from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, TurnEvent, Usage
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, result_id
 
@@ -38,8 +38,14 @@ _MODEL_KEYS = ("model_name", "model", "model_id")
 _NO_CALL = OpenCall("", "", "")
 
 
-def totals_after(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
-    """Return the totals after some messages, each as stored and as appended; sources are not counted.
+def totals_after(
+    before: Totals,
+    messages: Iterable[tuple[EntryMessage, BaseMessage]],
+    *,
+    at: datetime,
+    event: TurnEvent | None = None,
+) -> Totals:
+    """Return the totals after some messages, each as stored and as appended, and an event; sources are not counted.
 
     They may be the first ones of an entry.
     """
@@ -47,7 +53,7 @@ def totals_after(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMess
     for message, appended in messages:
         running.add_size(message)
         running.follow(appended, calls_of(appended))
-    return running.totals(at, shown_now=False)
+    return running.totals(at, shown_now=False, event=event)
 
 
 class ShownSources:
@@ -144,7 +150,15 @@ class RunningTotals:
         self._view_tokens += message.view_tokens
         self._stored_bytes += message.stored_bytes
 
-    def totals(self, at: datetime, *, shown_now: bool, counter: str | None = None, link: int = 0) -> Totals:
+    def totals(
+        self,
+        at: datetime,
+        *,
+        shown_now: bool,
+        counter: str | None = None,
+        link: int = 0,
+        event: TurnEvent | None = None,
+    ) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
         after, entries = self.after, self.after.entries + 1
         return replace(
@@ -167,6 +181,7 @@ class RunningTotals:
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
             link=link,
+            is_ended=(event is not None and event.ends) or (after.is_ended and not self._messages),
         )
 
     def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:

@@ -84,6 +84,14 @@ class Collection:
         async with driver_errors():
             return bool((await self.driver_collection.update_one(dict(query), change, upsert=upsert)).matched_count)
 
+    async def find_and_update(
+        self, query: Document, change: Any, fields: Mapping[str, int] | None = None
+    ) -> Document | None:
+        """Update a document and return it as it was before; None if the filter matched none."""
+        async with driver_errors():
+            found: Document | None = await self.driver_collection.find_one_and_update(dict(query), change, fields)
+        return found
+
     async def update_many(self, query: Document, change: Document) -> None:
         """Update all documents that a filter matches."""
         async with driver_errors():

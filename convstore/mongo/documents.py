@@ -9,6 +9,7 @@ The documents of ``log``, whose order of keys `keys` explains::
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
@@ -26,6 +27,7 @@ from convstore.log.entry import (
     PayloadRef,
     Preview,
     Totals,
+    TurnEvent,
     is_named,
 )
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
@@ -79,6 +81,8 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["lookup"] = lookup
     if entry.rules > 1:
         document["rules"] = entry.rules
+    if entry.event:
+        document["event"] = sealed(json.dumps(entry.event), document["_id"])
     return stamped(document, "entry")
 
 
@@ -121,6 +125,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         sources=sources_from(document, messages) if "sources" in document else (),
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
         rules=stored_number(document.get("rules", 1)),
+        event=TurnEvent(*json.loads(unsealed(found, document["_id"]))) if (found := document.get("event")) else None,
         **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
@@ -169,6 +174,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "updated_at": totals.updated_at,
         "link": totals.link,
         **({"whole_list": totals.whole_list} if totals.whole_list else {}),
+        **({"ended": 1} if totals.is_ended else {}),
     }
 
 
@@ -198,6 +204,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         None if at is None else utc(at),
         link,
         stored_number(document.get("whole_list", 0)),
+        bool(stored_number(document.get("ended", 0))),
     )
 
 

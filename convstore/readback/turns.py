@@ -174,5 +174,5 @@ def _facts(log: Snapshot, turn: _StoredTurn) -> dict[str, Any]:
         "first": first.ordinal,
         "last": last.ordinal,
         "created_at": entry.at,
-        "is_finished": number < log.tail.turns or (last.type == "ai" and not last.calls),
+        "is_finished": number < log.tail.turns or log.tail.is_ended or (last.type == "ai" and not last.calls),
     }

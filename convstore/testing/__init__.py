@@ -38,6 +38,7 @@ from convstore.testing.searching_across import SearchAcrossContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
+from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
 
@@ -58,6 +59,7 @@ class StoreContract(
     SearchAcrossContract,
     RewindContract,
     TurnContract,
+    TurnSessionContract,
     CompactContract,
     StateContract,
     IsolationContract,

@@ -89,6 +89,16 @@ class _NumberedTool(BaseTool):
         return _parts(self.invoke(_call(self.name, arguments), config))
 
 
+async def number_message(
+    message: ToolMessage,
+    give: Callable[[Sequence[str]], Awaitable[_Given]],
+    extractors: Mapping[str, SourceExtractor],
+) -> ToolMessage:
+    """Return a result whose sources have numbers of the conversation, in content and artifact; `give` assigns them."""
+    found = _found(message, message.name or "", extractors)
+    return _numbered(message, found, await give(_texts(found)), render_sources) if found else message
+
+
 def _tool_of(function: Any) -> BaseTool:
     if not callable(function):
         raise InvalidInputError(f"number_sources takes a tool or a function, not {type(function).__name__}")

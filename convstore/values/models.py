@@ -259,7 +259,8 @@ class Turn(Value):
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
         messages: Equal to the appended messages.
-        is_finished: True if its last message is an AI message without tool calls, or another turn follows.
+        is_finished: True if its last message is an AI message without tool calls, it was finished or stopped by
+            `TurnSession`, or another turn follows.
     """
 
     turn_id: str

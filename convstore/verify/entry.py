@@ -193,7 +193,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     stored = entry.totals
     if recounted := recounted_totals(entry, before):
         return recounted
-    made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at)
+    made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=entry.event)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved, or belong to a lost entry
         through = max(through, stored.sources_through)

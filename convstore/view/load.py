@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from convstore.log.entry import Entry, Totals
-from convstore.log.rows import Row, named_in, rows_of, weigh
+from convstore.log.rows import Row, marked, named_in, rows_of, weigh
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.log.stored_message import KeptMessage
 from convstore.messages.encoding import digest_of
@@ -95,7 +95,7 @@ class Load(ActiveRows):
         if held.rows and held.key == self.depends_on:
             self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens
-            rows = [*held.rows, *added] if is_continued else []
+            rows = marked([*held.rows, *added], self.entries[-1].totals) if is_continued else []
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:

@@ -14,7 +14,16 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from convstore.log.entry import EntryMessage
-from convstore.log.rows import Row, is_always_whole, is_exempt, is_finished, is_hidden, kept_result, results_before
+from convstore.log.rows import (
+    Row,
+    has_answer,
+    is_always_whole,
+    is_exempt,
+    is_finished,
+    is_hidden,
+    kept_result,
+    results_before,
+)
 from convstore.sources.shortening import SHORTENED
 from convstore.values.policy import HistoryPolicy
 
@@ -212,7 +221,7 @@ class SizedLog:
     def _short(self, turn: Turn) -> Part:
         """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
         eighth, steps = self._eighth, steps_of(self.rows, turn)
-        is_answered, head = bool(steps) and is_finished(self.rows[turn.begin : turn.end]), _head(turn, steps)
+        is_answered, head = bool(steps) and has_answer(self.rows[turn.begin : turn.end]), _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
         question = sum(self._settled[at] for at in head)
         settled = self._settle(steps, self._quarter - min(question, eighth))

@@ -226,6 +226,8 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
     calls: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {
         ("chat", "append"): lambda: chat.append(rag_turn("And orcas?")),
         ("chat", "append_turn"): lambda: chat.append_turn("asked", human="And bees?"),
+        ("chat", "turn"): lambda: chat.turn("run", human="And whales?"),
+        ("chat", "stop"): lambda: chat.stop("run"),
         ("chat", "load_history"): chat.load_history,
         ("chat", "compact"): chat.compact,
         ("chat", "summaries"): chat.summaries,

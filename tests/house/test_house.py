@@ -21,7 +21,7 @@ FLOORS = (
     ("mongo",),
     ("runtime",),
     ("admin", "append", "readback", "search", "verify", "view"),
-    ("compaction", "tools"),
+    ("compaction", "tools", "turns"),
     ("conversation", "store"),
     ("", "ext", "integration", "public", "testing", "transfer", "types"),
     ("__main__", "cli"),
@@ -62,7 +62,7 @@ CLOCKS = {"now", "utcnow", "today"}
 IMPURE = {"asyncio", "random", "secrets", "socket", "time"}
 ASKS_A_MODEL = "summarization.engine"
 MAX_LINES = 450
-PUBLIC_HANDLES = {"conversation.handle": 600, "store.handle": 600}  # one class each, nearly all of it documentation
+PUBLIC_HANDLES = {"conversation.handle": 640, "store.handle": 600}  # one class each, nearly all of it documentation
 
 KNOW_REWINDS = {
     *("append.rewinder", "conversation.handle", "conversation.log", "conversation.services", "exceptions"),

@@ -1,0 +1,211 @@
+"""One turn that a worker holds: ask, run the model and the tools, stop, wait for a person, resume, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from convstore.append.inputs import normalize_messages
+from convstore.conversation.host import host_of
+from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
+from convstore.log.entry import TurnEvent
+from convstore.runtime.background import settle
+from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, HeldTurn, TurnKeeper, result_of
+from convstore.values.models import Receipt
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewStamp
+from convstore.values.turns import TurnCall
+from convstore.wire.history import History
+
+
+class TurnSession:
+    """One turn of a conversation that this worker holds, so that no other worker answers it or asks something else.
+
+    `Conversation.turn` makes it. ``async with`` renews the lease in the background and gives it back at the end,
+    whatever happened in between, also in another task. A session that is never entered lapses after 30 seconds, like
+    that of a killed worker; then another worker can continue the turn from what is in the log.
+
+    What a step appends is in the log when the call returns. A worker that was silent for so long that another one took
+    the turn gets a `TurnLostError` and writes nothing.
+    """
+
+    def __init__(self, chat: Any, keeper: TurnKeeper, held: HeldTurn) -> None:
+        self._chat, self._keeper, self._held = chat, keeper, held
+        self._stamp: ViewStamp | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"TurnSession({self.turn_id!r})"
+
+    @property
+    def turn_id(self) -> str:
+        """Id of the turn, which is that of its question."""
+        return self._held.record.turn_id
+
+    @property
+    def messages(self) -> list[BaseMessage]:
+        """The messages of the turn that are in the log, the question first, in full."""
+        return list(self._held.record.messages)
+
+    @property
+    def open_calls(self) -> list[TurnCall]:
+        """The calls that need a result, in order: of this worker, of one that died, or approved by a person.
+
+        A call with invalid arguments has an `error`. Calls that wait for a decision are not among them.
+        """
+        return self._held.record.open_calls
+
+    @property
+    def waiting_calls(self) -> list[TurnCall]:
+        """The calls that wait for a person's decision, in order."""
+        return self._held.record.undecided
+
+    @property
+    def is_running(self) -> bool:
+        """True if the turn is neither finished nor waiting for a person, and nobody asked to stop it."""
+        record = self._held.record
+        return not (record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if all that is left to do is what a person has to decide."""
+        return self._held.record.is_waiting
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the log says that the turn is over: it has its answer, was finished or stopped, or a later one began.
+
+        A finished turn costs no call of a model.
+        """
+        return self._held.record.is_finished
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the turn was stopped, or somebody asked to stop it."""
+        return self._held.is_stopping or self._held.record.mark == "stop"
+
+    @property
+    def answer(self) -> AIMessage | None:
+        """The answer: the last message, if it is an AI message without calls; else None."""
+        return self._held.record.answer
+
+    async def load_history(self, policy: HistoryPolicy | None = None) -> History:
+        """Return the view for the next call of the model, as `Conversation.load_history` does.
+
+        The next AI message that is appended gets its stamp.
+        """
+        history: History = await self._chat.load_history(policy)
+        self._stamp = history.stamp
+        return history
+
+    async def append(
+        self,
+        messages: BaseMessage | Mapping[str, Any] | Iterable[BaseMessage | Mapping[str, Any]],
+        *,
+        stamp: ViewStamp | None = None,
+    ) -> Receipt:
+        """Append messages to the turn: in order, all of them or none, and only while this worker holds it.
+
+        Messages without an id get one that derives from the turn and their position. One command.
+
+        Args:
+            messages: What a model or a tool returned: LangChain messages, dicts or objects of a provider's SDK.
+            stamp: Stamp of the view that the first AI message answers; by default of the view loaded last.
+
+        Raises:
+            InvalidMessageError: A message is invalid, or a human message, which would begin another turn.
+            TurnLostError: Another worker took the turn over. Nothing was written.
+            TurnConflictError: A later turn has begun. Nothing was written.
+        """
+        whole = normalize_messages(messages, key=self.turn_id, start=len(self._held.record.messages))
+        for index, message in enumerate(whole):
+            if isinstance(message, HumanMessage):
+                raise InvalidMessageError("a human message begins a turn of its own; ask it in that", index=index)
+        answers = any(isinstance(message, AIMessage) for message in whole)
+        receipt = await self._keeper.append(self._held, whole, stamp=stamp or (self._stamp if answers else None))
+        if answers:
+            self._stamp = None
+        return receipt
+
+    async def add_result(
+        self,
+        call: TurnCall,
+        content: Any = "",
+        *,
+        sources: Sequence[Any] = (),
+        artifact: Any = None,
+        error: bool = False,
+    ) -> Receipt:
+        """Append the result of an open call. Results of parallel calls may be added at once, in any order.
+
+        Args:
+            call: One of `open_calls`.
+            content: What the tool returned for the model: a text, or a list of content blocks.
+            sources: What the tool found, such as LangChain documents or dicts. They get numbers of the conversation,
+                and the content shows them with these numbers, as for `number_sources`. One command more.
+            artifact: A value that the model does not see.
+            error: True if the tool failed, and `content` says why.
+
+        Raises:
+            InvalidInputError: The call is not open.
+        """
+        self._check_open(call)
+        message = result_of(call, content, is_error=error)
+        message.artifact = list(sources) if sources and artifact is None else artifact
+        if sources and not error:
+            from convstore.tools.numbering import number_message  # noqa: PLC0415 - LangChain's tools load slowly
+
+            message = await number_message(message, self._numbers, host_of(self._chat).source_extractors)
+        return await self._keeper.append(self._held, [message])
+
+    async def _numbers(self, texts: Sequence[str]) -> tuple[range, list[int | None]]:
+        return await self._keeper.reserve(self._held, len(texts)), await self._chat.find_shown_sources(texts)
+
+    def _check_open(self, call: TurnCall) -> None:
+        if not isinstance(call, TurnCall) or call.result_id not in {one.result_id for one in self.open_calls}:
+            raise InvalidInputError(f"call must be one of turn.open_calls, which {call!r} is not")
+
+    async def finish(self) -> None:
+        """End a turn that has no answer, such as one that ends with a tool's result. Nothing happens if it is finished.
+
+        Views, listings and exports then treat it as any finished turn. One command.
+        """
+        if not self.is_finished:
+            await self._keeper.append(self._held, (), event=TurnEvent("finish", self.turn_id))
+
+    async def wait_for(self, call: TurnCall) -> None:
+        """Let a person decide about a call; see `Conversation.decide`.
+
+        The call leaves `open_calls` until then. When only such calls are left, the turn is waiting: leave the session,
+        and enter the turn again after the decision, days later and in any worker. A new question closes a waiting turn.
+        One command.
+        """
+        self._check_open(call)
+        await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
+
+    async def __aenter__(self) -> TurnSession:
+        self._renewing = asyncio.create_task(self._renew())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+        await settle(self._keeper.leave(self._held))
+
+    async def _renew(self) -> None:
+        """Renew the lease and look for a request to stop, until the session is left."""
+        sleep, passed = self._keeper.sleep, 0.0
+        while not self._held.is_lost:
+            await sleep(CHECK_SECONDS)
+            passed += CHECK_SECONDS
+            is_due = passed >= RENEW_SECONDS
+            with suppress(StoreError):  # tried again, and an append finds out whether the lease lapsed
+                await (self._keeper.renew(self._held) if is_due else self._keeper.look(self._held))
+                passed = 0.0 if is_due else passed

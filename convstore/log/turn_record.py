@@ -1,0 +1,138 @@
+"""What the log says of one turn: its messages, the calls without a result, and what a person decided about them.
+
+A fold over the entries from the turn's question on. A worker that takes a turn over, and one that repeats a request,
+know from it what is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.log.entry import TurnEvent
+from convstore.messages.tool_calls import calls_of, has_calls, result_ids
+from convstore.values.turns import Decision, TurnCall
+
+_UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
+
+
+class _Open(NamedTuple):
+    """A call without a result: the id of its result, and the call."""
+
+    result_id: str
+    call: TurnCall
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """One turn as the log has it.
+
+    Attributes:
+        turn_id: Id of its question.
+        messages: Its messages in order, the question first.
+        is_newest: False if a later turn has begun.
+        mark: "finish" or "stop" if an event ended it, else "".
+        waiting: Ids of the results of calls that wait for a person, decided or not.
+        decisions: What was decided, by the same ids.
+    """
+
+    turn_id: str
+    messages: list[BaseMessage] = field(default_factory=list)
+    is_newest: bool = True
+    mark: str = ""
+    waiting: set[str] = field(default_factory=set)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+
+    def add(self, messages: Iterable[BaseMessage], event: TurnEvent | None = None) -> None:
+        """Add what an entry has of the turn; messages that are there already are left out."""
+        known = {message.id for message in self.messages}
+        self.messages += [message for message in messages if message.id not in known]
+        if event is None or event.turn != self.turn_id:
+            return
+        if event.kind == "wait":
+            self.waiting.add(event.call)
+        elif event.kind == "decide":
+            self.decisions[event.call] = Decision(**json.loads(event.values))
+        elif event.ends:
+            self.mark = event.kind
+
+    @property
+    def answer(self) -> AIMessage | None:
+        """The last message if it is an answer: an AI message without calls."""
+        last = self.messages[-1] if self.messages else None
+        return last if isinstance(last, AIMessage) and not has_calls(last) else None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if it has its answer, was finished or stopped, or a later turn has begun."""
+        return bool(self.mark) or not self.is_newest or self.answer is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if all that is left to do is what a person has to decide."""
+        return not self.is_finished and bool(self.undecided) and not self.open_calls
+
+    @property
+    def undecided(self) -> list[TurnCall]:
+        """The calls without a result that wait for a person's decision, in order."""
+        return [one.call for one in self._without_result() if self._waits(one.result_id)]
+
+    @property
+    def open_calls(self) -> list[TurnCall]:
+        """The calls without a result that may be run, in order, as they were decided."""
+        return [self._decided(one) for one in self._without_result() if not self._waits(one.result_id)]
+
+    def find_call(self, call_id: str) -> TurnCall | None:
+        """Return the newest call with an id, None if there is none."""
+        return next((one.call for one in reversed(_calls(self.messages)) if one.call.id == call_id), None)
+
+    def _waits(self, result_id: str) -> bool:
+        return result_id in self.waiting and result_id not in self.decisions
+
+    def _without_result(self) -> list[_Open]:
+        return [] if self.is_finished else _unanswered(self.messages)
+
+    def _decided(self, one: _Open) -> TurnCall:
+        decision = self.decisions.get(one.result_id)
+        if decision is None:
+            return one.call
+        args = one.call.args if decision.args is None else decision.args
+        return one.call.model_copy(update={"args": args, "decision": decision})
+
+
+def _calls(messages: Iterable[BaseMessage]) -> list[_Open]:
+    """Return all calls of some messages, in order."""
+    found = list[_Open]()
+    for message in messages:
+        if isinstance(message, AIMessage):
+            named = zip(calls_of(message), result_ids(message), strict=True)
+            found += [_Open(id_, _turn_call(message, call.position, id_)) for call, id_ in named]
+    return found
+
+
+def _turn_call(message: AIMessage, position: int, result_id: str) -> TurnCall:
+    call, listed = calls_of(message)[position], len(message.tool_calls)
+    args: dict[str, Any] = dict(message.tool_calls[position]["args"]) if position < listed else {}
+    invalid = message.invalid_tool_calls[position - listed :][:1] if position >= listed else []
+    error = "" if position < listed else str((invalid and invalid[0].get("error")) or _UNREADABLE)
+    return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)
+
+
+def _unanswered(messages: Sequence[BaseMessage]) -> list[_Open]:
+    """Return the calls without a result, in order.
+
+    A result answers the call whose `result_id` it has, else the last open one with its call id, as views pair them.
+    """
+    open_ = list[_Open]()
+    for message in messages:
+        open_ += _calls([message])
+        if isinstance(message, ToolMessage):
+            matching = [one for one in open_ if one.call.id == message.tool_call_id]
+            own = [one for one in matching if one.result_id == message.id]
+            for one in (own or matching[-1:])[:1]:
+                open_.remove(one)
+    return open_

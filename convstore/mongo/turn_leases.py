@@ -1,0 +1,103 @@
+"""Read and write the lease on the turn in progress, a field of the conversation's state.
+
+Every change is one conditional update of an existing state: a deleted conversation stays deleted. The server's clock
+says when a lease lapses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from convstore.mongo.bson_values import reading, stored_text, utc
+from convstore.mongo.collection import Collection, Document
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import LOG, state_id
+from convstore.mongo.versions import check_version, readable
+
+_FIELDS = {"turn": 1}
+
+
+class TurnLease(NamedTuple):
+    """A lease as it was read.
+
+    Attributes:
+        turn: Id of the turn.
+        owner: The random token of its holder.
+        since: When the holder took it.
+        is_stopping: Somebody asked the holder to stop.
+    """
+
+    turn: str
+    owner: str
+    since: datetime
+    is_stopping: bool
+
+
+class Taken(NamedTuple):
+    """The outcome of taking a lease: the one that had lapsed, or the one that is held; None if it was free."""
+
+    is_taken: bool
+    lease: TurnLease | None
+
+
+class TurnLeases:
+    """Commands on the leases of turns; each method is one command, unless it says otherwise."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._log = driver, Collection(driver, LOG)
+
+    async def take(self, conversation: str, turn: str, *, owner: str, since: datetime, time: timedelta) -> Taken | None:
+        """Take the lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
+
+        Raises:
+            SchemaVersionError: A newer convstore wrote the state.
+        """
+        is_free = {"$or": [{"turn.until": {"$exists": False}}, self._driver.is_past("turn.until")]}
+        values = {"turn.id": turn, "turn.owner": owner, "turn.since": since, "turn.stop": False}
+        change = self._driver.setting(values, field="turn.until", ahead=time)
+        query = _query(conversation) | readable("state") | is_free
+        if (before := await self._log.find_and_update(query, change, _FIELDS)) is not None:
+            return Taken(is_taken=True, lease=_lease(before))
+        held = await self._log.find_one(_query(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
+        if held is None:
+            return None
+        check_version(held, "state")
+        return Taken(is_taken=False, lease=_lease(held))
+
+    async def renew(self, conversation: str, *, owner: str, time: timedelta) -> TurnLease | None:
+        """Renew the lease, even a lapsed one that nobody took; None if somebody did."""
+        change = self._driver.setting({}, field="turn.until", ahead=time)
+        found = await self._log.find_and_update(_query(conversation) | {"turn.owner": owner}, change, _FIELDS)
+        return _lease(found) if found else None
+
+    async def find(self, conversation: str, *, owner: str) -> TurnLease | None:
+        """Return the lease; None if somebody else took it."""
+        found = await self._log.find_one(_query(conversation) | {"turn.owner": owner}, _FIELDS)
+        return _lease(found) if found else None
+
+    async def release(self, conversation: str, *, owner: str) -> None:
+        """Give the lease back, unless somebody took it."""
+        await self._log.update(_query(conversation) | {"turn.owner": owner}, {"$unset": {"turn": ""}})
+
+    async def ask_to_stop(self, conversation: str, turn: str) -> bool:
+        """Ask the holder of a turn's lease to stop; False if nobody holds it."""
+        query = _query(conversation) | {"turn.id": turn, "turn.until": {"$exists": True}}
+        return await self._log.update(
+            query | {"$nor": [self._driver.is_past("turn.until")]}, {"$set": {"turn.stop": True}}
+        )
+
+
+def _query(conversation: str) -> dict[str, Any]:
+    return {"_id": state_id(conversation), "conversation": conversation}
+
+
+def _lease(document: Document) -> TurnLease | None:
+    with reading(document):
+        found = document.get("turn")
+        if not isinstance(found, Mapping):
+            return None
+        return TurnLease(
+            stored_text(found["id"]), stored_text(found["owner"]), utc(found["since"]), bool(found["stop"])
+        )

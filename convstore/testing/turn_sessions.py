@@ -1,0 +1,340 @@
+"""A turn that one worker holds: asked once, answered once, resumed, stopped, decided by a person.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage
+
+from convstore.conversation import Conversation
+from convstore.conversation.turn import TurnSession
+from convstore.exceptions import (
+    ContentConflictError,
+    DecisionConflictError,
+    InvalidInputError,
+    InvalidMessageError,
+    LogMovedError,
+    TurnBusyError,
+    TurnClosedError,
+    TurnConflictError,
+    TurnLostError,
+    UnknownMessageError,
+)
+from convstore.runtime.clock import Clock
+from convstore.store import ConversationStore
+
+__all__ = ["TurnSessionContract"]
+
+
+def _calls(*names: str) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": name, "args": {"n": 1}, "id": f"call_{name}"} for name in names])
+
+
+def _ahead(seconds: float) -> Clock:
+    return Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+async def _kinds(chat: Conversation) -> list[str]:
+    return [message.type async for message in chat.messages()]
+
+
+async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
+    """Leave a turn that waits for a decision about the call of `pay`."""
+    async with await chat.turn(turn_id, human="Pay the bill") as turn:
+        await turn.append(_calls("pay"))
+        await turn.wait_for(turn.open_calls[0])
+
+
+class TurnSessionContract:
+    """`turn`, `stop`, `decide`, and `append` with `after`."""
+
+    @pytest.fixture
+    def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
+        """The same conversation in another worker."""
+        return new_store().conversation(**chat.scope)
+
+    async def test_a_turn_is_asked_and_answered(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """Its messages are in the log when a call returns, and the answer gets the stamp of the view it answers."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            assert (turn.is_running, turn.is_finished, turn.open_calls) == (True, False, [])
+            assert await _kinds(elsewhere) == ["human"]
+            history = await turn.load_history()
+            await turn.append({"role": "assistant", "content": "They do."})
+            assert (turn.is_running, turn.answer and turn.answer.text) == (False, "They do.")
+        *_, answer = await chat.list_messages()
+        assert answer.stamp == history.stamp
+
+    async def test_a_repeated_request_finds_its_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The same request again, in any worker, has the messages of the log and nothing left to run."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append([_calls("search")])
+            await turn.add_result(turn.open_calls[0], "yes")
+            await turn.append(AIMessage("They do."))
+        async with await elsewhere.turn("r1", human="Do seals sleep?") as again:
+            assert (again.is_finished, again.is_running, again.open_calls) == (True, False, [])
+            assert again.messages == turn.messages
+        assert len(await _kinds(chat)) == 4
+
+    async def test_only_one_worker_works_on_a_conversation(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The same request and another question are refused while a turn is held; the question is not stored."""
+        async with await chat.turn("r1", human="Do seals sleep?"):
+            for request, text in (("r1", "Do seals sleep?"), ("r2", "And orcas?")):
+                with pytest.raises(TurnBusyError) as caught:
+                    await elsewhere.turn(request, human=text)
+                assert caught.value.turn_id == "r1"
+        assert await _kinds(chat) == ["human"]
+        async with await elsewhere.turn("r2", human="And orcas?"):
+            assert await _kinds(chat) == ["human", "human"]
+
+    async def test_of_many_first_questions_one_is_taken(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Ten workers ask at once in a conversation that does not exist: one works, nine are told to come again."""
+        chats = [new_store().conversation(**chat.scope) for _ in range(10)]
+        asked = [one.turn(f"r{number}", human="Who is first?") for number, one in enumerate(chats)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        kinds = [type(one) for one in found]
+        assert (kinds.count(TurnSession), kinds.count(TurnBusyError)) == (1, 9), found
+        assert await _kinds(chat) == ["human"]
+
+    async def test_a_titled_conversation_gets_its_first_turn(self, chat: Conversation) -> None:
+        """A conversation may have a title and no message before its first question."""
+        await chat.update(title="Seals")
+        with pytest.raises(UnknownMessageError):
+            await chat.turn("r1")
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(AIMessage("They do."))
+        assert await _kinds(chat) == ["human", "ai"]
+
+    async def test_a_second_question_waits(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """With ``busy="wait"`` it is asked as soon as the first turn is left, and after its answer."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            waiting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="wait"))
+            await turn.append(AIMessage("They do."))
+        async with await waiting as second:
+            assert await _kinds(chat) == ["human", "ai", "human"]
+            assert second.turn_id == "r2"
+
+    async def test_another_question_interrupts(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The turn that runs is asked to stop, and marked as finished when its worker leaves it."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            interrupting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="interrupt"))
+            while turn.is_running:
+                await turn.load_history()
+        async with await interrupting:
+            pass
+        async with await chat.turn("r1", human="Do seals sleep?") as again:
+            assert (again.is_finished, again.is_stopped, again.answer) == (True, True, None)
+
+    async def test_a_stopped_turn_is_finished(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """One that nobody holds is marked at once; one that is finished, or unknown, is not stopped."""
+        async with await chat.turn("r1", human="Do seals sleep?"):
+            pass
+        assert await elsewhere.stop("r1")
+        turn = await chat.get_turn("r1")
+        assert turn is not None
+        assert turn.is_finished
+        assert not await elsewhere.stop("r1")
+        assert not await elsewhere.stop("r2")
+
+    async def test_parallel_results_come_in_any_order(self, chat: Conversation) -> None:
+        """Each result answers its call, also where calls have one id."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            calls = [{"name": "search", "args": {"n": number}, "id": "call"} for number in range(3)]
+            await turn.append(AIMessage("", tool_calls=calls))
+            await asyncio.gather(*(turn.add_result(call, str(call.args["n"])) for call in reversed(turn.open_calls)))
+            assert turn.open_calls == []
+            shown = (await turn.load_history()).messages
+        assert [message.text for message in shown[2:]] == ["0", "1", "2"]
+
+    async def test_sources_of_results_are_numbered(self, chat: Conversation) -> None:
+        """Numbers go on from call to call, and stand in the text that the model reads."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(_calls("a", "b"))
+            for call in turn.open_calls:
+                await turn.add_result(call, sources=[Document(f"from {call.name}"), Document(f"more of {call.name}")])
+            texts = [message.text for message in turn.messages[2:]]
+        assert texts == ["[1]\nfrom a\n\n[2]\nmore of a", "[3]\nfrom b\n\n[4]\nmore of b"]
+        page = await chat.get_sources("3")
+        assert page.sources[0].content == "from b"
+
+    async def test_invalid_arguments_are_an_open_call(self, chat: Conversation) -> None:
+        """The call says what is wrong, and can be answered with that."""
+        function = {"name": "search", "arguments": '{"query"'}
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            calls = [{"id": "c", "type": "function", "function": function}]
+            await turn.append({"role": "assistant", "content": "", "tool_calls": calls})
+            [call] = turn.open_calls
+            assert (call.name, call.args, call.error != "") == ("search", {}, True)
+            await turn.add_result(call, call.error, error=True)
+            assert turn.open_calls == []
+
+    async def test_a_person_decides_later(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """A waiting turn holds no lease; after the decision any worker runs the call as it was decided."""
+        async with await chat.turn("r1", human="Pay the bill") as turn:
+            await turn.append(_calls("pay"))
+            await turn.wait_for(turn.open_calls[0])
+            assert (turn.is_waiting, turn.is_running, turn.open_calls) == (True, False, [])
+        await elsewhere.decide("r1", "call_pay", "edit", args={"n": 2}, by="bob")
+        async with await elsewhere.turn("r1") as again:
+            [call] = again.open_calls
+            assert (call.args, call.decision and call.decision.by) == ({"n": 2}, "bob")
+            await again.add_result(call, "paid")
+            await again.append(AIMessage("Done."))
+
+    @pytest.mark.parametrize(("verdict", "status"), [("reject", "error"), ("respond", "success")])
+    async def test_a_decision_may_be_the_result(self, chat: Conversation, verdict: Any, status: str) -> None:
+        """A rejected call has an error as its result, one that a person answered the person's text."""
+        await _waiting(chat)
+        await chat.decide("r1", "call_pay", verdict, message="too much")
+        async with await chat.turn("r1") as turn:
+            result: Any = turn.messages[-1]
+            assert (turn.is_running, turn.open_calls, result.status) == (True, [], status)
+            assert "too much" in result.text
+
+    async def test_the_first_decision_stands(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The same again does nothing; another one is refused, also of two at once."""
+        await _waiting(chat)
+        both = (one.decide("r1", "call_pay", "approve", by=by) for one, by in ((chat, "ada"), (elsewhere, "bob")))
+        found = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(one) for one in found].count(DecisionConflictError) == 1
+        by = "bob" if isinstance(found[0], Exception) else "ada"
+        await chat.decide("r1", "call_pay", "approve", by=by)
+        with pytest.raises(DecisionConflictError, match=by):
+            await elsewhere.decide("r1", "call_pay", "reject")
+
+    async def test_a_new_question_closes_a_waiting_turn(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """Its open calls get results that say so, and a later decision is refused."""
+        await _waiting(chat)
+        async with await elsewhere.turn("r2", human="Never mind") as turn:
+            shown = (await turn.load_history()).messages
+        assert [message.type for message in shown] == ["human", "ai", "tool", "human"]
+        assert "Not decided" in shown[2].text
+        with pytest.raises(TurnClosedError):
+            await chat.decide("r1", "call_pay", "approve")
+
+    @pytest.mark.parametrize(
+        ("call", "verdict", "args"),
+        [
+            ("call_x", "approve", None),
+            ("call_pay", "maybe", None),
+            ("call_pay", "edit", None),
+            ("call_pay", "edit", 1),
+        ],
+    )
+    async def test_a_decision_is_checked(self, chat: Conversation, call: str, verdict: Any, args: Any) -> None:
+        """An unknown call, an unknown verdict, missing or wrong arguments are refused."""
+        await _waiting(chat)
+        with pytest.raises(InvalidInputError):
+            await chat.decide("r1", call, verdict, args=args)
+        async with await chat.turn("r1") as turn:
+            assert turn.is_waiting
+
+    async def test_a_turn_is_finished_without_an_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """Views of others then show its results as those of any finished turn."""
+        async with await chat.turn("r1", human="Book a table") as turn:
+            await turn.append(_calls("book"))
+            await turn.add_result(turn.open_calls[0], "booked " * 2_000)
+            await turn.finish()
+            assert turn.is_finished
+        found = await elsewhere.get_turn("r1")
+        assert found is not None
+        assert found.is_finished
+        assert (await elsewhere.load_history()).messages[-1].text.startswith('{"success": true')
+
+    async def test_a_killed_worker_is_succeeded(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """After 30 seconds another worker takes the turn over, and the old one can write nothing any more."""
+        old = await chat.turn("r1", human="Do seals sleep?")
+        await old.append(_calls("search"))
+        later = new_store(clock=_ahead(31)).conversation(**chat.scope)
+        async with await later.turn("r1", human="Do seals sleep?") as turn:
+            assert [call.name for call in turn.open_calls] == ["search"]
+            for late in (old.add_result(old.open_calls[0], "stale"), old.finish()):
+                with pytest.raises(TurnLostError):
+                    await late
+            await turn.add_result(turn.open_calls[0], "fresh")
+            await turn.append(AIMessage("They do."))
+        assert [message.text async for message in chat.messages()][2:] == ["fresh", "They do."]
+
+    async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Its lease lapsed, and somebody else appended; the answer follows that."""
+        slow = new_store(clock=_ahead(-60)).conversation(**chat.scope)
+        turn = await slow.turn("r1", human="Do seals sleep?")
+        await chat.append(AIMessage("", id="note", tool_calls=[]))
+        await chat.reserve_source_ids(1)
+        await turn.append(AIMessage("They do."))
+        assert [message.text async for message in chat.messages()][-1] == "They do."
+
+    async def test_an_answer_never_ends_up_in_another_turn(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """If a question was appended without a lease meanwhile, the answer is refused."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await elsewhere.append_turn("r2", human="And orcas?")
+            with pytest.raises(TurnConflictError):
+                await turn.append(AIMessage("They do."))
+        assert await _kinds(chat) == ["human", "human"]
+
+    async def test_a_deleted_conversation_gets_no_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """One that was deleted and begun again has nothing of a turn of before, which may be told or not."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await elsewhere.delete()
+            await elsewhere.append_turn("r2", human="Anew")
+            with suppress(TurnLostError):
+                await turn.append(AIMessage("They do."))
+        assert await _kinds(elsewhere) == ["human"]
+
+    async def test_a_turn_is_continued_only_if_it_began(self, chat: Conversation) -> None:
+        """Without a question an unknown turn is refused, and so is one with another question."""
+        with pytest.raises(UnknownMessageError):
+            await chat.turn("r1")
+        async with await chat.turn("r1", human="Do seals sleep?"):
+            pass
+        with pytest.raises(TurnConflictError):
+            await chat.turn("r1", human="Do orcas sleep?")
+        async with await chat.turn("r1"):  # the refused call gave the lease back
+            pass
+
+    @pytest.mark.parametrize("reply", ["text", AIMessage("x", id="r1"), {"role": "user", "content": "And?"}, None])
+    async def test_a_reply_is_checked(self, chat: Conversation, reply: Any) -> None:
+        """A human message and anything that is no message are refused, and the turn goes on."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises((InvalidMessageError, ContentConflictError)):
+                await turn.append(reply)
+            await turn.append(AIMessage("They do."))
+
+    async def test_an_append_may_depend_on_the_end(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """With `after` messages are written only there; a retry of what is written is no conflict."""
+        said: list[BaseMessage] = [AIMessage("Hello", id="a")]
+        await chat.append(said, after=0)
+        await elsewhere.append(AIMessage("Again", id="b"), after=1)
+        await chat.append(said, after=0)
+        with pytest.raises(LogMovedError) as caught:
+            await chat.append(AIMessage("Third", id="c"), after=1)
+        assert (caught.value.after, caught.value.last) == (1, 2)
+        assert len(await _kinds(chat)) == 2
+
+    async def test_a_rewind_restores_how_a_turn_ended(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """After a rewind of the next question a finished turn is finished, and in progress if its end was rewound."""
+        async with await chat.turn("r1", human="Book a table") as turn:
+            await turn.append(_calls("book"))
+            await turn.add_result(turn.open_calls[0], "booked")
+            await turn.finish()
+        await chat.append_turn("r2", human="And a room")
+        for before, is_finished in (("r2", True), (turn.messages[1].id, False)):
+            await elsewhere.rewind(before=str(before))
+            found = await chat.get_turn("r1")
+            assert found is not None
+            assert found.is_finished is is_finished
+        assert (await chat.store.verify(**chat.scope)).ok

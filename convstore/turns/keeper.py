@@ -1,0 +1,383 @@
+"""Enter a turn, write to it as long as its lease is held, and leave it.
+
+A worker holds the lease of a conversation while it works on a turn. It appends only directly after what it knows of the
+log: whoever takes a lapsed lease over appends an entry first, so a worker that was silent too long can write nothing
+any more. What other writers append meanwhile is read, and the append is repeated after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Literal, NamedTuple, TypeVar
+
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from convstore.append.writer import TailMoved, Writer, Written
+from convstore.exceptions import (
+    ConversationDeletedError,
+    DecisionConflictError,
+    InvalidInputError,
+    StoreError,
+    TurnBusyError,
+    TurnClosedError,
+    TurnConflictError,
+    TurnLostError,
+    UnknownMessageError,
+)
+from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.turn_record import TurnRecord
+from convstore.mongo.turn_leases import TurnLease, TurnLeases
+from convstore.readback.turns import Turns
+from convstore.runtime.background import settle
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import pause
+from convstore.runtime.log_end import LogEndReader
+from convstore.values.models import Receipt
+from convstore.values.scope import Scope
+from convstore.values.stamps import ViewStamp
+from convstore.values.turns import Decision, TurnCall
+
+_Result = TypeVar("_Result")
+Busy = Literal["raise", "wait", "interrupt"]
+
+LEASE_SECONDS = 30.0
+"""A lease that is not renewed lapses after this time."""
+
+RENEW_SECONDS, CHECK_SECONDS = 10.0, 1.5
+"""How often the holder renews its lease, and how often it looks whether somebody asked it to stop."""
+
+_LEASE = timedelta(seconds=LEASE_SECONDS)
+_TRIES = 100
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_NOT_DECIDED = "Not decided: the user went on with another message."
+
+
+@dataclass(slots=True)
+class HeldTurn:
+    """A turn whose lease this worker holds.
+
+    Attributes:
+        scope: The conversation.
+        conversation: Its id.
+        owner: Token of the lease.
+        record: The turn as the log has it.
+        tail: The end of the log that the next append follows.
+        is_stopping: Somebody asked to stop.
+        is_lost: Another worker took the lease.
+        lock: Serialises the appends of one worker, such as parallel results.
+    """
+
+    scope: Scope
+    conversation: str
+    owner: str
+    record: TurnRecord
+    tail: Totals
+    is_stopping: bool = False
+    is_lost: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def follow(self, lease: TurnLease | None) -> None:
+        """Take over what a read of the lease says."""
+        self.is_lost = self.is_lost or lease is None
+        self.is_stopping = self.is_stopping or (lease is not None and lease.is_stopping)
+
+
+class _Wait(NamedTuple):
+    """How long to wait for a lease, whether to ask its holder to stop, and the next pause."""
+
+    until: float
+    interrupts: bool
+    pause: float = _FIRST_PAUSE
+
+
+class TurnKeeper:
+    """Holds turns of all conversations of a store.
+
+    Attributes:
+        sleep: Waits, by the store's clock.
+    """
+
+    def __init__(self, ends: LogEndReader, leases: TurnLeases, writer: Writer, turns: Turns) -> None:
+        self._ends, self._leases, self._writer, self._turns = ends, leases, writer, turns
+        self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
+        self.sleep = self._clock.sleep
+
+    async def enter(
+        self, scope: Scope, turn_id: str, question: Sequence[BaseMessage], *, busy: Busy = "raise", seconds: float = 0
+    ) -> HeldTurn:
+        """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
+        owner = self._clock.token()
+        begin = partial(self._begin, scope, turn_id, has_question=bool(question))
+        until = self._clock.monotonic() + (0.0 if busy == "raise" else seconds)
+        wait = _Wait(until, interrupts=busy == "interrupt")
+        conversation, has_lapsed = await self._take(begin, scope, turn_id, owner, wait)
+        try:
+            return await self._entered(scope, conversation, turn_id, question, owner, has_lapsed=has_lapsed)
+        except BaseException:
+            await settle(self._leases.release(conversation, owner=owner))
+            raise
+
+    async def _take(
+        self, begin: Callable[[], Awaitable[None]], scope: Scope, turn_id: str, owner: str, wait: _Wait
+    ) -> tuple[str, bool]:
+        """Take the lease of the scope's conversation, begun if need be; return its id, and True if a lease lapsed."""
+        while True:
+            cached = await self._reader.find(scope)
+            if cached is None:
+                await begin()
+                continue
+            since = self._clock.undated()
+            taken = await self._leases.take(cached.conversation, turn_id, owner=owner, since=since, time=_LEASE)
+            if taken is None:
+                await begin()
+                continue
+            if taken.is_taken:
+                return cached.conversation, taken.lease is not None
+            if taken.lease is None:  # it was given back meanwhile
+                continue
+            if wait.interrupts and taken.lease.turn != turn_id and not taken.lease.is_stopping:
+                await self._leases.ask_to_stop(cached.conversation, taken.lease.turn)
+            if self._clock.monotonic() >= wait.until:
+                raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
+            await self._clock.sleep(wait.pause)
+            wait = wait._replace(pause=min(2 * wait.pause, _LONGEST_PAUSE))
+
+    async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
+        """Make sure that the conversation has a state; a question begins one with an entry without messages."""
+        if has_question:
+            written = await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+            if written.totals.entries == 1:  # a state came with it
+                return
+        cached = await self._reader.find(scope)
+        if cached is None or not (await self._reader.tail(cached)).entries:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        try:
+            await self._ends.state(cached)
+        except ConversationDeletedError:
+            self._cache.forget(cached)
+
+    async def _entered(
+        self,
+        scope: Scope,
+        conversation: str,
+        turn_id: str,
+        question: Sequence[BaseMessage],
+        owner: str,
+        *,
+        has_lapsed: bool,
+    ) -> HeldTurn:
+        if question:
+            written = await self._ask(scope, turn_id, question)
+            if written.conversation != conversation:
+                raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
+            if written.receipt.written:
+                return HeldTurn(scope, conversation, owner, TurnRecord(turn_id, list(question)), written.totals)
+        if has_lapsed:
+            await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+        record, tail = await self._read(scope, turn_id)
+        return HeldTurn(scope, conversation, owner, record, tail)
+
+    async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
+        """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
+        for tries in range(_TRIES):
+            cached = await self._reader.find(scope)
+            tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
+            results = await self._undecided(cached, turn_id) if cached and tail.calls and not tail.is_ended else []
+            try:
+                # Results that close the turn before belong to it, so the check of a turn does not apply to them.
+                return await self._writer.append(
+                    scope, [*results, *question], turn="" if results else turn_id, after=tail
+                )
+            except TailMoved:
+                await pause(tries)
+        raise StoreError(f"other writers were faster {_TRIES} times; call again")
+
+    async def _undecided(self, cached: CachedConversation, turn_id: str) -> list[ToolMessage]:
+        """Return results for the calls of the last turn that wait for a person; none if the log has the new turn."""
+        if await self._reader.messages_by_id(cached, [turn_id]):
+            return []
+        [last] = await self._turns.outline(cached.scope, before=None, limit=1)
+        before, _ = await self._read(cached.scope, last.turn_id) if last.number else (TurnRecord(""), None)
+        return [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
+
+    async def _read(self, scope: Scope, turn_id: str) -> tuple[TurnRecord, Totals]:
+        """Return a turn as the log has it, and the end of the log.
+
+        Raises:
+            UnknownMessageError: The log does not have its question, or it was rewound.
+        """
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
+        if cached is None or not rows:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        row, log = rows[turn_id], await self._reader.snapshot(cached)
+        if row.message.type != "human":
+            raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
+        if not log.active.has(row.message.ordinal):
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        record = TurnRecord(turn_id)
+        async with aclosing(self._reader.batches(log, start=row.entry.number)) as batches:
+            async for entries in batches:
+                for entry in entries:
+                    await self._fold(record, cached, entry, first=row.message.ordinal)
+                if not record.is_newest:
+                    break
+        return record, log.tail
+
+    async def _fold(self, record: TurnRecord, cached: CachedConversation, entry: Entry, *, first: int) -> None:
+        """Add what an entry has of a turn, up to the question of the next one."""
+        if not record.is_newest:
+            return
+        stored = [one for one in entry.messages if one.ordinal >= first]
+        later = next((at for at, one in enumerate(stored) if one.type == "human" and one.ordinal > first), None)
+        record.add(await self._reader.decode_whole(cached, stored[:later]), entry.event)
+        record.is_newest = later is None
+
+    async def append(
+        self,
+        held: HeldTurn,
+        messages: Sequence[BaseMessage],
+        *,
+        event: TurnEvent | None = None,
+        stamp: ViewStamp | None = None,
+    ) -> Receipt:
+        """Append messages of a turn, and an event; see `TurnSession.append`.
+
+        Raises:
+            TurnLostError: Another worker has the lease.
+            TurnConflictError: A later turn has begun.
+        """
+        written = await self._while_held(
+            held,
+            lambda: self._writer.append(held.scope, messages, after=held.tail, event=event, stamp=stamp),
+            lambda written: (written.totals, messages, event),
+        )
+        return written.receipt
+
+    async def reserve(self, held: HeldTurn, number: int) -> range:
+        """Reserve source ids for a result of a turn; raises as `append` does."""
+        numbers, _ = await self._while_held(
+            held,
+            lambda: self._writer.reserve(held.scope, number, after=held.tail),
+            lambda reserved: (reserved[1], (), None),
+        )
+        return numbers
+
+    async def _while_held(
+        self,
+        held: HeldTurn,
+        write: Callable[[], Awaitable[_Result]],
+        outcome: Callable[[_Result], tuple[Totals, Sequence[BaseMessage], TurnEvent | None]],
+    ) -> _Result:
+        """Write after the tail that a turn knows; if others appended meanwhile, read that and write again."""
+        async with held.lock:
+            for tries in range(_TRIES):
+                if held.is_lost:
+                    raise TurnLostError(held.record.turn_id)
+                try:
+                    written = await write()
+                except TailMoved:
+                    await self._catch_up(held)
+                    await pause(tries)
+                    continue
+                held.tail, messages, event = outcome(written)
+                held.record.add(messages, event)
+                return written
+        raise StoreError(f"other writers were faster {_TRIES} times; call again")
+
+    async def _catch_up(self, held: HeldTurn) -> None:
+        """Read what others appended, unless they took the turn over."""
+        held.follow(await self._leases.renew(held.conversation, owner=held.owner, time=_LEASE))
+        if held.is_lost:
+            raise TurnLostError(held.record.turn_id)
+        held.record, held.tail = await self._read(held.scope, held.record.turn_id)
+        if not held.record.is_newest:
+            raise TurnConflictError(held.record.turn_id, is_newest=False)
+
+    async def renew(self, held: HeldTurn) -> None:
+        """Renew the lease, and learn whether to stop."""
+        held.follow(await self._leases.renew(held.conversation, owner=held.owner, time=_LEASE))
+
+    async def look(self, held: HeldTurn) -> None:
+        """Learn whether to stop."""
+        held.follow(await self._leases.find(held.conversation, owner=held.owner))
+
+    async def leave(self, held: HeldTurn) -> None:
+        """Mark a turn that was asked to stop, and give the lease back."""
+        try:
+            if held.is_stopping and not held.is_lost and not held.record.is_finished:
+                await self.append(held, (), event=TurnEvent("stop", held.record.turn_id))
+        except (TurnLostError, TurnConflictError):
+            pass  # it has ended in another way
+        finally:
+            await self._leases.release(held.conversation, owner=held.owner)
+
+    async def stop(self, scope: Scope, turn_id: str) -> bool:
+        """Stop a turn; see `Conversation.stop`."""
+        cached = await self._reader.find(scope)
+        if cached is None:
+            return False
+        if await self._leases.ask_to_stop(cached.conversation, turn_id):
+            return True
+        try:
+            held = await self.enter(scope, turn_id, ())
+        except (UnknownMessageError, TurnBusyError):
+            return False
+        held.is_stopping, was_finished = True, held.record.is_finished
+        await settle(self.leave(held))
+        return not was_finished
+
+    async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
+        """Record what a person decided about a call; see `Conversation.decide`."""
+        for tries in range(_TRIES):
+            record, tail = await self._read(scope, turn_id)
+            call = _decidable(record, call_id, decision)
+            if call is None:
+                return
+            event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
+            try:
+                await self._writer.append(scope, _results(call, decision), after=tail, event=event)
+            except TailMoved:
+                await pause(tries)
+                continue
+            return
+        raise StoreError(f"other writers were faster {_TRIES} times; call again")
+
+
+def _decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
+    """Return the call that a decision is about; None if the same was decided before."""
+    call = record.find_call(call_id)
+    if call is None:
+        raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")
+    earlier = record.decisions.get(call.result_id)
+    if earlier == decision:
+        return None
+    if earlier is not None:
+        raise DecisionConflictError(call_id, verdict=earlier.verdict, by=earlier.by)
+    if record.is_finished:
+        raise TurnClosedError(record.turn_id)
+    if call.result_id not in record.waiting:
+        raise InvalidInputError(f"call {call_id!r} does not wait for a decision; see `wait_for`")
+    return call
+
+
+def _results(call: TurnCall, decision: Decision) -> list[ToolMessage]:
+    """Return the result that a decision gives at once: of a rejected call, or one that a person answered."""
+    if decision.verdict == "respond":
+        return [result_of(call, decision.message)]
+    reason = f": {decision.message}" if decision.message else "."
+    return (
+        [result_of(call, f"A person rejected this call{reason}", is_error=True)] if decision.verdict == "reject" else []
+    )
+
+
+def result_of(call: TurnCall, content: str, *, is_error: bool = False) -> ToolMessage:
+    """Return the result of a call, with the id by which it is found."""
+    status: Literal["error", "success"] = "error" if is_error else "success"
+    return ToolMessage(content, tool_call_id=call.id, name=call.name, id=call.result_id, status=status)

@@ -1,0 +1,70 @@
+"""Define what a turn in progress hands out: its calls, and what a person decided about them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from convstore.exceptions import InvalidInputError
+from convstore.values.scope import check_choice
+
+Verdict = Literal["approve", "edit", "reject", "respond"]
+
+
+class Decision(BaseModel):
+    """What a person decided about a call.
+
+    Attributes:
+        verdict: "approve" runs it, "edit" runs it with other arguments, "reject" answers it with an error, "respond"
+            with a text instead of a run.
+        args: For "edit" the arguments.
+        message: For "reject" the reason, for "respond" the text.
+        by: Who decided, as the application names people.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    verdict: Verdict
+    args: dict[str, Any] | None = None
+    message: str = ""
+    by: str = ""
+
+
+def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Decision:
+    """Return a decision; raise an InvalidInputError if it is incomplete, or JSON lacks a value of it."""
+    check_choice(verdict, *get_args(Verdict), name="verdict")
+    if (verdict == "edit") != isinstance(args, dict):
+        raise InvalidInputError('args must be a dict for "edit", and cannot be passed otherwise')
+    if verdict == "respond" and not message:
+        raise InvalidInputError('message must be the text that answers the call, for "respond"')
+    try:
+        values = json.loads(json.dumps({"args": args, "message": message, "by": by}))
+        return Decision(verdict=verdict, **values)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"args, message and by must be values that JSON has: {error}") from error
+
+
+class TurnCall(BaseModel):
+    """A call of a turn that has no result yet.
+
+    Attributes:
+        id: The tool call id, as the model wrote it.
+        name: Name of the tool.
+        args: Its arguments, as a person may have edited them; {} if they are invalid.
+        error: Why the call cannot be run, "" if it can: pass it to `add_result` with ``error=True``.
+        message_id: Id of the AI message that made it.
+        result_id: Id that its result gets.
+        decision: What a person decided, None if nobody was asked.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    args: dict[str, Any] = {}
+    error: str = ""
+    message_id: str
+    result_id: str
+    decision: Decision | None = None
