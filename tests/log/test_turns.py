@@ -26,14 +26,6 @@ async def chat(client: Client, database_name: str) -> AsyncIterator[Conversation
     await store.close()
 
 
-async def test_question_and_answer_are_one_command_each(chat: Conversation, commands: Commands) -> None:
-    """The store that appended the question looks nothing up before it appends the answer."""
-    with commands.counted():
-        await chat.append_turn("r1", human="And orcas?")
-        await chat.append_turn("r1", messages=rag_turn("And orcas?")[1:])
-    assert commands.names == ["insert", "insert"]
-
-
 async def test_an_answer_to_the_question_of_another_process(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:

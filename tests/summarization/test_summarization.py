@@ -510,26 +510,6 @@ def test_the_limit_decides_what_is_folded(summarize: Summarize, kinds: str, fold
     assert result.over_budget == (max(by_words([message]) for message in rest) > 100 if rest else False)
 
 
-def test_the_limit_holds_before_the_sum_is_reached(summarize: Summarize) -> None:
-    """With a system message and a summary, or with a sum that is asked for above the limit; in large steps."""
-    model, running = ScriptedModel(), None
-    system, log = SystemMessage("word " * 40), list[BaseMessage]()
-    for number in range(60):
-        log += [HumanMessage("why", id=f"q{number}"), AIMessage("so", id=f"a{number}")]
-        result = summarize(
-            [system, *log],
-            model=model,
-            max_tokens=100,
-            max_tokens_before_summary=200,
-            max_summary_tokens=10,
-            running_summary=running,
-            token_counter=by_words,
-        )
-        assert by_words(result.messages) <= 100
-        running = result.running_summary
-    assert len(model.prompts) == 2
-
-
 def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize: Summarize) -> None:
     """All else is folded, and the result says that it is larger."""
     messages = [SystemMessage("word " * 97), *sized("h", "a", "h", "a", "h")]
@@ -763,17 +743,6 @@ def test_an_overlong_summary_does_not_cost_a_call_for_each_message(summarize: Su
         running_summary=running,
     )
     assert model.shown[0] == ["1", "2"]
-
-
-def test_a_step_is_a_list_that_providers_accept(summarize: Summarize) -> None:
-    """A call that was given up gets a result that says so, a result that answers nothing is shown as text."""
-    model = ScriptedModel()
-    messages = talk("t w", "h", "a x y", "t x", "h", "a", "h", "a")
-    summarize(messages, model=model, max_tokens=4, max_tokens_before_summary=8)
-    assert [each for shown in model.shown for each in shown] == ["1", "2", "3", "4", "3:missing-result-1", *"5678"]
-    for prompt in model.prompts:
-        assert check_pairing(prompt) == []
-    assert "result 1" in model.prompts[0][0].text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

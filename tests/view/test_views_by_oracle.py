@@ -59,18 +59,6 @@ async def test_processes_that_load_at_once_see_the_same(stores: list[Conversatio
             await running.make(event)
 
 
-@given(chosen=st.randoms(use_true_random=False))
-@examples(30, suppress_health_check=SHARED)
-async def test_loading_again_changes_nothing(stores: list[ConversationStore], chosen: random.Random) -> None:
-    """A second load of the same log, by either process, gives the same messages."""
-    running = replay(stores, chosen)
-    for event in running.script.events(20):
-        await running.make(event)
-        if isinstance(event, Load):
-            again = Load(event.policy, 1 - event.process)
-            assert essence((await running.load(again)).messages) == essence((await running.load(event)).messages)
-
-
 async def test_another_question_keeps_the_view(stores: list[ConversationStore]) -> None:
     """A rewind of the last turn keeps the record, so the view for a question that replaces it begins as before."""
     for seed in range(3):
