@@ -8,7 +8,7 @@ turns have a result of 1 to 5 MB; some iterations read a result back in full, or
 With ``--rate 20 --conversations 32 --seconds 180`` the traffic is steady instead: so many turns a second, each a load
 and an append of 25 KB, after five turns in each conversation. Half of the conversations rest for half of the time. With
 ``--search-every 60`` each conversation is searched so often; ``--no-index`` is the same without segments. Processor
-time is counted until nothing is due to be sealed, which takes a minute or more after the last turn.
+time is counted until nothing is due to be sealed.
 
 A ticker on the loop measures its delay. One iteration of a busy loop runs all ready callbacks, so the longest single
 callbacks are listed too, with their names. Each has its wall time, and the processor time of the loop's thread without
@@ -259,8 +259,8 @@ class Steady:
             searches.cancel()
         ticker.cancel()  # it would take more processor time than the rest of the wait
         sealer = (await host_of(self.store).services()).sealer
-        while sealer and not sealer.is_idle:  # noqa: ASYNC110 - it has no event for an observer
-            await asyncio.sleep(1)
+        if sealer:
+            await sealer.wait()
         return turns, time.process_time() - busy
 
     async def _turn(self, number: int) -> None:

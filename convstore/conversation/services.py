@@ -95,7 +95,9 @@ class Services:
         reader = LogReader(heads=on.heads, log=on.log, cache=cache, codec=codec, counter=counter, clock=clock)
         self.reader, ends = reader, LogEndReader(reader, on.states, on.summaries)
         self._make_search(on, search_index)
-        refresher = HeadRefresher(on.heads, clock=clock, on_append=self.sealer.note if self.sealer else None)
+        refresher = HeadRefresher(
+            on.heads, clock=clock, on_append=self.index.note if search_index == "across" else None
+        )
         self.writer = Writer(reader, on.tombstones, refresher, extractors)
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
@@ -118,7 +120,7 @@ class Services:
 
     def _make_search(self, on: _Commands, index: SearchIndex) -> None:
         reader, logs = self.reader, LogParts(self.reader, on.segments if index else None)
-        self.index = Sealer(reader, logs, on.segments, everything=index == "across")
+        self.index = Sealer(reader, logs, on.segments)
         sealer = self.index if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer)
         self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer)

@@ -194,13 +194,3 @@ def terms_of(part: _HasTerms, groups: Iterable[tuple[str, ...]]) -> set[str]:
 def _last(windows: bytearray) -> int:
     """Return the last of some windows, -1 if there is none."""
     return int.from_bytes(windows[-4:], "little") if windows else -1
-
-
-def finish(steps: Steps[_Made]) -> _Made:
-    """Do all steps of some work at once, and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            made: _Made = end.value
-            return made

@@ -30,8 +30,8 @@ whatever the texts: the worst ones take 6.5 bytes for each character."""
 _WINDOW = 800
 """Maximum average number of characters in the windows of a text."""
 _SLACK = 150
-_ENDS = [re.compile(f"(?s:.*)(?:{end})") for end in (r"[.!?;:]\s|\n|[\u3002\uff01\uff1f\uff1b]", r"\s", r"[^\w]")]
-"""Texts up to the last place to cut at, the best kind of place first."""
+_ENDS = [re.compile(end) for end in (r"\s[.!?;:]|\n|[\u3002\uff01\uff1f\uff1b]", r"\s", r"[^\w]")]
+"""Places to cut after, the best kind of place first, in a text that is read backward."""
 
 _COPY, _COPIES = 40, 64
 """Minimum size of a text whose copies are not split again, and the number of such texts in a message."""
@@ -106,11 +106,9 @@ def windows_of(text: str) -> list[tuple[int, int]]:
 
 def _cut(text: str, position: int) -> int:
     """Return the best place to cut a text shortly before a position."""
-    before = text[position - _SLACK : position]
-    for pattern in _ENDS:
-        if found := pattern.match(before):
-            return position - len(before) + found.end()
-    return position
+    backward = text[position - _SLACK : position][::-1]
+    found = next(filter(None, (end.search(backward) for end in _ENDS)), None)
+    return position - found.start() if found else position
 
 
 def without_copies(text: Text, others: Sequence[Text]) -> str:
@@ -122,7 +120,7 @@ def without_copies(text: Text, others: Sequence[Text]) -> str:
     """
     shown, end = list[str](), 0
     for other in [one.text for one in others if not one.is_rest and text.source_id in (0, one.source_id)][:_COPIES]:
-        for copy in _copies(other) if len(other) >= _COPY else ():
+        for copy in _copies(other) if _COPY <= len(other) <= len(text.text) - end else ():
             if (start := text.text.find(copy, end)) >= 0:
                 shown += [text.text[end:start], " " * len(copy)]
                 end = start + len(copy)

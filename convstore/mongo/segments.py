@@ -54,6 +54,10 @@ class StoredSegment:
     is_own: bool = True
     part: Segment = field(default_factory=lambda: Segment({}))
 
+    def followed_by(self, last: Totals, *, characters: int) -> StoredSegment:
+        """Return the next one, up to the entry with these totals, without contents."""
+        return StoredSegment(self.until + 1, last.entries, self.link, last.link, last.tokens, characters)
+
 
 _NOTHING = StoredSegment(first=0, until=0, after=0, link=0, tokens=0, characters=0)
 
@@ -65,7 +69,7 @@ class Chain(list[StoredSegment]):
         """Add the segment of a document, or only the words of a query of it, if it follows and is not damaged."""
         with suppress(ValueError):  # `verify` reports it
             segment = segment_from(document, contents=contents)
-            if (segment.first, segment.after) == (self.last.until + 1, self.last.link):
+            if self.is_followed_by(segment):
                 self.append(segment if only is None else replace(segment, part=segment.part.only(only)))
 
     @property
@@ -77,6 +81,10 @@ class Chain(list[StoredSegment]):
     def parts(self) -> list[Segment]:
         """Return their contents."""
         return [one.part for one in self]
+
+    def is_followed_by(self, segment: StoredSegment) -> bool:
+        """Return True if a segment begins where they end, and in the same log."""
+        return (segment.first, segment.after) == (self.last.until + 1, self.last.link)
 
     def ends_with(self, totals: Totals) -> bool:
         """Return True if the last entry that they cover has these totals."""

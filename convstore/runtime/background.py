@@ -68,11 +68,6 @@ class Background:
         finally:
             self._working.discard(loop)  # at once: what is started from now on, the work does not see
 
-    @property
-    def is_busy(self) -> bool:
-        """Return True if any task runs, in any event loop."""
-        return bool(self._tasks)
-
     def _own(self) -> set[asyncio.Future[Any]]:
         loop = asyncio.get_running_loop()
         return {task for task in self._tasks if task.get_loop() is loop}

@@ -24,12 +24,10 @@ REFRESH_AFTER = timedelta(seconds=10)
 class HeadRefresher:
     """Refreshes the heads of conversations that a store appends to.
 
-    `on_append` gets scope, id and totals after each append: the search index below `append` seals by them.
+    `on_append` gets scope and id after each append: the search index below `append` seals what rests.
     """
 
-    def __init__(
-        self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str, Totals], None] | None = None
-    ) -> None:
+    def __init__(self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str], None] | None = None) -> None:
         self._heads, self._clock, self._on_append = heads, clock, on_append
 
     async def insert(self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]) -> bool:
@@ -55,7 +53,7 @@ class HeadRefresher:
                 await self._refresh(cached, EntryRef(entry.number - 1, entry.after), entry.at)
             raise
         if self._on_append:
-            self._on_append(cached.scope, cached.conversation, entry.totals)
+            self._on_append(*cached.key)
         return await self._refresh(cached, *named) if isinstance(exists, BaseException) else exists
 
     async def catch_up(self, cached: CachedConversation, tail: Totals) -> None:

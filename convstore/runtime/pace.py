@@ -13,7 +13,7 @@ from typing import TypeVar
 _Made = TypeVar("_Made")
 
 SLICE = 0.002
-"""Seconds of processor time after which work pauses."""
+"""Seconds after which work pauses. They are read from a clock that costs nothing, not from the thread's."""
 SHARE = 0.1
 """Share of a core that it may take."""
 COMMAND = 0.0005
@@ -28,21 +28,21 @@ class Pace:
 
     async def steps(self, work: Generator[None, None, _Made]) -> _Made:
         """Do work that yields after each step, with pauses, and return its result."""
-        began = time.thread_time()
+        began = time.perf_counter()
         while True:
             try:
                 next(work)
             except StopIteration as end:
-                await self.spent(time.thread_time() - began)
+                await self.spent(time.perf_counter() - began)
                 made: _Made = end.value
                 return made
-            now = time.thread_time()
+            now = time.perf_counter()
             if self._used + now - began >= SLICE:
                 await self.spent(now - began)
-                began = time.thread_time()
+                began = time.perf_counter()
 
     async def spent(self, seconds: float) -> None:
-        """Note that processor time was used, and pause if a slice is over."""
+        """Note that time was used, and pause if a slice is over."""
         self._used += seconds
         if self._used >= SLICE:
             used, self._used = self._used, 0.0

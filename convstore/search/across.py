@@ -128,6 +128,8 @@ class AcrossSearcher:
                 search.incomplete.add(index)
                 return SearchedLog(chain.parts if chain and await self._logs.follows(cached, chain) else ())
             log = await self._logs.read(cached, search.request, chain)
+            if log.unsealed:
+                log.unsealed[1].keep(search.request.groups)
             if log.is_due or index in unsealed[_MAX_TAILS:]:
                 self._schedule(cached)
             return log
@@ -151,7 +153,7 @@ class AcrossSearcher:
             chain_of[document["conversation"]].add(document, only=search.request.groups)
         for (cached, _), chain in zip(search.conversations, known, strict=True):
             if self._sealer:
-                self._sealer.searched(*cached.key, chain, is_whole=True)
+                self._sealer.searched(cached, chain)
         return known
 
     async def _with_active(

@@ -9,36 +9,35 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from convstore.index.part import IndexBuilder, IndexedMessage, Steps, finish
+from convstore.index.part import IndexBuilder, IndexedMessage, Steps
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
-from convstore.index.texts import Text, cut_to_fit, texts_of
+from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import SEARCHED, StoredMessageRow
-from convstore.mongo.segments import Chain, Segments, chain_of
+from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
-from convstore.runtime.pace import COMMAND, Pace
-from convstore.runtime.threads import run_in_thread_if_long
+from convstore.runtime.pace import COMMAND, Pace, no_pause
 from convstore.search.request import SearchRequest
 
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
 """More text or entries than this after the last segment are due to be sealed."""
 
-_ENTRIES_AT_ONCE, _FEW_ENTRIES = 100, 16
-_CHARACTERS_AT_ONCE, _FEW_CHARACTERS = 4_000_000, 200_000
-"""What is read at once, by a search and in the background."""
+_ENTRIES_AT_ONCE, _CHARACTERS_AT_ONCE = 32, 800_000
+"""Maximum of what is read at once."""
 _LAST_ENTRIES = 4
 """Entries that are read in any case, to find the question of the turn in progress."""
-_COST = 4
-"""Splitting a text into terms takes about so many times longer than decoding it."""
+
+
+Unsealed = tuple[StoredSegment, IndexBuilder]
+"""Successive entries, split into words, as the segment that they may become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,7 @@ class SearchedLog:
         last: Ordinal of its last message.
         question: Ordinal of the question of the turn in progress, 0 if the last turn is finished.
         is_due: So much of it is in no segment that it is due to be sealed.
+        unsealed: The entries that are in no segment, if they are few enough to be one.
     """
 
     parts: Sequence[Part] = ()
@@ -86,6 +86,7 @@ class SearchedLog:
     last: int = 0
     question: int = 0
     is_due: bool = False
+    unsealed: Unsealed | None = None
 
     def is_active(self, message: IndexedMessage) -> bool:
         """Return True for an active message, in a log that could be read."""
@@ -138,8 +139,10 @@ class LogParts:
         if added is None:
             return await self.whole(cached, _ends(Chain(), ends.documents), request)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        question = _question(snapshot.active.of(ends.entries))
-        return SearchedLog([*ends.chain.parts, builder], snapshot, last.last, question, is_due)
+        question, unsealed = _question(snapshot.active.of(ends.entries)), None
+        if added and builder.characters <= MAX_CHARACTERS:
+            unsealed = ends.chain.last.followed_by(last.totals, characters=builder.characters), builder
+        return SearchedLog([*ends.chain.parts, builder], snapshot, last.last, question, is_due, unsealed)
 
     async def _segments_of(self, cached: CachedConversation) -> Sequence[Document]:
         return await self._segments.documents(cached.conversation) if self._segments else ()
@@ -159,8 +162,9 @@ class LogParts:
         async for entries in self._rest(cached, ends):
             if ends.chain and not added and entries[0].after != ends.chain.last.link:
                 return None
-            await self.add(cached, builder, entries)
-            builder.keep(request.groups)
+            await self.add(cached, builder, entries, Pace(no_pause))
+            if builder.characters > MAX_CHARACTERS:
+                builder.keep(request.groups)
             added += len(entries)
         return added
 
@@ -172,36 +176,27 @@ class LogParts:
         if unsealed := ends.unsealed:
             yield unsealed
 
-    async def entries(
-        self, cached: CachedConversation, *, start: int, before: int, pace: Pace | None = None
-    ) -> AsyncIterator[Sequence[Entry]]:
+    async def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries from one number and before another with their sources, in order, in batches."""
-        last, at_once = list[Entry](), _FEW_ENTRIES if pace else _ENTRIES_AT_ONCE
+        last = list[Entry]()
         while start < before:
-            end = min(start + at_once, before)
+            end = min(start + _ENTRIES_AT_ONCE, before)
             entries = await self._reader.log.entries(cached.conversation, start=start, before=end, fields=SEARCHED)
             await self._reader.check(cached, [*last, *entries], first=start - len(last), last=end - 1)
             yield entries
             start, last = end, entries[-1:]
 
-    async def add(
-        self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry], pace: Pace | None = None
-    ) -> int:
+    async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry], pace: Pace) -> int:
         """Read the payloads of entries and add their messages to a part, a few at a time.
 
         Return the number of entries that were added; a part for a segment takes only as many as it has room for.
         """
-        total, limit = 0, _FEW_CHARACTERS if pace else _CHARACTERS_AT_ONCE
-        for some in packed(entries, limit=limit, size=_payload_characters):
+        total = 0
+        for some in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
             messages = [message for entry in some for message in entry.messages]
             payloads = await self._reader.payloads_of(cached, messages, in_a_row=True)
-            size = sum(map(len, payloads.values())) + sum(len(message.body) for message in messages)
-            steps = self._adding(builder, some, payloads)
-            if pace:
-                await pace.spent(2 * COMMAND)
-                added = await pace.steps(steps)
-            else:
-                added = await run_in_thread_if_long(partial(finish, steps), characters=_COST * size)
+            await pace.spent(2 * COMMAND)
+            added = await pace.steps(self._adding(builder, some, payloads))
             total += added
             if added < len(some):
                 break

@@ -1,8 +1,9 @@
 """Seal the texts of logs into immutable segments, in the background.
 
-Appends write nothing for search. A conversation is due once a search could not read it from segments, or once it has
-had no append for a minute. One is sealed at a time, a segment of each in turn, by at most a tenth of a core. Nothing is
-lost if none ever is: searches read from the log what no segment covers.
+Appends write nothing for search. A conversation is due once a search could not read it from segments; with "across"
+also once it has had no append for a minute. What a search split into words is stored as it is, what it did not is read
+and split here. One conversation is sealed at a time, a segment of each in turn, by at most a tenth of a core. Nothing
+is lost if none ever is: searches read from the log what no segment covers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import accumulate, islice, takewhile
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from convstore.exceptions import (
     BrokenLogError,
@@ -28,7 +29,6 @@ from convstore.index.part import IndexBuilder
 from convstore.index.segment import Segment, are_equal, merged, sections_of
 from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.collection import Document
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.background import Background
@@ -36,7 +36,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.pace import COMMAND, Pace, no_pause
-from convstore.search.log_parts import MAX_UNSEALED_CHARACTERS, MAX_UNSEALED_ENTRIES, LogParts
+from convstore.search.log_parts import LogParts, SearchedLog, Unsealed
 from convstore.values.scope import Scope
 
 REST_SECONDS = 60.0
@@ -49,30 +49,43 @@ _RETRY_SECONDS = 600.0
 """Time after which a conversation is sealed again if that failed."""
 _MERGED_AT_ONCE = 16
 """So many segments that were never merged are merged into one."""
+_MAX_SPLIT = 8
+"""So many conversations are kept as searches split them; of others the log is read again."""
 
 _Value = TypeVar("_Value")
 
 
-class Sealer:
-    """Seals the conversations of a store that are due; `everything` seals small ones, too."""
+class _Due(NamedTuple):
+    """A conversation to seal.
 
-    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments, *, everything: bool) -> None:
+    Attributes:
+        scope: Its scope.
+        rests: It is sealed only if no process appended for a minute.
+        split: The entries after its segments, as a search split them.
+    """
+
+    scope: Scope
+    rests: bool = False
+    split: Unsealed | None = None
+
+
+class Sealer:
+    """Seals the conversations of a store that are due."""
+
+    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments) -> None:
         self._reader, self._log, self._logs, self._segments = reader, reader.log, logs, segments
-        self._clock, self._everything, self._pace = reader.clock, everything, Pace(reader.clock.sleep)
+        self._clock, self._pace = reader.clock, Pace(reader.clock.sleep)
         self._resting: OrderedDict[str, tuple[float, Scope]] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
-        self._scheduled: dict[str, tuple[Scope, bool]] = {}
-        self._sealed: OrderedDict[str, Totals] = OrderedDict()
+        self._scheduled: dict[str, _Due] = {}
         self._retry_at: OrderedDict[str, float] = OrderedDict()
         self._background = Background()
         self._is_closed = False
 
-    def note(self, scope: Scope, conversation: str, totals: Totals) -> None:
-        """Seal a conversation that was just written to once it rests, if by its totals enough is in no segment."""
-        sealed = self._sealed.get(conversation, Totals())
+    def note(self, scope: Scope, conversation: str) -> None:
+        """Seal a conversation that was just written to once it rests."""
         self._resting.pop(conversation, None)
-        if self._is_due(totals.entries - sealed.entries, totals.tokens - sealed.tokens):
-            self._rest(scope, conversation, REST_SECONDS)
+        self._rest(scope, conversation, REST_SECONDS)
 
     def _rest(self, scope: Scope, conversation: str, seconds: float) -> None:
         _remember(self._resting, conversation, (self._clock.monotonic() + seconds, scope))
@@ -99,25 +112,23 @@ class Sealer:
         if self._resting:
             self._arm(next(iter(self._resting.values()))[0] - now)
 
-    def searched(self, scope: Scope, conversation: str, chain: Chain, *, is_whole: bool) -> None:
-        """Seal a conversation if a search could not read it whole from these segments."""
-        if not is_whole or chain.is_read_mark_due(self._clock.now()):
-            self.schedule(scope, conversation)
+    def searched(self, cached: CachedConversation, chain: Chain, log: SearchedLog | None = None) -> None:
+        """Seal a conversation if a search found too much of it in no segment; what was split is not split again."""
+        if (log and log.is_due) or chain.is_read_mark_due(self._clock.now()):
+            self.schedule(*cached.key, split=log.unsealed if log else None)
 
-    def schedule(self, scope: Scope, conversation: str, *, rests: bool = False) -> None:
+    def schedule(self, scope: Scope, conversation: str, *, rests: bool = False, split: Unsealed | None = None) -> None:
         """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago.
 
-        If it `rests`, it is sealed only if no process appended for a minute, and enough of it is in no segment.
+        If it `rests`, it is sealed only if no process appended for a minute. `split` is what follows its segments.
         """
         if self._is_closed or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
-        self._scheduled[conversation] = scope, rests and self._scheduled.get(conversation, (scope, True))[1]
+        before = self._scheduled.get(conversation, _Due(scope, rests=True))
+        if sum(one.split is not None for one in self._scheduled.values()) >= _MAX_SPLIT:
+            split = None
+        self._scheduled[conversation] = _Due(scope, rests and before.rests, split or before.split)
         self._background.start(self._seal_scheduled)
-
-    @property
-    def is_idle(self) -> bool:
-        """Return True if nothing is due, now or once it rests."""
-        return not (self._resting or self._scheduled or self._background.is_busy)
 
     async def wait(self) -> None:
         """Wait for the running work of this event loop, if any."""
@@ -141,10 +152,10 @@ class Sealer:
     async def _seal_scheduled(self) -> None:
         while self._scheduled and not self._is_closed:
             conversation = next(iter(self._scheduled))
-            scope, rests = self._scheduled.pop(conversation)
+            due = self._scheduled.pop(conversation)
             try:
-                if await self._seal_piece(scope, self._pace, rests=rests):
-                    self._scheduled.setdefault(conversation, (scope, rests))
+                if await self._seal_piece(due, self._pace):
+                    self._scheduled.setdefault(conversation, due._replace(split=None))
             except (StoreUnavailableError, StoreClosedError):
                 pass  # every call reports it
             except Exception as error:  # noqa: BLE001 - the event loop logs it; the others are sealed
@@ -154,7 +165,7 @@ class Sealer:
 
     async def seal(self, scope: Scope) -> None:
         """Seal all of a conversation now."""
-        while await self._seal_piece(scope, Pace(no_pause)):
+        while await self._seal_piece(_Due(scope), Pace(no_pause)):
             pass
 
     async def drop_from(self, conversation: str, number: int) -> None:
@@ -169,10 +180,10 @@ class Sealer:
         cached, part, pace = await self._reader.find(scope), IndexBuilder(), Pace(no_pause)
         if cached is None:
             return True
-        place = {"first": segment.first, "until": segment.until, "after": segment.after}
+        before = replace(segment, until=segment.first - 1, link=segment.after)
         try:
             async with self._reader.reading(cached):
-                new = await self._read(cached, part, pace, **place)
+                new = await self._read(cached, part, pace, before=before, until=segment.until)
         except BrokenLogError:
             return False
         except (CorruptDocumentError, ConversationDeletedError):
@@ -182,48 +193,42 @@ class Sealer:
             return False
         return not segment.is_own or are_equal(segment.part.sections, await pace.steps(sections_of(part)))
 
-    async def _seal_piece(self, scope: Scope, pace: Pace, *, rests: bool = False) -> bool:
+    async def _seal_piece(self, due: _Due, pace: Pace) -> bool:
         """Seal up to the maximum size of a segment; return True if there may be more.
 
         It ends within the time of the longest append, so that a sweep finds what it wrote.
         """
-        cached = await self._reader.find(scope)
+        cached = await self._reader.find(due.scope)
         if cached is None:
             return False
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
-                return await self._seal_next(cached, pace, rests=rests)
+                return await self._seal_next(cached, pace, due)
         except (TimeoutError, ConversationDeletedError):
             return False  # the rest, if there is any, is sealed after the next search or append
 
-    async def _seal_next(self, cached: CachedConversation, pace: Pace, *, rests: bool) -> bool:
+    async def _seal_next(self, cached: CachedConversation, pace: Pace, due: _Due) -> bool:
         documents, tail = await asyncio.gather(
             # What a search could not read whole may be damaged, which the contents show.
-            self._segments.documents(cached.conversation, contents=not rests),
+            self._segments.documents(cached.conversation, contents=not due.rests),
             self._log.last_totals(cached.conversation),
         )
         await pace.spent(2 * COMMAND)
-        if rests and self._was_used(cached, tail):
+        if due.rests and self._was_used(cached, tail):
             return False
-        chain, builder, new = chain_of(documents, contents=not rests), IndexBuilder(room=MAX_CHARACTERS), None
+        chain, builder, new = chain_of(documents, contents=not due.rests), IndexBuilder(room=MAX_CHARACTERS), None
+        if due.split and chain.is_followed_by(due.split[0]):
+            new, builder = due.split
         while new is None:
-            is_due = self._is_due(tail.entries - chain.last.until, tail.tokens - chain.last.tokens)
-            if chain.ends_with(tail) or (rests and not is_due):
-                _remember(self._sealed, cached.conversation, tail)
-                if not rests and chain.is_read_mark_due(self._clock.now()):
+            if chain.ends_with(tail):
+                if not due.rests and chain.is_read_mark_due(self._clock.now()):
                     await self._segments.mark_read(cached.conversation, self._clock.now())
                 return False
             if chain.last.until <= tail.entries:
-                new = await self._read(
-                    cached, builder, pace, first=chain.last.until + 1, until=tail.entries, after=chain.last.link
-                )
+                new = await self._read(cached, builder, pace, before=chain.last, until=tail.entries)
             if new is None:
                 chain.pop()
         return await self._put(cached, builder, new, pace, chain=chain, documents=documents)
-
-    def _is_due(self, entries: int, tokens: int) -> bool:
-        is_long = entries >= MAX_UNSEALED_ENTRIES or tokens * CHARACTERS_PER_TOKEN >= MAX_UNSEALED_CHARACTERS
-        return is_long or (self._everything and entries > 0)
 
     def _was_used(self, cached: CachedConversation, tail: Totals) -> bool:
         """Return True for a conversation with an append less than a minute ago, perhaps of another process."""
@@ -235,20 +240,20 @@ class Sealer:
         return seconds > 0
 
     async def _read(
-        self, cached: CachedConversation, builder: IndexBuilder, pace: Pace, *, first: int, until: int, after: int
+        self, cached: CachedConversation, builder: IndexBuilder, pace: Pace, *, before: StoredSegment, until: int
     ) -> StoredSegment | None:
-        """Read entries into a part while it has room; None if the entry before the first has another link."""
+        """Read entries after a segment into a part while it has room; None if the segment is one of another log."""
         last = Totals()
-        async for batch in self._logs.entries(cached, start=max(first - 1, 1), before=until + 1, pace=pace):
+        async for batch in self._logs.entries(cached, start=max(before.until, 1), before=until + 1):
             await pace.spent(COMMAND)
-            if batch[0].number < first and batch[0].totals.link != after:
+            if batch[0].number == before.until and batch[0].totals.link != before.link:
                 return None
-            entries = [entry for entry in batch if entry.number >= first]
+            entries = [entry for entry in batch if entry.number > before.until]
             added = await self._logs.add(cached, builder, entries, pace)
             last = entries[added - 1].totals if added else last
             if added < len(entries):
                 break
-        return StoredSegment(first, last.entries, after, last.link, last.tokens, builder.characters)
+        return before.followed_by(last, characters=builder.characters)
 
     async def _put(
         self,

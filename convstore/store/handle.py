@@ -87,8 +87,8 @@ class ConversationStore:
         compaction_seconds: Seconds that a load under ``compact="before_load"`` waits for the summarizer. It then
             returns the old view; the work continues, at most until `close`, and is committed when done.
         collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection.
-        search_index: Keep segments of long conversations, so that `search` need not read the whole log; "across" keeps
-            them for all conversations, for a search across them. Without them, a search returns the same hits.
+        search_index: Keep segments of conversations that are searched, so that the next `search` need not read the
+            whole log; "across" keeps them for all conversations. Without them, a search returns the same hits.
         clock: Source of time, for tests.
 
     Attributes:

@@ -100,12 +100,12 @@ class SealContract:
         found = {text: [hit.ordinal for hit in await chat.search(text)] for text in ("begin", "end", "narwhals")}
         assert found == {"begin": [3], "end": [], "narwhals": [4]}
 
-    async def test_appends_owe_a_seal(
+    async def test_what_rests_is_sealed_for_searches_across(
         self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
     ) -> None:
-        """After a minute without appends of any process a long conversation is sealed; a short one has no segment."""
+        """With "across", after a minute without appends of any process; a short conversation, too."""
         clock, seconds = ticking
-        store, other = new_store(clock=clock), new_store(clock=clock)
+        store, other = new_store(clock=clock, search_index="across"), new_store(clock=clock)
         chat, short = (store.conversation(user_id="ada", thread_id=new_id()) for _ in range(2))
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
@@ -117,7 +117,7 @@ class SealContract:
             services.sealer.ring()
             await services.sealer.wait()
             assert [one["until"] for one in await _segments(database, chat)] == until
-        assert await _segments(database, short) == []
+        assert [one["until"] for one in await _segments(database, short)] == [1]
         assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id())])
@@ -134,12 +134,14 @@ class SealContract:
     async def test_a_store_that_is_closed_seals_what_is_due(
         self, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """A script that ends before the timer leaves a segment, too; with "across" of a short conversation."""
+        """A script that ends at once leaves a segment of what it searched, and with "across" of all."""
         texts = [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
-        for option, messages, sealed in ((True, texts, [1]), (True, texts[:1], []), ("across", texts[:1], [1])):
+        for option, is_searched, sealed in ((True, True, [1]), (True, False, []), ("across", False, [1])):
             store = new_store(search_index=option)
             chat = store.conversation(user_id="ada", thread_id=new_id())
-            await chat.append(messages)
+            await chat.append(texts)
+            if is_searched:
+                await chat.search("number")
             await store.close()
             assert [one["until"] for one in await _segments(database, chat)] == sealed
 
@@ -155,21 +157,8 @@ class SealContract:
         assert [one["until"] for one in await _segments(database, chat)] == [1]
         await store.close()
 
-    async def test_a_search_across_needs_segments_of_all(
-        self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
-    ) -> None:
-        """With "across", a short conversation is sealed, too; other values are refused."""
-        clock, seconds = ticking
-        store = new_store(search_index="across", clock=clock)
-        chat = store.conversation(user_id="ada", thread_id=new_id())
-        await chat.append(HumanMessage("number 1", id=new_id()))
-        services = await host_of(store).services()
-        assert services.sealer is not None
-        seconds[0] += 61
-        services.sealer.ring()
-        await services.sealer.wait()
-        assert [one["until"] for one in await _segments(database, chat)] == [1]
-        await store.close()
+    async def test_another_search_index_is_refused(self, new_store: Callable[..., ConversationStore]) -> None:
+        """The option has three values."""
         with pytest.raises(InvalidInputError, match="search_index"):
             new_store(search_index="always")
 

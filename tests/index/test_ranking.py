@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
+from steps import finish
 
-from convstore.index.part import IndexBuilder, finish
+from convstore.index.part import IndexBuilder
 from convstore.index.ranking import ranked
 from convstore.index.texts import Text
 from convstore.index.words import query_groups

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from properties import examples
+from steps import finish
 
-from convstore.index.part import IndexBuilder, finish
+from convstore.index.part import IndexBuilder
 from convstore.index.ranking import ranked
 from convstore.index.segment import Segment, merged, sections_of
 from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit, without_copies

@@ -17,7 +17,6 @@ from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
-from convstore.values.scope import Scope
 
 
 def test_the_end_of_the_loop_cancels_a_seal_quietly(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,8 +76,8 @@ async def test_conversations_are_sealed_in_the_order_in_which_they_were_schedule
     sealer = (await host_of(store).services()).sealer
     assert sealer is not None
 
-    async def seal(scope: Scope, *_: Any, **__: Any) -> bool:
-        order.append(scope[0][1])
+    async def seal(due: Any, *_: Any) -> bool:
+        order.append(due.scope[0][1])
         if len(order) == 3:
             asyncio.current_task().add_done_callback(lambda _: sealer.schedule((("user_id", "d"),), "d"))
         return False

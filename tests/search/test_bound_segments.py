@@ -191,14 +191,13 @@ async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) 
 async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sealer that reads contents only to merge them seals from the log what is damaged."""
     monkeypatch.setattr(sealer_module, "_MERGED_AT_ONCE", 2)
-    monkeypatch.setattr(sealer_module, "MAX_UNSEALED_ENTRIES", 1)
     seconds = 0.0
     clock = Clock(
         now=lambda: datetime.now(UTC) + timedelta(seconds=seconds),
         call_later=lambda *_: None,
         monotonic=lambda: seconds,
     )
-    store = store_on(database, clock=clock)
+    store = store_on(database, clock=clock, search_index="across")
     await store.setup()
     chat = store.conversation(user_id=new_id(), thread_id="t")
     await said(chat, "narwhals dive")

@@ -58,6 +58,33 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
     await store.close()
 
 
+async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of three searches only what is new is read and split, once; the segments are what the log gives."""
+    split = Counter[int]()
+    adding = part.IndexBuilder.adding
+
+    def counted(self: Any, stored: Any, *rest: Any, **named: Any) -> Any:
+        split[stored.ordinal] += 1
+        return adding(self, stored, *rest, **named)
+
+    store = ConversationStore(database)
+    await store.setup()
+    chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(part.IndexBuilder, "adding", counted)
+        for until in (3, 6, 9):
+            for number in range(3):
+                await chat.append(rag_turn(f"{number}: orcas?", words=600))
+            assert len(await chat.search("orcas", types=["human"])) == until
+            await sealer.wait()
+    assert set(split.values()) == {1}
+    assert len(split) == 9 * 4
+    segments = await database["search"].find({"conversation": (await chat.info()).conversation_id}).to_list(None)
+    assert sorted(one["until"] for one in segments) == [3, 6, 9]
+    assert (await store.verify(user_id=chat.scope["user_id"])).ok
+    await store.close()
+
+
 async def test_sealing_pauses(database: Any) -> None:
     """It waits nine times as long as it works, and never works in a thread."""
     pauses = list[float]()
