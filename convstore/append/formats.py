@@ -8,7 +8,6 @@ message of its own, and provider, model and stop reason of a whole response are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -19,6 +18,8 @@ from pydantic import ValidationError
 
 from convstore.exceptions import InvalidMessageError
 from convstore.messages.media import block_type
+from convstore.messages.text import text_of
+from convstore.wire.parts import valid_text
 
 _Fields: TypeAlias = dict[str, Any]
 
@@ -130,8 +131,8 @@ def _read(value: Any, *, index: int) -> list[Any]:
         return [_from_items_or_langchain(value, kind, index=index)]
     if kind == "message":
         is_whole = value.get("role") == "assistant" and _is_of_anthropic(value)
-        metadata = _metadata(value, "anthropic") if is_whole and "response_metadata" not in value else {}
-        value = {key: part for key, part in value.items() if key not in ("type", "status", *_MOVED_FIELDS)} | metadata
+        moved, metadata = (_MOVED_FIELDS, _metadata(value, "anthropic")) if is_whole else ((), {})
+        value = {key: part for key, part in value.items() if key not in ("type", "status", *moved)} | metadata
     if not isinstance(content, list):
         return [value]
     types = {block_type(block) for block in content}
@@ -144,43 +145,34 @@ def _read(value: Any, *, index: int) -> list[Any]:
 
 def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fields:
     """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model."""
-    key = _WHOLE[whole]
+    key, found = _WHOLE[whole], dict(value)
     check_type(value.get(key), list, field=key, index=index)
-    message = (_from_output if whole == "response" else _from_choices)(value, index=index)
+    if whole == "response":
+        response = _Response(index)
+        for position, item in enumerate(value[key]):
+            if not isinstance(item, Mapping) or not _is_response_item(item):
+                problem = "is no item of OpenAI's Responses API that is supported; append the items before it"
+                raise InvalidMessageError(problem, index=index, field=f"{key}[{position}]")
+            response.add(item, index=index)
+        message = response.message()
+    else:
+        choice = value[key][0] if len(value[key]) == 1 else None
+        if not isinstance(choice, Mapping) or not isinstance(choice.get("message"), Mapping):
+            problem = "must be one choice; append the message of the right one"
+            raise InvalidMessageError(problem, index=index, field=key)
+        # Some servers repeat the ids that they give.
+        written = text_of([value.get("id"), value.get("created"), dict(choice)])
+        message = {**choice["message"], "id": str(uuid5(NAMESPACE_OID, valid_text(written)))}
+        found["finish_reason"] = choice.get("finish_reason")
     usage = {"usage": value["usage"]} if value.get("usage") is not None else {}
-    metadata = _metadata({**value, **message, "id": value.get("id")}, "openai")
-    return {key: part for key, part in message.items() if key != "finish_reason"} | usage | metadata
-
-
-def _from_output(value: Mapping[str, Any], *, index: int) -> _Fields:
-    response = _Response(index)
-    for position, item in enumerate(value["output"]):
-        kind = item.get("type") if isinstance(item, Mapping) else None
-        if not isinstance(item, Mapping) or not _is_response_item(item):
-            problem = f"{kind!r} of OpenAI's Responses API is not supported; append the items before it"
-            raise InvalidMessageError(problem, index=index, field=f"output[{position}]")
-        response.add(item, index=index)
-    return response.message()
-
-
-def _from_choices(value: Mapping[str, Any], *, index: int) -> _Fields:
-    """Return the message of the only choice, with an id made from all: some servers repeat the ids that they give."""
-    choice = value["choices"][0] if len(value["choices"]) == 1 else None
-    message = choice.get("message") if isinstance(choice, Mapping) else None
-    if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
-        problem = "must be one choice; append the message of the right one"
-        raise InvalidMessageError(problem, index=index, field="choices")
-    written = json.dumps(value, sort_keys=True, default=str)
-    reason = {"finish_reason": choice["finish_reason"]} if choice.get("finish_reason") else {}
-    return {**message, "id": str(uuid5(NAMESPACE_OID, written)), **reason}
+    return {**message, **usage, **_metadata(found, "openai")}
 
 
 def _metadata(value: Mapping[str, Any], provider: str) -> _Fields:
     """Return provider, model and stop reason of a whole response, as LangChain's integrations name them."""
-    found = {key: value[key] for key in ("id", *_MOVED_FIELDS) if value.get(key) is not None}
-    if "model" in found:
-        found["model_name"] = found["model"]
-    return {"response_metadata": {**found, "model_provider": provider}}
+    found = {key: value[key] for key in ("id", "status", *_MOVED_FIELDS) if value.get(key) is not None}
+    model = {"model_name": found["model"]} if "model" in found else {}
+    return {"response_metadata": {**found, **model, "model_provider": provider}}
 
 
 def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int) -> Any:

@@ -71,6 +71,8 @@ _NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
 # A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
+# The fields of a dict in which loops on an SDK put its objects.
+_LISTS = ("content", "output", "tool_calls")
 _NULL_MEANS_ABSENT = ("audio", "function_call")
 _WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
 
@@ -136,7 +138,7 @@ def items_of(batch: Any) -> list[Item]:
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
         raise InvalidMessageError(f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them")
-    items = [_dumped(item) if _is_of_sdk(item) else item for item in batch]
+    items = [_dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in batch]
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
     if any(isinstance(item, Mapping) for item in items if not isinstance(item, BaseMessage)):
@@ -151,7 +153,10 @@ def _is_of_sdk(value: Any) -> bool:
 
 
 def _dumped(value: Any) -> Any:
-    """Return an object of a provider's SDK as a dict, any other value as it is."""
+    """Return an object of a provider's SDK as a dict, a dict with those in its lists as dicts, all else as it is."""
+    if isinstance(value, Mapping):
+        lists = [key for key in _LISTS if isinstance(value.get(key), list)]
+        return {**value, **{key: list(map(_dumped, value[key])) for key in lists}} if lists else value
     # The SDKs do not validate what they receive, so pydantic may warn of the types in it.
     return value.model_dump(exclude_none=True, warnings=False) if isinstance(value, BaseModel) else value
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
+from langchain_core.messages.ai import UsageMetadata
 
-_READ: Final = ("prompt_tokens", "input_tokens")
-_WRITTEN: Final = ("completion_tokens", "output_tokens")
+_NAMES: Final = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
 _CACHED: Final = {"cache_read_input_tokens": "cache_read", "cache_creation_input_tokens": "cache_creation"}
 _DETAILS: Final = {
     "audio_tokens": "audio",
-    "cache_write_tokens": "cache_creation",
     "cached_tokens": "cache_read",
+    "cache_write_tokens": "cache_creation",
     "reasoning_tokens": "reasoning",
 }
 
@@ -25,26 +24,18 @@ def usage_of(value: object) -> UsageMetadata | None:
     >>> usage_of({"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 90})["input_tokens"]
     100
     """
-    valid = _counts(value)
-    read = next((valid[name] for name in _READ if name in valid), None)
-    written = next((valid[name] for name in _WRITTEN if name in valid), None)
-    if read is None or written is None or not isinstance(value, dict):
-        return None
-    cached = {name: valid[key] for key, name in _CACHED.items() if key in valid}
-    read += sum(cached.values())
-    usage = UsageMetadata(
-        input_tokens=read, output_tokens=written, total_tokens=valid.get("total_tokens", read + written)
-    )
-    if details := {**_details(value, _READ), **cached}:
-        usage["input_token_details"] = InputTokenDetails(**details)  # type: ignore[typeddict-item]
-    if details := _details(value, _WRITTEN):
-        usage["output_token_details"] = OutputTokenDetails(**details)  # type: ignore[typeddict-item]
-    return usage
-
-
-def _details(value: dict[Any, Any], names: tuple[str, ...]) -> dict[str, int]:
-    counts = [_counts(value.get(f"{name}_details")) for name in names]
-    return {_DETAILS[key]: count for one in counts for key, count in one.items() if key in _DETAILS}
+    counts, usage = _counts(value), dict[str, Any]()
+    for name, other in _NAMES.items():
+        if (count := counts.get(other, counts.get(name))) is None or not isinstance(value, dict):
+            return None
+        given = _counts(value.get(f"{other}_details")) | _counts(value.get(f"{name}_details"))
+        details = {_DETAILS[key]: number for key, number in given.items() if key in _DETAILS}
+        if name == "input_tokens":
+            cached = {detail: counts[key] for key, detail in _CACHED.items() if key in counts}
+            count, details = count + sum(cached.values()), details | cached
+        usage |= {name: count} | ({name.replace("tokens", "token_details"): details} if details else {})
+    total = usage["input_tokens"] + usage["output_tokens"]
+    return cast("UsageMetadata", {"total_tokens": counts.get("total_tokens", total), **usage})
 
 
 def _counts(value: object) -> dict[Any, int]:

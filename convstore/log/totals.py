@@ -14,6 +14,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, TurnEvent, Usage
+from convstore.messages.provenance import model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, result_id
 
@@ -32,8 +33,6 @@ _ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
 _TOOL_CHARACTERS, _CALL_ID_CHARACTERS = 200, 10_000  # some providers write a signature into the id
 
 _USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
-
-_MODEL_KEYS = ("model_name", "model", "model_id")
 
 _NO_CALL = OpenCall("", "", "")
 
@@ -202,7 +201,7 @@ class RunningTotals:
     def _add_usage(self, message: AIMessage, counts: Any) -> None:
         if not isinstance(counts, dict):
             return  # a message built without validation may hold any value here
-        model = _model(message)
+        model = model_of(message)[:_MODEL_CHARACTERS] or "unknown"
         if model not in self._usage and len(self._usage) >= _MAX_MODELS:
             model = _OTHER_MODELS
         numbers = (counts.get(key) for key in _USAGE_KEYS)
@@ -232,9 +231,3 @@ def preview_of(message: BaseMessage) -> Preview | None:
         )
         words = " ".join(text[:maximum] for text in texts if isinstance(text, str)).split()
     return Preview(message.type, " ".join(words)[:_PREVIEW_CHARACTERS]) if words else None
-
-
-def _model(message: BaseMessage) -> str:
-    metadata = (message.response_metadata, message.additional_kwargs)  # dicts of OpenAI and Anthropic have it beside
-    names = (one.get(key) for one in metadata if isinstance(one, dict) for key in _MODEL_KEYS)
-    return next((name[:_MODEL_CHARACTERS] for name in names if isinstance(name, str) and name), "unknown")

@@ -1,4 +1,4 @@
-"""Mark the messages that the store generates, to distinguish them from appended ones.
+"""Tell who wrote a message: which model, or the store, which marks those that it generates.
 
 Notes, summaries and the like exist in views and in no log. A mark in ``additional_kwargs`` says which kind a message
 is. Clients that post whole messages can append marked ones. The log returns those as they came, but a view removes
@@ -13,6 +13,8 @@ from langchain_core.messages import BaseMessage
 
 MARK = "convstore"
 """The key of the mark in ``additional_kwargs``."""
+
+_MODEL_KEYS = ("model_name", "model", "model_id")
 
 
 def mark(kind: str, **more: Any) -> dict[str, Any]:
@@ -33,6 +35,18 @@ def kind_of(message: BaseMessage) -> str:
     """
     kind = _mark_of(message).get("kind")
     return kind if isinstance(kind, str) else ""
+
+
+def model_of(message: BaseMessage) -> str:
+    """Return the name of the model that wrote a message, "" if the message does not name one.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> model_of(AIMessage("hi", response_metadata={"model_name": "gpt-5"}))
+    'gpt-5'
+    """
+    metadata = (message.response_metadata, message.additional_kwargs)  # dicts of OpenAI and Anthropic have it beside
+    names = (one.get(key) for one in metadata if isinstance(one, dict) for key in _MODEL_KEYS)
+    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 def without_mark(message: BaseMessage) -> BaseMessage:

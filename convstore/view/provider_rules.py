@@ -27,11 +27,10 @@ from convstore.messages.media import is_media, media_description
 from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
+from convstore.wire.anthropic import BEGINNING, INSTRUCTION
+from convstore.wire.openai_chat import MOVED
+from convstore.wire.steps import NO_TEXT
 
-_INSTRUCTION = "[Instruction of the application]"
-_NO_TEXT = "(no text)"
-_MOVED = "[Images and files in the tool results above]"
-_BEGINNING = "(The conversation begins.)"
 _Message = TypeVar("_Message", bound=BaseMessage)
 
 
@@ -140,7 +139,7 @@ def _with_allowed_media(results: Sequence[ToolMessage], where: str) -> list[Base
         media += found
     if where == "named" or not media:
         return named
-    said = [{"type": "text", "text": _MOVED}, *media]
+    said = [{"type": "text", "text": MOVED}, *media]
     return [*named, HumanMessage(said, id=f"media-{results[0].id}", additional_kwargs=mark("media"))]
 
 
@@ -155,7 +154,7 @@ def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
         return messages
     return [
         *messages[:head],
-        HumanMessage(_BEGINNING, id="beginning", additional_kwargs=mark("beginning")),
+        HumanMessage(BEGINNING, id="beginning", additional_kwargs=mark("beginning")),
         *messages[head:],
     ]
 
@@ -176,7 +175,7 @@ def _with_text(message: _Message, *, own: bool = False) -> _Message:
     other_fields = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
     if calls_of(message) or any(other_fields) or not all(map(_is_blank, blocks)):
         return message
-    return message.model_copy(update={"content": _NO_TEXT})
+    return message.model_copy(update={"content": NO_TEXT})
 
 
 def _is_blank(block: Any) -> bool:
@@ -187,7 +186,7 @@ def _is_blank(block: Any) -> bool:
 def _instruction(message: SystemMessage) -> HumanMessage:
     """Convert a system message to a human one that the provider accepts in the middle of a list; keep its id."""
     said = message.content
-    text = f"{_INSTRUCTION}\n{said}" if isinstance(said, str) else [{"type": "text", "text": _INSTRUCTION}, *said]
+    text = f"{INSTRUCTION}\n{said}" if isinstance(said, str) else [{"type": "text", "text": INSTRUCTION}, *said]
     return HumanMessage(text, id=message.id, name=message.name, additional_kwargs=message.additional_kwargs)
 
 

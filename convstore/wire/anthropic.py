@@ -31,7 +31,6 @@ _HOSTED_RESULTS: Final = frozenset(
 )
 _SIGNED: Final = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 _SYSTEM: Final = ("system", "developer")
-_TTL: Final = ("5m", "1h")
 
 
 def to_anthropic(
@@ -43,7 +42,7 @@ def to_anthropic(
     >>> to_anthropic([SystemMessage("Be brief."), HumanMessage("Hello")])
     {'system': [{'type': 'text', 'text': 'Be brief.'}], 'messages': [{'role': 'user', 'content': 'Hello'}]}
     """
-    if cache not in (None, *_TTL):
+    if cache not in (None, "5m", "1h"):
         raise InvalidInputError(f'cache is "5m", "1h" or None, not {cache!r}')
     steps, dropped = read_steps(messages, model=model)
     head = next((at for at, step in enumerate(steps) if step.role not in _SYSTEM), len(steps))
@@ -56,7 +55,6 @@ def to_anthropic(
     if not made or made[0]["role"] != "user":
         made.insert(0, {"role": "user", "content": BEGINNING})
         finished += 1
-    _trim(made[-1])
     if cache:
         _mark(system, made, finished, cache)
     return AnthropicMessages({**({"system": system} if system else {}), "messages": made}, dropped)
@@ -68,6 +66,8 @@ def _messages(step: Step) -> Iterator[dict[str, Any]]:
         if problem := _problem(step):
             step.withhold(problem)
         content = [block for part in step.parts if (block := _block(part, step))]
+        if content and content[-1]["type"] == "text":  # the API rejects white space at the end of the last answer
+            content[-1]["text"] = content[-1]["text"].rstrip()
     else:
         content = step.content(_media if step.role == "user" else lambda _: None)
         content = [{"type": "text", "text": INSTRUCTION}, *content] if step.role in _SYSTEM else content
@@ -147,19 +147,9 @@ def _source(media: Media) -> dict[str, Any] | None:
     return {"type": "file", "file_id": media.file_id} if media.file_id.startswith("file_") else None
 
 
-def _trim(last: dict[str, Any]) -> None:
-    """Remove white space at the end of a view that ends with an answer, which the API rejects."""
-    if last["role"] != "assistant":
-        return
-    if isinstance(last["content"], str):
-        last["content"] = last["content"].rstrip()
-    elif last["content"][-1]["type"] == "text":
-        last["content"][-1]["text"] = last["content"][-1]["text"].rstrip()
-
-
 def _mark(system: list[dict[str, Any]], messages: list[dict[str, Any]], finished: int, ttl: str) -> None:
     """Mark the end of the system messages, of the finished turns and of the view: three of the four marks allowed."""
-    control = {"type": "ephemeral", "ttl": ttl}
+    control: Any = {"type": "ephemeral", "ttl": ttl}
     if system:
         system[-1]["cache_control"] = control
     for message in {id(one): one for one in (*messages[:finished][-1:], messages[-1])}.values():

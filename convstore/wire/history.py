@@ -12,6 +12,9 @@ from convstore.exceptions import InvalidInputError
 from convstore.values.models import Compaction, HistoryReport, Value
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
+from convstore.wire.anthropic import to_anthropic
+from convstore.wire.openai_chat import to_chat
+from convstore.wire.openai_responses import to_responses
 from convstore.wire.requests import AnthropicMessages, OpenAIMessages
 
 
@@ -29,7 +32,7 @@ class History(Value):
     messages: list[SerializeAsAny[BaseMessage]]
     summary: str | None = None
     tokens: int = 0
-    report: HistoryReport
+    report: HistoryReport = HistoryReport()
     compaction: Compaction | None = None
     _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
 
@@ -70,15 +73,9 @@ class History(Value):
         Raises:
             InvalidInputError: `api` is neither.
         """
-        if api == "responses":
-            from convstore.wire.openai_responses import to_responses  # noqa: PLC0415 - only these requests need it
-
-            return to_responses(self.messages, model=model)
-        if api != "chat":
+        if api not in ("chat", "responses"):
             raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
-        from convstore.wire.openai_chat import to_chat  # noqa: PLC0415 - only these requests need it
-
-        return to_chat(self.messages, model=model)
+        return (to_chat if api == "chat" else to_responses)(self.messages, model=model)
 
     def to_anthropic(self, *, cache: Literal["5m", "1h"] | None = None, model: str | None = None) -> AnthropicMessages:
         """Return the view as the arguments `messages` and `system` of Anthropic's API, to pass with ``**``.
@@ -94,8 +91,6 @@ class History(Value):
         Raises:
             InvalidInputError: `cache` is another value.
         """
-        from convstore.wire.anthropic import to_anthropic  # noqa: PLC0415 - only these requests need it
-
         return to_anthropic(self.messages, model=model, cache=cache)
 
     def sealed(self, stamp: Callable[[Sequence[BaseMessage]], ViewStamp]) -> Self:

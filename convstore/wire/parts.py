@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
@@ -18,14 +18,8 @@ from convstore.messages.media import KINDS, block_type, is_media, media_descript
 from convstore.messages.reasoning import is_reasoning
 
 _CALL_BLOCKS: Final = {
-    "computer_call": "call_id",
-    "custom_tool_call": "call_id",
-    "function_call": "call_id",
-    "input_json_delta": "id",
-    "invalid_tool_call": "id",
-    "tool_call": "id",
-    "tool_call_chunk": "id",
-    "tool_use": "id",
+    **dict.fromkeys(("computer_call", "custom_tool_call", "function_call"), "call_id"),
+    **dict.fromkeys(("input_json_delta", "invalid_tool_call", "tool_call", "tool_call_chunk", "tool_use"), "id"),
 }
 _MEDIA_HOLDERS: Final = ("extras", "metadata", "source", "image_url", "video_url", "input_audio", "file")
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
@@ -156,7 +150,7 @@ def _sendable(block: Any) -> Mapping[str, Any]:
 
 def _text_in(block: Any, kind: str) -> str:
     """Return the text of a block, with title and address of a document or a search result."""
-    if text := _text(block, "text") or _text(block, "refusal"):
+    if text := _text(block, "text", "refusal"):
         return text
     if kind not in ("document", "file", "search_result"):
         return ""
@@ -169,24 +163,23 @@ def _text_in(block: Any, kind: str) -> str:
     return "\n".join(filter(None, [*head, *texts]))
 
 
-def _text(block: Any, key: str) -> str:
-    value = block.get(key) if isinstance(block, dict) else None
-    return value if isinstance(value, str) else ""
+def _text(block: Any, *keys: str) -> str:
+    values = [block.get(key) for key in keys] if isinstance(block, dict) else []
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
 def _media(block: dict[str, Any]) -> Media:
     """Return a media block of any format; data that is not Base64 is left out."""
-    fields = dict(_media_fields(block))
-    url, data = (
-        _first(fields, "url", "image_url", "file_url", "video_url"),
-        _first(fields, "base64", "data", "file_data"),
-    )
-    mime_type = _first(fields, "mime_type", "media_type").lower()
-    given = data if data.startswith("data:") else url
-    if given.startswith("data:"):
-        head, _, data = given.partition(",")
+    inner = [block[key] for key in _MEDIA_HOLDERS if isinstance(block.get(key), dict)]
+    given = {key: value for one in (block, *inner) for key, value in one.items()}
+    fields = {key: b64encode(one).decode() if isinstance(one, bytes) else one for key, one in given.items()}
+    url = _text(fields, "url", "image_url", "file_url", "video_url")
+    data = _text(fields, "base64", "data", "file_data")
+    mime_type = _text(fields, "mime_type", "media_type").lower()
+    if (written := data if data.startswith("data:") else url).startswith("data:"):
+        head, _, data = written.partition(",")
         mime_type, url = head[5:].partition(";")[0].lower() or mime_type, ""
-    if not mime_type and (form := _first(fields, "format")):
+    if not mime_type and (form := _text(fields, "format")):
         mime_type = f"audio/{form}"
     is_id = fields.get("source_type") == "id" or fields.get("type") == "id"
     return Media(
@@ -195,20 +188,9 @@ def _media(block: dict[str, Any]) -> Media:
         valid_text(mime_type),
         _base64(data),
         valid_text(url) if url.startswith(("https://", "http://")) else "",
-        valid_text(_first(fields, "file_id") or (_first(fields, "id") if is_id else "")),
-        valid_text(_first(fields, "filename", "file_name", "title", "name")),
+        valid_text(_text(fields, "file_id", *(["id"] if is_id else []))),
+        valid_text(_text(fields, "filename", "file_name", "title", "name")),
     )
-
-
-def _media_fields(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a media block, then those of the dicts in it, which have precedence."""
-    for holder in (block, *(block.get(key) for key in _MEDIA_HOLDERS)):
-        for key, value in holder.items() if isinstance(holder, dict) else ():
-            yield key, b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-def _first(fields: Mapping[str, Any], *keys: str) -> str:
-    return next((value for key in keys if isinstance(value := fields.get(key), str) and value), "")
 
 
 def _base64(data: str) -> str:

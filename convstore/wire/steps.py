@@ -15,19 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    ChatMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.call_arguments import sanitize_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds
 from convstore.messages.json_text import has_few_levels
-from convstore.messages.provenance import kind_of
+from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.wire.parts import Block, Media, Part, Text, is_json, parts_of, valid_text
@@ -36,9 +29,8 @@ from convstore.wire.requests import Dropped
 NO_TEXT: Final = "(no text)"
 """Stands in a message that would have no content, which the APIs reject."""
 
-_ROLES: Final = frozenset({"system", "developer", "assistant", "user"})
+_ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
-_MODEL_KEYS: Final = ("model_name", "model", "model_id")
 _SNAPSHOT: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -131,7 +123,7 @@ def read_steps(
     """
     paired = pair(messages).messages
     begin = _question(paired)
-    asked = model or next((_model_of(one) for one in reversed(paired[begin:]) if isinstance(one, AIMessage)), "")
+    asked = model or next((model_of(one) for one in reversed(paired[begin:]) if isinstance(one, AIMessage)), "")
     ids = NewIds(_CALL_ID, unique=True)
     steps, dropped = list[Step](), list[Dropped]()
     for index, message in enumerate(paired):
@@ -143,7 +135,7 @@ def read_steps(
             step.drop("name", "the API has no names of messages")
         if not step.is_open:
             step.withhold("its turn is over")
-        elif not _is_same(_model_of(message), asked):
+        elif not _is_same(model_of(message), asked):
             step.withhold("another model wrote it")
         steps.append(step)
     return steps, dropped
@@ -179,25 +171,10 @@ def arguments_text(given: Any) -> tuple[str, bool]:
     return "{}", False
 
 
-def tool_name(name: str) -> str:
-    """Return the name of a tool in the characters that the APIs accept.
-
-    >>> tool_name("search"), tool_name("functions.search")
-    ('search', 'functions_search')
-    """
-    return _NOT_IN_NAMES.sub("_", name)[:64] or "tool"
-
-
 def _question(messages: Sequence[BaseMessage]) -> int:
     """Return the index of the last question, 0 without one; messages that the store generated are none."""
     indexes = range(len(messages) - 1, -1, -1)
     return next((at for at in indexes if isinstance(messages[at], HumanMessage) and not kind_of(messages[at])), 0)
-
-
-def _model_of(message: BaseMessage) -> str:
-    metadata = (message.response_metadata, message.additional_kwargs)
-    names = (one.get(key) for one in metadata for key in _MODEL_KEYS)
-    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -256,7 +233,10 @@ def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str
     """Yield the calls of a message in the order of their results, each with its id in the log."""
     message = step.message
     blocks = {part.id: part for part in reversed(parts) if isinstance(part, Block) and part.kind == "call"}
-    custom = {id_ for id_, part in blocks.items() if part.type == "custom_tool_call"} | _custom_ids(message)
+    raw: Any = message.additional_kwargs.get("tool_calls")
+    listed = [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
+    custom = [call.get("id") for call in listed if call.get("type") == "custom"]
+    custom += [id_ for id_, part in blocks.items() if part.type == "custom_tool_call"]
     given = list(_arguments(message))
     for call in calls_of(message):
         block = blocks.get(call.id, Block("call", {}))
@@ -264,10 +244,10 @@ def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str
         text, is_whole = arguments_text(value)
         if not is_whole:
             step.drop(f"arguments of {call.tool}", "they are not a JSON object")
-        free = value.get("__arg1") if call.id in custom and isinstance(value, dict) else None
-        own_input = valid_text(free) if isinstance(free, str) else None
+        free = valid_text(str(value.get("__arg1", ""))) if call.id in custom and isinstance(value, dict) else None
         item_id = str(block.block.get("id") or "") if block.type.endswith("_call") else ""
-        yield call.id, WireCall(ids.give(call, message), tool_name(call.tool), text, own_input, item_id)
+        name = _NOT_IN_NAMES.sub("_", call.tool)[:64] or "tool"
+        yield call.id, WireCall(ids.give(call, message), name, text, free, item_id)
 
 
 def _arguments(message: BaseMessage) -> Iterator[Any]:
@@ -279,9 +259,3 @@ def _arguments(message: BaseMessage) -> Iterator[Any]:
 
 def _arguments_in(block: Mapping[str, Any]) -> Any:
     return next((block[key] for key in ("input", "args", "arguments", "action") if key in block), None)
-
-
-def _custom_ids(message: BaseMessage) -> set[str]:
-    raw = message.additional_kwargs.get("tool_calls")
-    calls = [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
-    return {str(call.get("id")) for call in calls if call.get("type") == "custom"}

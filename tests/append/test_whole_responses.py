@@ -123,7 +123,7 @@ def test_a_whole_response_is_one_message(given: Any, provider: str, model: str, 
     usage = message.usage_metadata
     assert usage is not None
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10, 5, 15)
-    assert usage["input_token_details"]["cache_read"] == 4
+    assert usage.get("input_token_details", {}).get("cache_read") == 4
     assert usage.get("output_token_details", {"reasoning": 3}) == {"reasoning": 3}
     assert one(given).id == message.id != "chatcmpl-1"
 
@@ -134,6 +134,15 @@ def test_items_of_a_response_are_blocks_of_its_message() -> None:
     assert [block["type"] for block in blocks] == ["reasoning", "web_search_call", "text", "function_call"]
     assert blocks[2] == {"type": "text", "text": "I look.", "phase": "commentary"}
     assert one(RESPONSE["output"]).content == blocks
+
+
+def test_objects_in_a_dict_are_read() -> None:
+    """As loops write it: a message of one's own, with the blocks or calls that the SDK returned."""
+    blocks = Message.model_validate(MESSAGE).content
+    message = one({"role": "assistant", "content": blocks})
+    assert (message.content, len(message.tool_calls)) == (MESSAGE["content"], 1)
+    called = one({"role": "assistant", "content": None, "tool_calls": [Sdk(**CALL)]})
+    assert [call["id"] for call in called.tool_calls] == ["call_1"]
 
 
 def test_two_responses_of_anthropic_are_two_messages() -> None:

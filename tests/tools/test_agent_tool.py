@@ -54,7 +54,7 @@ class Call(BaseModel):
     function: Function = Function()
 
 
-GIVEN = {"tool_message_ids": ["m1"]}
+GIVEN: dict[str, object] = {"tool_message_ids": ["m1"]}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore import InvalidInputError
 from convstore.messages.provenance import mark
-from convstore.types import Dropped, History, HistoryReport
+from convstore.types import Dropped, History
 
 PNG = "iVBORw0KGgo="
 IMAGE = {"type": "image", "base64": PNG, "mime_type": "image/png"}
@@ -24,7 +24,7 @@ REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_conten
 def view(*messages: BaseMessage) -> History:
     """A view of just these messages, with the ids m0, m1 and so on."""
     numbered = [message.model_copy(update={"id": f"m{number}"}) for number, message in enumerate(messages)]
-    return History(messages=numbered, report=HistoryReport())
+    return History(messages=numbered)
 
 
 def call(id_: str = "call_1", name: str = "search", **arguments: Any) -> dict[str, Any]:

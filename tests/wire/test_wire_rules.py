@@ -20,7 +20,7 @@ from strategies import messages as awkward_messages
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.append.inputs import normalize_messages
-from convstore.types import History, HistoryReport
+from convstore.types import History
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dev"
 FILES = sorted(DATA.glob("*.jsonl.gz"))
@@ -30,7 +30,7 @@ WHOLE = HistoryPolicy(max_tokens=None, stub_tools="never", media="never")
 
 def view(messages: Sequence[BaseMessage]) -> History:
     """A view of just these messages."""
-    return History(messages=list(messages), report=HistoryReport())
+    return History(messages=list(messages))
 
 
 def errors(history: History, model: str | None = None) -> list[str]:
