@@ -215,6 +215,11 @@ async def _all(reading: AsyncIterator[Any]) -> list[Any]:
     return [one async for one in reading]
 
 
+async def _worked_on(chat: Conversation, guess: Guesses) -> Any:
+    async with await chat.turn(guess.id(), human=guess.dice.choice([None, "hi"])) as turn:
+        return await turn.append(AIMessage("so", id=guess.id()))
+
+
 Call = Callable[[World, Conversation, Guesses], Awaitable[Any]]
 CALLS: dict[str, Call] = {
     "append": lambda _, chat, guess: chat.append(guess.messages()),
@@ -222,6 +227,9 @@ CALLS: dict[str, Call] = {
         guess.id(), messages=[AIMessage("so", id=guess.id())]
     ),
     "append a turn": lambda _, chat, guess: chat.append_turn(guess.id(), human="hi", messages=[AIMessage("so")]),
+    "turn": lambda _, chat, guess: _worked_on(chat, guess),
+    "stop": lambda _, chat, guess: chat.stop(guess.id()),
+    "decide": lambda _, chat, guess: chat.decide(guess.id(), "ada-call", "approve"),
     "reserve_source_ids": lambda _, chat, guess: chat.reserve_source_ids(guess.number()),
     "find_shown_sources": lambda _, chat, __: chat.find_shown_sources(
         [f"{SECRET} {text}" for text, _ in passages(3)] + ["Eve's 4. " * 30]
