@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
@@ -52,9 +52,8 @@ class AgentTool(StructuredTool):
 
 def agent_tool(**options: Any) -> AgentTool:
     """Return a tool that reports errors to the model; the options are those of `StructuredTool.from_function`."""
-    made: Any = AgentTool.from_function(**options, handle_tool_error=True, handle_validation_error=True)
-    tool: AgentTool = made
-    return tool
+    options |= {"handle_tool_error": True, "handle_validation_error": True}
+    return cast("AgentTool", AgentTool.from_function(**options))
 
 
 def _arguments(given: Any) -> Any:

@@ -47,8 +47,7 @@ def to_anthropic(
     steps, dropped = read_steps(messages, model=model)
     head = next((at for at, step in enumerate(steps) if step.role not in _SYSTEM), len(steps))
     system = [block for step in steps[:head] for block in step.content(lambda _: None)]
-    made: list[dict[str, Any]] = []
-    finished = 0
+    made, finished = list[dict[str, Any]](), 0
     for step in steps[head:]:
         finished = finished if step.is_open else len(made) + 1 + bool(step.results)
         made += _messages(step)
@@ -116,8 +115,7 @@ def _is_paired(part: Block, step: Step) -> bool:
     calls = [one.block.get("id") for one in others if one.type == "server_tool_use"]
     results = [one.block.get("tool_use_id") for one in others if one.type in _HOSTED_RESULTS]
     own = part.block.get("id" if part.type == "server_tool_use" else "tool_use_id")
-    is_one = isinstance(own, str) and calls.count(own) == results.count(own) == 1
-    return is_one and _HOSTED_ID.fullmatch(str(own)) is not None
+    return calls.count(own) == results.count(own) == 1 and _HOSTED_ID.fullmatch(str(own)) is not None
 
 
 def _result(step: Step, result: Result) -> dict[str, Any]:
@@ -130,21 +128,18 @@ def _result(step: Step, result: Result) -> dict[str, Any]:
 
 def _media(media: Media) -> dict[str, Any] | None:
     """Return the block of an image or a document, None for one that the API does not take."""
-    source = _source(media) if media.kind in ("image", "file") else None
-    if source is None or media.kind == "image":
-        return source and {"type": "image", "source": source}
-    return {"type": "document", "source": source, **({"title": media.name[:500]} if media.name else {})}
-
-
-def _source(media: Media) -> dict[str, Any] | None:
-    """Return where the bytes of an image or a document are, None for one that the API does not take."""
     is_image = media.kind == "image"
-    types = IMAGES if is_image else {"application/pdf"}
-    if media.data and media.mime_type in types and not (is_image and len(media.data) > _IMAGE_CHARACTERS):
-        return {"type": "base64", "media_type": media.mime_type, "data": media.data}
-    if media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
-        return {"type": "url", "url": media.url}
-    return {"type": "file", "file_id": media.file_id} if media.file_id.startswith("file_") else None
+    is_small = not is_image or len(media.data) <= _IMAGE_CHARACTERS
+    source: dict[str, str] | None = None
+    if media.data and is_small and media.mime_type in (IMAGES if is_image else ("application/pdf",)):
+        source = {"type": "base64", "media_type": media.mime_type, "data": media.data}
+    elif media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
+        source = {"type": "url", "url": media.url}
+    elif media.file_id.startswith("file_"):
+        source = {"type": "file", "file_id": media.file_id}
+    title = {"title": media.name[:500]} if media.name and not is_image else {}
+    is_known = source is not None and media.kind in ("image", "file")
+    return {"type": "image" if is_image else "document", "source": source, **title} if is_known else None
 
 
 def _mark(system: list[dict[str, Any]], messages: list[dict[str, Any]], finished: int, ttl: str) -> None:

@@ -45,9 +45,8 @@ def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
         if isinstance(part, Block) and part.kind == "other":
             step.drop(part.type, "it depends on what the provider stored")
             continue
-        item = _item(part, step)
-        own = str(item.pop("id", ""))
-        yield item | ({"id": own} if has_reasoning and own and own not in ids else {})
+        own = _own_id(part, step) if has_reasoning else ""
+        yield _item(part, own if own not in ids else "")
         ids.add(own)
 
 
@@ -68,27 +67,35 @@ def _problem(step: Step, ids: set[str]) -> str:
     return "it is no item of the Responses API" if step.reasoning else ""
 
 
-def _item(part: Part | WireCall, step: Step) -> dict[str, Any]:
-    """Return the item of a part, with the id that OpenAI gave it."""
+def _own_id(part: Part | WireCall, step: Step) -> str:
+    """Return the id that OpenAI gave the item of a part, "" if it gave none."""
     if isinstance(part, WireCall):
-        shared = {"call_id": part.id, "name": part.name}
+        own, prefix = part.item_id, "fc_" if part.input is None else "ctc_"
+    elif isinstance(part, Block):
+        own, prefix = str(part.block.get("id")), "rs_"
+    else:
+        own, prefix = (isinstance(part, Text) and part.id) or step.message.id or "", "msg_"
+    return own if own.startswith(prefix) else ""
+
+
+def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
+    """Return the item of a part, with its id or without one."""
+    own: dict[str, Any] = {"id": id_} if id_ else {}
+    if isinstance(part, WireCall):
+        item = {"call_id": part.id, "name": part.name, **own}
         if part.input is not None:
-            return {"type": "custom_tool_call", **shared, "input": part.input, **_id(part.item_id, "ctc_")}
-        return {"type": "function_call", **shared, "arguments": part.arguments, **_id(part.item_id, "fc_")}
-    if isinstance(part, Text):
-        phase = {"phase": part.phase} if part.phase in _PHASES else {}
-        return {**_said(part.text), **phase, **_id(part.id or step.message.id or "", "msg_")}
-    block = part.block if isinstance(part, Block) else {}
-    return {key: value for key in _REASONING_FIELDS if (value := block.get(key)) is not None}
-
-
-def _id(id_: str, prefix: str) -> dict[str, str]:
-    return {"id": id_} if id_.startswith(prefix) else {}
+            return {"type": "custom_tool_call", **item, "input": part.input}
+        return {"type": "function_call", **item, "arguments": part.arguments}
+    if isinstance(part, Block):
+        return {key: value for key in _REASONING_FIELDS if (value := part.block.get(key)) is not None}
+    text = part.text if isinstance(part, Text) else part.description
+    if id_:
+        own |= {"status": "completed", "content": [{"type": "output_text", "text": text, "annotations": []}]}
+    return _said(text) | own | ({"phase": part.phase} if isinstance(part, Text) and part.phase in _PHASES else {})
 
 
 def _said(text: str) -> dict[str, Any]:
-    content = [{"type": "output_text", "text": text, "annotations": []}]
-    return {"type": "message", "role": "assistant", "content": content}
+    return {"type": "message", "role": "assistant", "content": text}
 
 
 def _message(step: Step) -> dict[str, Any]:

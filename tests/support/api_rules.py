@@ -249,7 +249,9 @@ def responses_item(where: str, item: Mapping[str, Any]) -> Iterator[str]:
 def responses_message(where: str, item: Mapping[str, Any]) -> Iterator[str]:
     """Role and content of a message."""
     role, content = item.get("role"), item.get("content")
-    yield from extra(where, item, "type role content", "id phase" if role == "assistant" else "")
+    is_written = isinstance(content, list) and role == "assistant"  # only such a message has an id
+    more = "phase" if role == "assistant" else ""
+    yield from extra(where, item, "type role content" + " id status" * is_written, more)
     if role not in ("user", "assistant", "system", "developer"):
         yield f"Invalid value: '{role}'. Supported values are: 'assistant', 'system', 'developer', and 'user'."
     if not isinstance(content, list):

@@ -162,11 +162,15 @@ def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, 
 def test_an_item_that_follows_reasoning_has_its_id() -> None:
     """Without the reasoning it has none, because OpenAI would miss the reasoning."""
     block = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "search", "arguments": "{}"}
-    turn = [HumanMessage("?"), calling(call(), said=[REASONING, block], response_metadata=OPENAI)]
-    _, reasoning, function, _ = view(*turn).to_openai(api="responses")
-    assert (reasoning["id"], function["id"]) == ("rs_1", "fc_1")
+    text = {"type": "text", "text": "I look.", "id": "msg_1", "phase": "commentary"}
+    turn = [HumanMessage("?"), calling(call(), said=[REASONING, text, block], response_metadata=OPENAI)]
+    now = view(*turn).to_openai(api="responses")
+    assert [one.get("id") for one in now] == [None, "rs_1", "msg_1", "fc_1", None]
+    assert (now[2]["content"][0]["text"], now[2]["phase"]) == ("I look.", "commentary")
     later = view(*turn, HumanMessage("And?")).to_openai(api="responses")
-    assert [one.get("id") for one in later] == [None] * 4
+    assert [one.get("id") for one in later] == [None] * 5
+    assert later[1] == {"type": "message", "role": "assistant", "content": "I look.", "phase": "commentary"}
+    assert responses_errors(now) == responses_errors(later) == []
 
 
 @pytest.mark.parametrize(
