@@ -21,10 +21,11 @@ from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.collection import Collection
+from convstore.mongo.drafts import Drafts
 from convstore.mongo.driver import Driver
 from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import ANNOTATIONS, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, SUMMARIES
 from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.segments import Segments
@@ -69,6 +70,7 @@ class _Commands:
             "annotations": Collection(driver, ANNOTATIONS),
             "summaries": Collection(driver, SUMMARIES),
             "search_segments": self.segments,
+            "drafts": Collection(driver, DRAFTS),
         }
 
 
@@ -102,9 +104,9 @@ class Services:
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
         self.annotator = Annotator(reader, on.annotations)
-        self.records, self.turns = Records(reader, self.annotator), Turns(reader)
+        self.records, self.turns = Records(reader, self.annotator), Turns(reader, Drafts(driver))
         self.pager, self.listing = Pager(reader), Listing(reader)
-        self.turn_keeper = TurnKeeper(ends, TurnLeases(driver), self.writer, self.turns)
+        self.turn_keeper = TurnKeeper(ends, TurnLeases(driver), Drafts(driver), self.writer, self.turns)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         self.compactor = Compactor(

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.host import host_of
-from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
+from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError, TurnLostError
 from convstore.log.entry import TurnEvent
+from convstore.log.turn_record import calls_without_result
 from convstore.runtime.background import settle
 from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, HeldTurn, TurnKeeper, result_of
+from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy
+from convstore.values.scope import check_choice
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import TurnCall
 from convstore.wire.history import History
+from convstore.wire.streams import StreamedReply
+
+_STOPPED = "Stopped by the user before it ran."
 
 
 class TurnSession:
@@ -64,6 +70,14 @@ class TurnSession:
     def waiting_calls(self) -> list[TurnCall]:
         """The calls that wait for a person's decision, in order."""
         return self._held.record.undecided
+
+    @property
+    def draft(self) -> str:
+        """The beginning of a reply that a killed or interrupted worker had streamed; "" if there is none.
+
+        It is not in the log. Ask the model again; the next stream replaces it.
+        """
+        return self._held.draft
 
     @property
     def is_running(self) -> bool:
@@ -122,7 +136,7 @@ class TurnSession:
             TurnLostError: Another worker took the turn over. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
         """
-        whole = normalize_messages(messages, key=self.turn_id, start=len(self._held.record.messages))
+        whole = self._normalized(messages)
         for index, message in enumerate(whole):
             if isinstance(message, HumanMessage):
                 raise InvalidMessageError("a human message begins a turn of its own; ask it in that", index=index)
@@ -131,6 +145,66 @@ class TurnSession:
         if answers:
             self._stamp = None
         return receipt
+
+    def _normalized(self, messages: Any) -> list[BaseMessage]:
+        return normalize_messages(messages, key=self.turn_id, start=len(self._held.record.messages))
+
+    async def stream(
+        self,
+        source: Any,
+        *,
+        on_stop: Literal["keep", "discard"] = "keep",
+        redact: Callable[[str], str] | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the chunks of a model's reply as they come, and append the reply at its end.
+
+        Meanwhile a draft of its text is stored once a second, outside the log: `Conversation.get_turn` shows it to
+        other workers, and after a crash it is a prefix of what was yielded, at most 1.5 seconds behind. If the client
+        goes away, the task is cancelled or the source fails, nothing is appended: the turn is unfinished, and the same
+        request asks again. If somebody stops the turn, the source is closed and what was said so far becomes the
+        answer; a call that was cut off gets an error as its result.
+
+        Args:
+            source: A stream of LangChain, of OpenAI's SDK (Chat Completions or Responses), of Anthropic's, or of
+                strings.
+            on_stop: "discard" appends nothing of a reply that was stopped.
+            redact: Returns the text that the draft may hold, for text that a later step would remove.
+
+        Raises:
+            InvalidInputError: The source is none of these.
+            TurnLostError: Another worker took the turn over.
+            Exception: Any error of the source.
+        """
+        check_choice(on_stop, "keep", "discard", name="on_stop")
+        reply, held = StreamedReply(), self._held
+
+        def text() -> str:
+            return redact(reply.text) if redact else reply.text
+
+        async with self._keeper.drafting(held, text):
+            async with aclosing(read_until(source, held.ended)) as chunks:
+                async for chunk in chunks:
+                    reply.add(chunk)
+                    yield chunk
+            if held.is_stopping:
+                await self._append_stopped(reply if on_stop == "keep" else StreamedReply())
+            else:
+                await self._append_reply(reply)
+
+    async def _append_reply(self, reply: StreamedReply) -> None:
+        if self._held.is_lost:
+            raise TurnLostError(self.turn_id)
+        if (message := reply.message()) is not None:
+            await self.append(message)
+
+    async def _append_stopped(self, reply: StreamedReply) -> None:
+        """Append what was said before a stop, with results for its calls, and mark the turn."""
+        message = reply.message() if reply.text else None
+        said = [] if message is None else self._normalized(message)
+        calls = [call for one in said for call in calls_without_result([one])]
+        results = [result_of(call, _STOPPED, is_error=True) for call in calls]
+        event = TurnEvent("stop", self.turn_id)
+        await self._keeper.append(self._held, [*said, *results], event=event, stamp=self._stamp if said else None)
 
     async def add_result(
         self,

@@ -122,6 +122,11 @@ def _turn_call(message: AIMessage, position: int, result_id: str) -> TurnCall:
     return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)
 
 
+def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
+    """Return the calls of some messages that have no result among them, in order."""
+    return [one.call for one in _unanswered(messages)]
+
+
 def _unanswered(messages: Sequence[BaseMessage]) -> list[_Open]:
     """Return the calls without a result, in order.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES
+from convstore.mongo.keys import HEADS, LOG, OF_CONVERSATIONS, SEARCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ def indexes_for(
     """
     default = [scope_keys[: max(2, len(scope_keys) - 1)]] if has_default else []
     by_scope = {tuple(sorted(keys)): None for keys in (*((key,) for key in scope_keys), *default, *listings) if keys}
-    return {LOG: _LOG, HEADS: (*map(_by_scope, by_scope), *_HEADS), SUMMARIES: (), ANNOTATIONS: (), SEARCH: _SEARCH}
+    own = {LOG: _LOG, HEADS: (*map(_by_scope, by_scope), *_HEADS), SEARCH: _SEARCH}
+    return dict.fromkeys(OF_CONVERSATIONS, ()) | own
 
 
 def _by_scope(keys: Sequence[str]) -> Index:

@@ -22,6 +22,10 @@ HEADS = "heads"
 SUMMARIES = "summaries"
 MIGRATIONS = "convstore_migrations"
 SEARCH = "search"
+DRAFTS = "drafts"
+
+OF_CONVERSATIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH, DRAFTS)
+"""The collections in which each conversation has a key range."""
 
 
 def head_id(scope: Mapping[str, str]) -> str:
@@ -58,6 +62,11 @@ def end_range(conversation: str, *, start: int) -> tuple[str, str]:
 def annotation_id(conversation: str, ordinal: int) -> str:
     """Return the key of a message's annotations."""
     return f"{conversation}:{ordinal:012d}"
+
+
+def draft_id(conversation: str) -> str:
+    """Return the key of a conversation's draft."""
+    return f"{conversation}:draft"
 
 
 def segment_id(conversation: str, first: int, analyzer: str) -> str:

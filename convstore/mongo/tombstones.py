@@ -16,7 +16,7 @@ from pymongo import ReturnDocument
 from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, readable_head
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, conversation_range, head_id, scope_filter
+from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, conversation_range, head_id, scope_filter
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1}
 _BY_KEY = (("_id", 1),)
@@ -27,7 +27,7 @@ class Tombstones:
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._heads = driver, Collection(driver, HEADS)
-        self._others = [Collection(driver, name) for name in (LOG, SUMMARIES, ANNOTATIONS, SEARCH)]
+        self._others = [Collection(driver, name) for name in OF_CONVERSATIONS]
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""

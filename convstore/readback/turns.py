@@ -12,6 +12,7 @@ from typing import Any
 
 from convstore.log.rows import begins_turn
 from convstore.log.stored_message import stamp_of
+from convstore.mongo.drafts import Drafts
 from convstore.runtime.active_log import LogMessage, about, in_order, newest_first
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -31,8 +32,8 @@ _StoredTurn = list[LogMessage]
 class Turns:
     """Reads turns for all conversations of a store."""
 
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: LogReader, drafts: Drafts) -> None:
+        self._reader, self._drafts = reader, drafts
 
     async def get(self, scope: Scope, turn_id: str) -> Turn | None:
         """Return the turn that begins with an active message; None if there is none."""
@@ -45,8 +46,15 @@ class Turns:
         at_once = _entries_with(log, 1)
         async with aclosing(self._forward(log, ordinal - 1, ordinal + 1, at_once=at_once, start=start)) as turns:
             async for turn in turns:
-                return await self._whole(log, turn)
+                return await self._with_draft(log, await self._whole(log, turn))
         return None
+
+    async def _with_draft(self, log: Snapshot, turn: Turn) -> Turn:
+        """Return a turn with the reply that is being streamed, or was when its worker was killed."""
+        draft = None if turn.is_finished else await self._drafts.find(log.cached.conversation)
+        if draft is None or (draft.turn, draft.after) != (turn.turn_id, log.tail.messages):
+            return turn
+        return turn.model_copy(update={"draft": draft.text})
 
     async def read(
         self, scope: Scope, *, after: int | None, before: int | None, limit: int | None, newest_first: bool

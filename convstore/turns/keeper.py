@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -32,12 +32,14 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.turn_record import TurnRecord
+from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.turns import Turns
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import pause
 from convstore.runtime.log_end import LogEndReader
+from convstore.turns.streaming import drafting
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
@@ -68,8 +70,10 @@ class HeldTurn:
         owner: Token of the lease.
         record: The turn as the log has it.
         tail: The end of the log that the next append follows.
+        draft: The beginning of a reply that an interrupted worker left.
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease.
+        ended: Set when one of these two becomes true.
         lock: Serialises the appends of one worker, such as parallel results.
     """
 
@@ -78,14 +82,18 @@ class HeldTurn:
     owner: str
     record: TurnRecord
     tail: Totals
+    draft: str = ""
     is_stopping: bool = False
     is_lost: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def follow(self, lease: TurnLease | None) -> None:
         """Take over what a read of the lease says."""
         self.is_lost = self.is_lost or lease is None
         self.is_stopping = self.is_stopping or (lease is not None and lease.is_stopping)
+        if self.is_lost or self.is_stopping:
+            self.ended.set()
 
 
 class _Wait(NamedTuple):
@@ -103,8 +111,8 @@ class TurnKeeper:
         sleep: Waits, by the store's clock.
     """
 
-    def __init__(self, ends: LogEndReader, leases: TurnLeases, writer: Writer, turns: Turns) -> None:
-        self._ends, self._leases, self._writer, self._turns = ends, leases, writer, turns
+    def __init__(self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, writer: Writer, turns: Turns) -> None:
+        self._ends, self._leases, self._drafts, self._writer, self._turns = ends, leases, drafts, writer, turns
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
 
@@ -181,7 +189,10 @@ class TurnKeeper:
         if has_lapsed:
             await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
         record, tail = await self._read(scope, turn_id)
-        return HeldTurn(scope, conversation, owner, record, tail)
+        held = HeldTurn(scope, conversation, owner, record, tail)
+        if not record.is_finished and (draft := await self._drafts.find(conversation)):
+            held.draft = draft.text if (draft.turn, draft.after) == (turn_id, tail.messages) else ""
+        return held
 
     async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
         """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
@@ -300,6 +311,11 @@ class TurnKeeper:
         if not held.record.is_newest:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
 
+    def drafting(self, held: HeldTurn, text: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+        """Keep a draft of what `text` returns while a reply is streamed."""
+        begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "")
+        return drafting(self._drafts, held.conversation, begun, text, sleep=self.sleep)
+
     async def renew(self, held: HeldTurn) -> None:
         """Renew the lease, and learn whether to stop."""
         held.follow(await self._leases.renew(held.conversation, owner=held.owner, time=_LEASE))
@@ -329,7 +345,7 @@ class TurnKeeper:
             held = await self.enter(scope, turn_id, ())
         except (UnknownMessageError, TurnBusyError):
             return False
-        held.is_stopping, was_finished = True, held.record.is_finished
+        held.is_stopping, was_finished = True, held.record.is_finished  # marked as it is left
         await settle(self.leave(held))
         return not was_finished
 

@@ -261,6 +261,8 @@ class Turn(Value):
         messages: Equal to the appended messages.
         is_finished: True if its last message is an AI message without tool calls, it was finished or stopped by
             `TurnSession`, or another turn follows.
+        draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
+            in the log.
     """
 
     turn_id: str
@@ -270,6 +272,7 @@ class Turn(Value):
     created_at: datetime
     messages: list[SerializeAsAny[BaseMessage]]
     is_finished: bool
+    draft: str = ""
 
 
 class ConversationInfo(Value):

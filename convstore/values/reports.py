@@ -21,6 +21,7 @@ class ErasureReceipt(_Value):
         summaries: Summaries, including earlier versions.
         annotations: Annotated messages.
         search_segments: Segments of the search index.
+        drafts: Replies that were being streamed.
     """
 
     conversations: int = 0
@@ -29,6 +30,7 @@ class ErasureReceipt(_Value):
     summaries: int = 0
     annotations: int = 0
     search_segments: int = 0
+    drafts: int = 0
 
 
 class Growth(_Value):

@@ -10,10 +10,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.annotations import values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
-from convstore.mongo.keys import ANNOTATIONS, HEADS
+from convstore.mongo.drafts import draft_in
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.scope import Scope
@@ -50,6 +52,7 @@ class ConversationCheck:
             await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
             await _check_annotations(subject, check.tail.messages)
+            await _check_draft(subject)
             scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
             await check_segments(subject, scope, self.index)
         if not subject.findings or await self._still_exists():
@@ -117,6 +120,15 @@ async def _check_annotations(subject: Subject, last: int) -> None:
         # A young one may belong to a message that was appended after the log was checked.
         if ordinal < 1 or (ordinal > last and subject.is_old(at)):
             subject.report("annotation", ANNOTATIONS, key, "there is no message with its ordinal")
+
+
+async def _check_draft(subject: Subject) -> None:
+    """Check that a draft can be read."""
+    async for document in subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation):
+        try:
+            draft_in(document)
+        except CorruptDocumentError as error:
+            subject.report("damaged", DRAFTS, str(document["_id"]), str(error))
 
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:

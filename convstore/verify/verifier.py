@@ -14,7 +14,7 @@ from convstore.exceptions import SchemaVersionError
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES, state_id
+from convstore.mongo.keys import HEADS, LOG, OF_CONVERSATIONS, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.runtime.parallel import in_parallel
@@ -57,7 +57,7 @@ class Verifier:
             await in_parallel(partial(self._check, now, findings), heads, limit=_PARALLEL)
             after = str(heads[-1]["_id"])
         if not partial_scope:
-            for collection in (LOG, SUMMARIES, ANNOTATIONS, SEARCH):
+            for collection in OF_CONVERSATIONS:
                 await self._strays(collection, findings)
         return findings.result()
 

@@ -122,6 +122,8 @@ IN_SHORT = {
     "test_a_killed_worker_is_succeeded",
     "test_of_many_first_questions_one_is_taken",
     "test_another_question_interrupts",
+    "test_a_stream_that_breaks_leaves_a_draft",
+    "test_a_stopped_stream_ends_in_the_middle",
     "test_counts_previews_and_usage_are_exact_after_every_append",
     "test_a_head_is_refreshed_once_in_ten_seconds",
     "test_a_refresh_that_fails_loses_no_append",

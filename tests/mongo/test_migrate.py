@@ -18,7 +18,7 @@ from convstore.exceptions import NotSetUpError, SchemaVersionError
 from convstore.mongo import driver
 from convstore.mongo import migrator as migrate
 from convstore.mongo.indexes import Index, indexes_for
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, OF_CONVERSATIONS, SUMMARIES
 from convstore.mongo.migrator import Migration, Migrator, Target, discover
 from convstore.mongo.versions import LEVEL
 
@@ -92,9 +92,7 @@ def test_files_are_numbered_without_gaps() -> None:
 async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_database: Any) -> None:
     """Names, keys, uniqueness and filters; nothing more."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
-    assert sorted(await server_database.list_collection_names()) == sorted(
-        [ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES]
-    )
+    assert sorted(await server_database.list_collection_names()) == sorted([HEADS, MIGRATIONS, *OF_CONVERSATIONS])
     assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in indexes_for([])["log"]}
     assert await indexes_of(server_database, HEADS) == {
         index.name: expected(index) for index in indexes_for(KEYS)["heads"]
@@ -234,7 +232,7 @@ async def test_a_step_that_failed_is_run_again(
     monkeypatch.undo()
     await new_store().setup()
     assert await applied(database) == [migration.name for migration in discover()]
-    assert set(await database.list_collection_names()) == {ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES}
+    assert set(await database.list_collection_names()) == {HEADS, MIGRATIONS, *OF_CONVERSATIONS}
 
 
 async def test_only_what_is_pending_is_run(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from convstore.exceptions import ConvstoreError
 from convstore.log.entry import Entry
 from convstore.log.rewind import NO_REWINDS
 from convstore.mongo.documents import entry_from
-from convstore.mongo.keys import chunk_id, entry_range, log_ranges
+from convstore.mongo.keys import OF_CONVERSATIONS, chunk_id, entry_range, log_ranges
 from convstore.runtime.clock import Clock
 from convstore.testing import same_messages
 from convstore.values.models import Summary
@@ -204,8 +204,7 @@ async def _check_ended(database: Any, findings: Findings) -> None:
 
 async def _conversations(database: Any) -> set[str]:
     """Those that there is anything of."""
-    names = ("log", "summaries", "annotations", "search")
-    return {one for name in names for one in await _collection(database, name).distinct("conversation")}
+    return {one for name in OF_CONVERSATIONS for one in await _collection(database, name).distinct("conversation")}
 
 
 async def _named(database: Any, **query: Any) -> set[str]:

@@ -1,0 +1,68 @@
+"""Read and write the ``drafts`` collection: for each conversation at most one reply that is being streamed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from convstore.mongo.bson_values import reading, sealed, stored_number, stored_text, unsealed
+from convstore.mongo.collection import Collection, Document
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import DRAFTS, draft_id
+
+
+class Draft(NamedTuple):
+    """The beginning of a reply.
+
+    Attributes:
+        turn: Id of its turn.
+        owner: Token of the lease under which it is written.
+        after: Ordinal of the log's last message before it.
+        text: What was said so far.
+    """
+
+    turn: str
+    owner: str
+    after: int
+    text: str
+
+
+class Drafts:
+    """Commands on the ``drafts`` collection; each is one command."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._drafts = Collection(driver, DRAFTS)
+
+    async def begin(self, conversation: str, draft: Draft) -> None:
+        """Write the first draft of a reply in place of any other."""
+        fields = {"turn": draft.turn, "owner": draft.owner, "after": draft.after, **_text(conversation, draft.text)}
+        await self._drafts.update(_query(conversation), {"$set": fields}, upsert=True)
+
+    async def write(self, conversation: str, draft: Draft) -> None:
+        """Replace the text of a draft; one that was replaced or deleted meanwhile stays so."""
+        query = _query(conversation) | {"owner": draft.owner, "after": draft.after}
+        await self._drafts.update(query, {"$set": _text(conversation, draft.text)})
+
+    async def drop(self, conversation: str, draft: Draft) -> None:
+        """Delete a draft whose reply is in the log."""
+        await self._drafts.delete_one(_query(conversation) | {"owner": draft.owner, "after": draft.after})
+
+    async def find(self, conversation: str) -> Draft | None:
+        """Return the draft of a conversation."""
+        found = await self._drafts.find_one(_query(conversation))
+        return None if found is None else draft_in(found)
+
+
+def draft_in(document: Document) -> Draft:
+    """Return the draft of a document; raise a CorruptDocumentError if it is damaged."""
+    with reading(document, DRAFTS):
+        text = unsealed(document["text"], stored_text(document["conversation"]))
+        turn, owner = stored_text(document["turn"]), stored_text(document["owner"])
+        return Draft(turn, owner, stored_number(document["after"]), text)
+
+
+def _query(conversation: str) -> dict[str, str]:
+    return {"_id": draft_id(conversation), "conversation": conversation}
+
+
+def _text(conversation: str, text: str) -> dict[str, object]:
+    return {"text": sealed(text, conversation)}

@@ -1,0 +1,116 @@
+"""Read a stream until its end or a request to stop, and keep a draft of it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from inspect import isawaitable
+from typing import Any
+
+from convstore.exceptions import InvalidInputError, StoreError
+from convstore.mongo.drafts import Draft, Drafts
+from convstore.runtime.background import settle
+
+DRAFT_SECONDS = 1.0
+"""How often a draft is written."""
+
+DRAFT_CHARACTERS = 250_000
+"""Characters that a draft keeps, so that it takes 1 MB at most."""
+
+
+async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of a stream as they come, until it ends or an event is set; the source is closed then.
+
+    One task reads the source from its beginning to its end, because contexts and scopes of some sources belong to one.
+    """
+    if isawaitable(source):
+        source = await source
+    if not hasattr(source, "__aiter__"):
+        raise InvalidInputError(f"turn.stream takes an async iterator of chunks, not {type(source).__name__}")
+    chunks, error = asyncio.Queue[list[Any]](maxsize=1), list[BaseException]()
+
+    async def pump() -> None:
+        try:
+            async for chunk in source:
+                await chunks.put([chunk])
+        except Exception as raised:  # noqa: BLE001 - raised again by the reader
+            error.append(raised)
+        await chunks.put([])
+
+    pumping, stopping = asyncio.ensure_future(pump()), asyncio.ensure_future(ended.wait())
+    try:
+        while (found := await _next(chunks, stopping)) and not ended.is_set():
+            yield found[0]
+        if error and not ended.is_set():
+            raise error[0]
+    finally:
+        await settle(_close(source, pumping, stopping))
+
+
+async def _next(chunks: asyncio.Queue[list[Any]], stopping: asyncio.Future[Any]) -> list[Any]:
+    """Return the next chunk in a list, or an empty one at the end."""
+    getting: asyncio.Future[Any] = asyncio.ensure_future(chunks.get())
+    try:
+        await asyncio.wait({getting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return getting.result() if getting.done() else []
+    finally:
+        getting.cancel()
+
+
+async def _close(source: Any, *tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    close = getattr(source, "aclose", None) or getattr(source, "close", None)
+    if callable(close):
+        with suppress(RuntimeError):  # the source closes itself just now
+            closing = close()
+            if isawaitable(closing):
+                await closing
+
+
+@asynccontextmanager
+async def drafting(
+    drafts: Drafts,
+    conversation: str,
+    begun: Draft,
+    text: Callable[[], str],
+    *,
+    sleep: Callable[[float], Awaitable[None]],
+) -> AsyncIterator[None]:
+    """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
+
+    A draft that cannot be written is no reason to end a stream: its reply is appended all the same.
+    """
+    written: str | None = None
+
+    async def write() -> None:
+        nonlocal written
+        now = text()[:DRAFT_CHARACTERS]
+        if now and now != written:
+            with suppress(StoreError):
+                await (drafts.begin if written is None else drafts.write)(conversation, begun._replace(text=now))
+                written = now
+
+    async def repeat() -> None:
+        while True:
+            await sleep(DRAFT_SECONDS)
+            await write()
+
+    async def end(*, is_whole: bool) -> None:
+        repeating.cancel()
+        await asyncio.wait({repeating})
+        if not is_whole:
+            await write()
+        elif written is not None:
+            with suppress(StoreError):
+                await drafts.drop(conversation, begun)
+
+    repeating = asyncio.ensure_future(repeat())
+    try:
+        yield
+    except BaseException:
+        await settle(end(is_whole=False))
+        raise
+    await settle(end(is_whole=True))

@@ -1,0 +1,10 @@
+"""Create the collection drafts."""
+
+from __future__ import annotations
+
+from convstore.mongo.migrator import Target
+
+
+async def up(database: Target) -> None:
+    """Make sure of the collection; may be repeated."""
+    await database.ensure("drafts")

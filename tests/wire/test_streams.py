@@ -1,0 +1,166 @@
+"""A streamed reply becomes the message that the same reply has without a stream, wherever it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, AIMessageChunk
+from pydantic import BaseModel
+
+from convstore.append.inputs import normalize_messages
+from convstore.exceptions import InvalidInputError
+from convstore.wire.streams import StreamedReply
+
+USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+
+
+def _chat(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "c1", "object": "chat.completion.chunk", "model": "gpt-5", "choices": [choice]}
+
+
+def _function(index: int, arguments: str, **named: str) -> dict[str, Any]:
+    return {"index": index, "function": {"arguments": arguments, **({"name": "search"} if named else {})}, **named}
+
+
+def _block(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _said(item: int, delta: str) -> dict[str, Any]:
+    return {"type": "response.output_text.delta", "output_index": item, "delta": delta}
+
+
+CHAT = [
+    _chat({"role": "assistant", "content": "Let "}),
+    _chat({"content": "me see."}),
+    _chat({"tool_calls": [_function(0, "", id="t1", type="function")]}),
+    _chat({"tool_calls": [_function(1, '{"n": 2}', id="t2", type="function")]}),
+    _chat({"tool_calls": [_function(0, '{"n"')]}),
+    _chat({"tool_calls": [_function(0, ": 1}")]}),
+    _chat({}, "tool_calls"),
+    {
+        "object": "chat.completion.chunk",
+        "choices": [],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+    },
+]
+ANTHROPIC = [
+    {
+        "type": "message_start",
+        "message": {"id": "m1", "role": "assistant", "model": "claude", "usage": {"input_tokens": 3}},
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    _block(0, {"type": "text_delta", "text": "Let "}),
+    {"type": "text", "text": "Let ", "snapshot": "Let "},
+    _block(0, {"type": "text_delta", "text": "me see."}),
+    {"type": "content_block_stop", "index": 0},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t1", "name": "search"}},
+    _block(1, {"type": "input_json_delta", "partial_json": '{"n"'}),
+    _block(1, {"type": "input_json_delta", "partial_json": ": 1}"}),
+    {"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "t2", "name": "search"}},
+    _block(2, {"type": "input_json_delta", "partial_json": '{"n": 2}'}),
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 2}},
+    {"type": "message_stop"},
+]
+MESSAGE_ITEM = {"type": "message", "id": "i1", "role": "assistant", "content": []}
+CALL_ITEMS = [
+    {"type": "function_call", "id": f"f{number}", "call_id": f"t{number}", "name": "search", "arguments": ""}
+    for number in (1, 2)
+]
+WHOLE = {
+    "id": "r1",
+    "object": "response",
+    "model": "gpt-5",
+    "output": [
+        MESSAGE_ITEM | {"content": [{"type": "output_text", "text": "Let me see."}]},
+        *(item | {"arguments": f'{{"n": {number}}}'} for number, item in enumerate(CALL_ITEMS, 1)),
+    ],
+    "usage": USAGE,
+}
+RESPONSES = [
+    {"type": "response.created", "response": {"id": "r1", "object": "response", "model": "gpt-5", "output": []}},
+    {"type": "response.output_item.added", "output_index": 0, "item": MESSAGE_ITEM},
+    _said(0, "Let "),
+    _said(0, "me see."),
+    {"type": "response.output_item.added", "output_index": 1, "item": CALL_ITEMS[0]},
+    {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '{"n": 1}'},
+    {"type": "response.output_item.added", "output_index": 2, "item": CALL_ITEMS[1]},
+    {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": '{"n": 2}'},
+    {"type": "response.completed", "response": WHOLE},
+]
+KINDS: dict[str, list[Any]] = {"chat": CHAT, "anthropic": ANTHROPIC, "responses": RESPONSES}
+
+
+def _reply(chunks: list[Any]) -> StreamedReply:
+    reply = StreamedReply()
+    for chunk in chunks:
+        reply.add(chunk)
+    return reply
+
+
+def _message(chunks: list[Any]) -> AIMessage:
+    [message] = normalize_messages(_reply(chunks).message())
+    assert isinstance(message, AIMessage)
+    return message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_stream_is_the_whole_reply(kind: str) -> None:
+    """Text, parallel calls, usage, model and provider are there."""
+    message = _message(KINDS[kind])
+    assert message.text == _reply(KINDS[kind]).text == "Let me see."
+    assert [(call["id"], call["args"]) for call in message.tool_calls] == [("t1", {"n": 1}), ("t2", {"n": 2})]
+    assert message.usage_metadata is not None
+    assert {name: message.usage_metadata[name] for name in ("input_tokens", "output_tokens", "total_tokens")} == USAGE
+    assert message.response_metadata["model_provider"] == ("anthropic" if kind == "anthropic" else "openai")
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(kind, cut) for kind, all_ in KINDS.items() for cut in range(1, len(all_))])
+def test_a_stream_may_be_cut_anywhere(kind: str, cut: int) -> None:
+    """What was said is a prefix; a call is whole, invalid or missing; the chunks are as they were."""
+    before = repr(KINDS[kind])
+    reply = _reply(KINDS[kind][:cut])
+    assert "Let me see.".startswith(reply.text)
+    made = reply.message()
+    if made is not None:
+        [message] = normalize_messages(made)
+        assert isinstance(message, AIMessage)
+        assert message.text == reply.text
+        assert all(call["args"] in ({}, {"n": 1}, {"n": 2}) for call in message.tool_calls)
+    assert repr(KINDS[kind]) == before
+
+
+def test_a_cut_call_is_an_invalid_one() -> None:
+    """A view then has a call that says what is wrong, in each provider's form."""
+    assert [call["id"] for call in _message(CHAT[:5]).invalid_tool_calls] == ["t1"]
+    assert [call["id"] for call in _message(ANTHROPIC[:8]).invalid_tool_calls] == ["t1"]
+
+
+def test_objects_of_an_sdk_are_taken() -> None:
+    """An event may be a pydantic object, whose unset fields do not count."""
+
+    class Event(BaseModel):
+        type: str
+        index: int = 0
+        delta: dict[str, Any] | None = None
+
+    events = [Event(type="content_block_delta", delta={"type": "text_delta", "text": text}) for text in ("a", "b")]
+    assert _reply(events).text == "ab"
+
+
+def test_chunks_of_langchain_are_one_message() -> None:
+    """The same as their sum; a whole message is taken as it is."""
+    chunks = [AIMessageChunk(content="a", id="x"), AIMessageChunk(content="b", id="x")]
+    assert _message(chunks) == AIMessage("ab", id="x")
+    assert _message([AIMessage("ab", id="x")]) == AIMessage("ab", id="x")
+
+
+@pytest.mark.parametrize(
+    "chunks", [[1], [{}], [{"type": "ping"}], ["a", AIMessage("b")], [AIMessageChunk(content="a"), "b"]]
+)
+def test_other_things_are_refused(chunks: list[Any]) -> None:
+    """With an error that names them."""
+    with pytest.raises(InvalidInputError, match=r"stream"):
+        _reply(chunks)
