@@ -208,27 +208,29 @@ class Sealer:
             return False  # the rest, if there is any, is sealed after the next search or append
 
     async def _seal_next(self, cached: CachedConversation, pace: Pace, due: _Due) -> bool:
+        # What a search could not read whole may be damaged, which the contents show.
+        contents = not due.rests and due.split is None
         documents, tail = await asyncio.gather(
-            # What a search could not read whole may be damaged, which the contents show.
-            self._segments.documents(cached.conversation, contents=not due.rests),
-            self._log.last_totals(cached.conversation),
+            self._segments.documents(cached.conversation, contents=contents), self._log.last_totals(cached.conversation)
         )
         await pace.spent(2 * COMMAND)
         if due.rests and self._was_used(cached, tail):
             return False
-        chain, builder, new = chain_of(documents, contents=not due.rests), IndexBuilder(room=MAX_CHARACTERS), None
-        if due.split and chain.is_followed_by(due.split[0]):
-            new, builder = due.split
+        chain, now = chain_of(documents, contents=contents), self._clock.now()
+        if not due.rests and chain.is_read_mark_due(now):
+            await self._segments.mark_read(cached.conversation, now)
+        if due.split and not chain.is_followed_by(due.split[0]):
+            return True
+        new, builder = due.split or (None, IndexBuilder(room=MAX_CHARACTERS))
         while new is None:
             if chain.ends_with(tail):
-                if not due.rests and chain.is_read_mark_due(self._clock.now()):
-                    await self._segments.mark_read(cached.conversation, self._clock.now())
                 return False
             if chain.last.until <= tail.entries:
                 new = await self._read(cached, builder, pace, before=chain.last, until=tail.entries)
             if new is None:
                 chain.pop()
-        return await self._put(cached, builder, new, pace, chain=chain, documents=documents)
+        is_stored = await self._put(cached, builder, new, pace, chain=chain, documents=documents)
+        return is_stored and due.split is None and new.until < tail.entries
 
     def _was_used(self, cached: CachedConversation, tail: Totals) -> bool:
         """Return True for a conversation with an append less than a minute ago, perhaps of another process."""
