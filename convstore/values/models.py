@@ -18,7 +18,7 @@ from convstore.values.stamps import ViewReason, ViewStamp
 class Value(BaseModel):
     """A frozen model of the public API."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class Receipt(Value):

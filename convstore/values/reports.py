@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
 
 class ErasureReceipt(_Value):

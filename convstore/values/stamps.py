@@ -56,7 +56,7 @@ class ViewStamp(BaseModel):
         adapted: True if the messages were changed further before the model got them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
     conversation_id: str
     entry: int = 0
@@ -95,7 +95,7 @@ class ViewReason(BaseModel):
         limit: The limit that leaves the range out, "max_tokens" or "max_turns", else "".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     first: int
     last: int
@@ -123,7 +123,7 @@ class TurnOutline(BaseModel):
         stamp: The stamp of the view that this message answers.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     turn_id: str
     number: int

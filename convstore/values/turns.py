@@ -24,7 +24,7 @@ class Decision(BaseModel):
         by: Who decided, as the application names people.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     verdict: Verdict
     args: dict[str, Any] | None = None
@@ -59,7 +59,7 @@ class TurnCall(BaseModel):
         decision: What a person decided, None if nobody was asked.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: str
     name: str
