@@ -54,6 +54,7 @@ async def fill_with_everything(chat: Conversation) -> None:
     for message in first[:2]:
         await chat.annotate(str(message.id), rating=1)
     await chat.update(title="Seals", metadata={"tags": ["sea"]})
+    assert await chat.search("whales")  # which has it sealed
 
 
 def kinds(report: VerifyReport) -> _Kinds:
