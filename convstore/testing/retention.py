@@ -287,7 +287,7 @@ class RetentionContract:
         pruning = (store.prune(older_than=timedelta(days=90), user_id=user) for store in stores)
         receipts = await asyncio.gather(*pruning, new_store(clock=_at(now)).erase(user_id=user))
         sums = [sum(numbers) for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)]
-        assert sums == [8, 8, 8, 0, 0, 0]
+        assert sums == [8, 8, 8, 0, 0, 0, 0]
         assert (await stores[0].list_conversations(user_id=user)).conversations == []
 
     @pytest.mark.parametrize("age", [timedelta(0), timedelta(minutes=4), timedelta(days=-90), 90, None, "90d"])

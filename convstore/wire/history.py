@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 from langchain_core.messages import BaseMessage
-from pydantic import PrivateAttr, SerializeAsAny
+from pydantic import Field, PrivateAttr, SerializeAsAny
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.models import Compaction, HistoryReport, Value
@@ -32,7 +32,7 @@ class History(Value):
     messages: list[SerializeAsAny[BaseMessage]]
     summary: str | None = None
     tokens: int = 0
-    report: HistoryReport = HistoryReport()
+    report: HistoryReport = Field(default_factory=HistoryReport)
     compaction: Compaction | None = None
     _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
 

@@ -131,7 +131,7 @@ def read_steps(
             continue
         step = Step(message, _role_of(message), [], _reasoning_of(message), [], index >= begin, dropped)
         _fill(step, paired[index + 1 :], ids)
-        if message.name and not names:
+        if message.name and not names and message.type != "function":
             step.drop("name", "the API has no names of messages")
         if not step.is_open:
             step.withhold("its turn is over")
