@@ -9,6 +9,7 @@ replies have the attributes and the `model_dump` of the SDK's own, and it refuse
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -30,18 +31,21 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-def client(script: Script) -> Any:
-    """Return `openai.AsyncOpenAI()` if `MODEL` is set, else a client whose replies `script` makes."""
+def client(script: Script, *, pause: float = 0.0) -> Any:
+    """Return `openai.AsyncOpenAI()` if `MODEL` is set, else a client whose replies `script` makes.
+
+    `pause` is the time between two chunks of a scripted stream, in seconds.
+    """
     if MODEL:
         return import_module("openai").AsyncOpenAI()  # an extra only for a real model
-    return ScriptedClient(script)
+    return ScriptedClient(script, pause=pause)
 
 
 class ScriptedClient:
     """Answers `client.chat.completions.create` by a script."""
 
-    def __init__(self, script: Script) -> None:
-        self.script, self.requests = script, list[list[dict[str, Any]]]()
+    def __init__(self, script: Script, *, pause: float = 0.0) -> None:
+        self.script, self.pause, self.requests = script, pause, list[list[dict[str, Any]]]()
         self.chat = self.completions = self
 
     async def create(self, *, messages: list[dict[str, Any]], stream: bool = False, **_: Any) -> Any:
@@ -56,7 +60,7 @@ class ScriptedClient:
         text = said if isinstance(said, str) else None
         made = [] if isinstance(said, str) else said
         calls = [call_of(*one, id_=f"call_{number}_{at}") for at, one in enumerate(made)]
-        return chunks(text, calls, number) if stream else completion(text, calls, number)
+        return chunks(text, calls, number, pause=self.pause) if stream else completion(text, calls, number)
 
 
 def check(messages: Sequence[dict[str, Any]]) -> None:
@@ -86,12 +90,13 @@ def completion(text: str | None, calls: list[dict[str, Any]], number: int) -> An
     return shaped({**_head("chat.completion", number), "choices": [choice], "usage": counts})
 
 
-async def chunks(text: str | None, calls: list[dict[str, Any]], number: int) -> AsyncIterator[Any]:
+async def chunks(text: str | None, calls: list[dict[str, Any]], number: int, *, pause: float) -> AsyncIterator[Any]:
     """Yield the same reply as `ChatCompletionChunk`s: a word at a time, arguments in two parts."""
     for delta in [{"role": "assistant", "content": ""}, *_deltas(text, calls), {}]:
         reason = None if delta else "tool_calls" if calls else "stop"
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
         yield shaped({**_head("chat.completion.chunk", number), "choices": [choice]})
+        await asyncio.sleep(pause)
 
 
 def shaped(value: Any) -> Any:

@@ -41,7 +41,8 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
 def test_every_example_is_run_here() -> None:
     """A new example gets a test."""
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
-    assert names == {"agent_loop.py", "create_agent.py", "langgraph_summaries.py", "quickstart.py", "two_providers.py"}
+    programs = {"agent_loop", "create_agent", "fastapi_chat", "langgraph_summaries", "openai_loop", "quickstart"}
+    assert names == {f"{name}.py" for name in (*programs, "scripted_sdk", "two_providers")}
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
     tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").rglob("test_example_*.py")}
     assert folders == tested - {path.stem for path in (ROOT / "examples").glob("*.py")}
@@ -102,6 +103,24 @@ def test_the_agent_reads_old_sources_back_and_cites_them(address: str) -> None:
         "Winter stores",
     ]
     assert "The log keeps 17 messages" in shown
+
+
+def test_a_person_approves_a_call_of_the_openai_loop(address: str) -> None:
+    """The search's sources are cited, a repeated request asks no model, and the call runs as a person changed it."""
+    shown = run_example("openai_loop.py", address)
+    assert shown.count("From November to January in Skjervoy [1].") == 1
+    assert "book{'place': 'Skjervoy', 'persons': 20} waits for a person." in shown
+    assert "Done: booked Skjervoy for 2" in shown
+    assert shown.endswith("Source 1 is Skjervoy. The log has 9 messages.\n")
+
+
+def test_a_fastapi_backend_streams_and_stops(address: str) -> None:
+    """Repeated requests, conflicts, a reload, and a stop that keeps what was said."""
+    shown = run_example("fastapi_chat.py", address).splitlines()
+    assert shown[:2] == ["200 Half of it does."] * 2
+    assert [line.split()[-1] for line in (shown[2], shown[3], shown[5])] == ["409", "409", "True"]
+    assert shown[4].startswith("after a reload: Once upon a time")
+    assert shown[6] == "kept: True True True"
 
 
 def test_graphs_remember_by_their_summaries(address: str) -> None:

@@ -1,0 +1,147 @@
+"""A chat backend with FastAPI: a streamed answer, a repeated request, a stop, a page that was reloaded.
+
+    python examples/fastapi_chat.py [mongodb://localhost:27017/app]       # shows what its endpoints do
+    MONGODB_URI=mongodb://localhost:27017/app uvicorn --app-dir examples fastapi_chat:app --workers 2
+
+With several workers the address must be that of a server, not memory. MODEL names a real model, as in openai_loop.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import httpx
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from scripted_sdk import MODEL, client
+
+from convstore import ConflictError, Conversation, ConversationStore
+from convstore.ext.inspector import inspector
+
+USERS = {"Bearer token-of-ada": "ada"}  # your authentication
+STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 2_000)) + "."
+
+
+def script(messages: list[dict[str, Any]]) -> str:
+    """Stand for the model."""
+    return STORY if "story" in messages[-1]["content"] else "Half of it does."
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open one store for the life of a worker; `setup` may run in all of them at once."""
+    uri = os.environ.get("MONGODB_URI", "memory://")
+    async with await ConversationStore.connect(uri) as store:
+        await store.setup()
+        app.state.store = store
+        app.state.model = client(script, pause=0.005)
+        app.mount("/conversations", inspector(store, authorize=_own_conversations))
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+def _user(request: Request) -> str | None:
+    return USERS.get(request.headers.get("authorization", ""))
+
+
+def _own_conversations(request: Request) -> dict[str, str] | None:
+    """Let the inspector show the conversations of the user who is logged in."""
+    return {"user_id": user} if (user := _user(request)) else None
+
+
+def conversation(request: Request, thread_id: str) -> Conversation:
+    """Return the conversation of the user who is logged in; a client names the thread only."""
+    if (user := _user(request)) is None:
+        raise HTTPException(401)
+    chat: Conversation = request.app.state.store.conversation(user_id=user, thread_id=thread_id)
+    return chat
+
+
+Chat = Annotated[Conversation, Depends(conversation)]
+RequestId = Annotated[str, Header(alias="X-Request-ID")]
+
+
+@app.exception_handler(ConflictError)
+async def conflict(_request: Request, error: Exception) -> JSONResponse:
+    """Answer 409 to a second question while one is answered, and to a request id with another question."""
+    return JSONResponse({"detail": str(error)}, 409)
+
+
+@app.post("/chat/{thread_id}")
+async def ask(chat: Chat, request: Request, message: str, request_id: RequestId) -> StreamingResponse:
+    """Stream the answer. The turn begins before the response does, so a conflict is a status and no broken stream."""
+    turn = await chat.turn(request_id, human=message)
+
+    async def words() -> AsyncIterator[str]:
+        async with turn:
+            if turn.answer:  # a repeated request
+                yield turn.answer.text
+            while turn.is_running:
+                history = await turn.load_history()
+                stream = await request.app.state.model.chat.completions.create(
+                    model=MODEL, messages=history.to_openai(), stream=True
+                )
+                async for chunk in turn.stream(stream):
+                    yield getattr(chunk.choices[0].delta, "content", None) or "" if chunk.choices else ""
+
+    return StreamingResponse(words(), media_type="text/plain")
+
+
+@app.get("/chat/{thread_id}/{turn_id}")
+async def follow(chat: Chat, turn_id: str) -> dict[str, Any]:
+    """Return what a page shows after a reload, from any worker: the messages, and the draft of a running reply."""
+    if (turn := await chat.get_turn(turn_id)) is None:
+        raise HTTPException(404)
+    return {"texts": [one.text for one in turn.messages], "draft": turn.draft, "is_finished": turn.is_finished}
+
+
+@app.post("/chat/{thread_id}/{turn_id}/stop")
+async def stop(chat: Chat, turn_id: str) -> bool:
+    """Stop a turn that any worker works on."""
+    return await chat.stop(turn_id)
+
+
+@app.get("/")
+async def index() -> PlainTextResponse:
+    """Say where to go; /conversations has the inspector."""
+    return PlainTextResponse("POST /chat/{thread_id}?message=..., with an X-Request-ID")
+
+
+async def main() -> None:
+    """Call the endpoints as a client does."""
+    transport, headers = httpx.ASGITransport(app), {"Authorization": "Bearer token-of-ada"}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://chat.example", headers=headers) as http,
+    ):
+
+        async def say(request_id: str, message: str) -> httpx.Response:
+            return await http.post("/chat/t1", params={"message": message}, headers={"X-Request-ID": request_id})
+
+        for request_id, message in (("r1", "Does it sleep?"), ("r1", "Does it sleep?"), ("r1", "Does it eat?")):
+            response = await say(request_id, message)
+            print(response.status_code, response.text if response.is_success else "")
+        telling = asyncio.ensure_future(say("r2", "Tell me a story"))
+        shown: dict[str, Any] = {}
+        while not shown.get("draft"):  # written once a second
+            shown = (await http.get("/chat/t1/r2")).json()
+        print("another question meanwhile:", (await say("r3", "And?")).status_code)
+        print("after a reload:", shown["draft"][:46])
+        print("stopped:", (await http.post("/chat/t1/r2/stop")).json())
+        told = (await telling).text
+        kept = (await http.get("/chat/t1/r2")).json()
+        print("kept:", kept["is_finished"], kept["texts"][1] == told, 0 < len(told) < len(STORY))
+        await app.state.store.conversation(user_id="ada", thread_id="t1").delete()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        os.environ["MONGODB_URI"] = sys.argv[1]
+    asyncio.run(main())

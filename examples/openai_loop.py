@@ -1,0 +1,100 @@
+"""A loop on OpenAI's SDK: streamed replies, cited sources, a call that a person approves, and a worker that dies.
+
+    python examples/openai_loop.py [mongodb://localhost:27017/app]
+    MODEL=gpt-5 python examples/openai_loop.py      # a real model instead of the script
+
+The address defaults to MONGODB_URI, then to memory. Two stores stand for two workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from typing import Any
+
+from langchain_core.documents import Document
+from scripted_sdk import MODEL, Calls, client
+
+from convstore import SOURCES_PROMPT, Conversation, ConversationStore
+
+SYSTEM = f"You book whale watching. Cite what `search` finds by number, and book with `book`. {SOURCES_PROMPT}"
+TOURS = {
+    "Skjervoy": "Orcas follow the herring into the fjords of Skjervoy from November to January.",
+    "Husavik": "Humpbacks feed in the bay of Husavik from May to September.",
+}
+SPECS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+    for name, properties in (
+        ("search", {"words": {"type": "string"}}),
+        ("book", {"place": {"type": "string"}, "persons": {"type": "integer"}}),
+    )
+]
+NEEDS_APPROVAL = {"book"}
+
+
+def script(messages: list[dict[str, Any]]) -> str | Calls:
+    """Stand for the model: search, then offer; book when asked to, then confirm."""
+    last, asked = messages[-1], [message["content"] for message in messages if message["role"] == "user"][-1]
+    if last["role"] == "user":
+        return [("book", {"place": "Skjervoy", "persons": 20})] if "Book" in asked else [("search", {"words": asked})]
+    return f"Done: {last['content']}" if "Book" in asked else "From November to January in Skjervoy [1]."
+
+
+async def run_tool(name: str, args: dict[str, Any]) -> tuple[str, list[Document]]:
+    """Return the text and the sources of a tool."""
+    if name == "search":
+        return "", [Document(text, metadata={"title": title}) for title, text in TOURS.items()]
+    return f"booked {args['place']} for {args['persons']}", []
+
+
+async def work(chat: Conversation, model: Any, turn_id: str, question: str | None = None) -> list[str]:
+    """Run a turn until it has its answer, or waits for a person; return the ids of the calls that wait."""
+    async with await chat.turn(turn_id, human=question) as turn:
+        while turn.is_running:
+            for call in turn.open_calls:  # of this worker, of one that died, or approved since
+                if call.error:
+                    await turn.add_result(call, call.error, error=True)
+                elif call.name in NEEDS_APPROVAL and call.decision is None:
+                    print(f"  {call.name}{call.args} waits for a person.")
+                    await turn.wait_for(call)
+                else:
+                    text, sources = await run_tool(call.name, call.args)
+                    await turn.add_result(call, text, sources=sources)
+            if turn.is_running:
+                history = await turn.load_history()
+                stream = await model.chat.completions.create(
+                    model=MODEL, messages=history.to_openai(), tools=SPECS, stream=True
+                )
+                async for chunk in turn.stream(stream):
+                    print(end=getattr(chunk.choices[0].delta, "content", None) or "" if chunk.choices else "")
+        print("" if turn.answer else "  The worker leaves the turn.")
+        return [call.id for call in turn.waiting_calls]
+
+
+async def main(uri: str) -> None:
+    """Ask, ask again, and book with the approval of a person."""
+    async with await ConversationStore.connect(uri) as store:
+        await store.setup()
+        chat, model = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex), client(script)
+        await chat.append({"role": "system", "content": SYSTEM})
+
+        print("Human: When can I see orcas?")
+        await work(chat, model, "request-1", "When can I see orcas?")
+        await work(chat, None, "request-1", "When can I see orcas?")  # a repeated request asks no model
+
+        print("Human: Book it for 20 persons")
+        waiting = await work(chat, model, "request-2", "Book it for 20 persons")
+        for call_id in waiting:  # days later, in any worker
+            await chat.decide("request-2", call_id, "edit", args={"place": "Skjervoy", "persons": 2}, by="bob")
+            print("  Bob changes it to 2 persons.")
+        await work(chat, model, "request-2")
+
+        page = await chat.get_sources([1])
+        print(f"Source 1 is {page.sources[0].title}. The log has {(await chat.info()).message_count} messages.")
+        await chat.delete()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
