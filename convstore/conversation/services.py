@@ -97,9 +97,8 @@ class Services:
         reader = LogReader(heads=on.heads, log=on.log, cache=cache, codec=codec, counter=counter, clock=clock)
         self.reader, ends = reader, LogEndReader(reader, on.states, on.summaries)
         self._make_search(on, search_index)
-        refresher = HeadRefresher(
-            on.heads, clock=clock, on_append=self.index.note if search_index == "across" else None
-        )
+        note = self.index.note if search_index == "across" else None
+        refresher = HeadRefresher(on.heads, clock=clock, on_append=note)
         self.writer = Writer(reader, on.tombstones, refresher, extractors)
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)

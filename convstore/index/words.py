@@ -12,14 +12,14 @@ import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import Stemmer
 
 from convstore.messages.text import fold
 
 _RULES = 2
-"""Version of the rules that make terms and windows; part of `ANALYZER`."""
+"""Version of the rules that make terms and windows; part of `analyzer`."""
 
 _QUERY_CHARACTERS = 4_096
 """Only so much of a query is read."""
@@ -34,16 +34,6 @@ _PAIRED = (
 )
 """Scripts without spaces between words, and Hangul, whose words carry particles."""
 
-_MARKS = "".join(
-    re.escape(sign)
-    for sign in map(chr, (*range(0x300, 0x1D00), *range(0x1DC0, 0x1E00), *range(0xA800, 0xAC00), 0x200C, 0x200D))
-    if unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf") and not re.match(f"[{_PAIRED}]", sign)
-)
-"""Combining marks, which Python's ``\\w`` does not match."""
-
-_WORD = rf"[^\W_{_PAIRED}]+(?:[{_MARKS}]+[^\W_{_PAIRED}]*)*"
-_TOKEN = re.compile(rf"[{_PAIRED}]+|{_WORD}(?:[._/\\:@#+~-]{{1,2}}{_WORD})*(?:\+\+|#)?")
-_IS_PAIRED = re.compile(f"[{_PAIRED}]")
 _JOINT = re.compile(r"[._/\\:@#+~-]+")
 _SEPARATOR = re.compile(r"[/\\:@]+")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -99,6 +89,23 @@ _CLEAR = 3
 """Minimum number of common words by which the language of a text is plain."""
 
 
+@cache
+def _token() -> re.Pattern[str]:
+    """Return the pattern of tokens, made when it is first needed: it takes 10 ms of a process's start."""
+    marks = "".join(  # combining ones, which Python's \w does not match
+        re.escape(sign)
+        for sign in map(chr, (*range(0x300, 0x1D00), *range(0x1DC0, 0x1E00), *range(0xA800, 0xAC00), 0x200C, 0x200D))
+        if unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf") and not _paired().match(sign)
+    )
+    word = rf"[^\W_{_PAIRED}]+(?:[{marks}]+[^\W_{_PAIRED}]*)*"
+    return re.compile(rf"[{_PAIRED}]+|{word}(?:[._/\\:@#+~-]{{1,2}}{word})*(?:\+\+|#)?")
+
+
+@cache
+def _paired() -> re.Pattern[str]:
+    return re.compile(f"[{_PAIRED}]")
+
+
 def terms(text: str, language: str = "") -> list[str]:
     """Return the terms of a text in order, repeated ones too.
 
@@ -114,9 +121,9 @@ def terms(text: str, language: str = "") -> list[str]:
 
 def spans(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and text of each token of a text; of scripts without spaces, those of each pair."""
-    for found in _TOKEN.finditer(text):
+    for found in _token().finditer(text):
         start, end = found.span()
-        if end - start <= 2 or not _IS_PAIRED.match(found[0]):
+        if end - start <= 2 or not _paired().match(found[0]):
             yield start, end, found[0]
             continue
         for index in range(start, end - 1):
@@ -158,7 +165,7 @@ def query_groups(text: str) -> list[tuple[str, ...]]:
     [('haus', 'hauser')]
     """
     groups: dict[tuple[str, ...], None] = {}
-    for token in _TOKEN.findall(text[:_QUERY_CHARACTERS]):
+    for token in _token().findall(text[:_QUERY_CHARACTERS]):
         by_language = [piece_terms(token, language) for language in ("", *_STOP_WORDS)]
         for alternatives in zip(*by_language, strict=True):
             groups[tuple(sorted(set(alternatives)))] = None
@@ -176,7 +183,7 @@ def is_common(group: Iterable[str]) -> bool:
 
 def is_single(group: Iterable[str]) -> bool:
     """Return True for one character of a script without spaces, which texts have only in pairs."""
-    return all(len(term) == 1 and _IS_PAIRED.match(term) for term in group)
+    return all(len(term) == 1 and _paired().match(term) for term in group)
 
 
 def token_terms(token: str, language: str) -> set[str]:
@@ -190,14 +197,14 @@ def piece_terms(piece: str, language: str) -> tuple[str, ...]:
 
 
 def _split_piece(piece: str, language: str) -> tuple[str, ...]:
-    return tuple(term for token in _TOKEN.findall(piece) for term in _split_any(token, language))
+    return tuple(term for token in _token().findall(piece) for term in _split_any(token, language))
 
 
 _cached_terms = lru_cache(maxsize=50_000)(_split_piece)
 
 
 def _split_any(token: str, language: str) -> tuple[str, ...]:
-    if _IS_PAIRED.match(token):
+    if _paired().match(token):
         return _pairs(token)
     return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)
 
@@ -260,11 +267,11 @@ _CANARIES = """
 """
 
 
-def _fingerprint() -> str:
-    """Return a name for all that terms depend on: our rules, the stemmer's, and Unicode's."""
+@cache
+def analyzer() -> str:
+    """Return the fingerprint of the analyzer: a name for all that terms depend on: our rules, the stemmer's, Unicode's.
+
+    Segments of another one are ignored, and left to the processes that have it.
+    """
     stems = [piece_terms(word, language) for language in _STOP_WORDS for word in _CANARIES.split()]
     return hashlib.sha256(repr((_RULES, unicodedata.unidata_version, stems)).encode()).hexdigest()[:12]
-
-
-ANALYZER = _fingerprint()
-"""Fingerprint of the analyzer. Segments of another one are ignored, and left to the processes that have it."""

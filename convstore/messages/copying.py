@@ -48,9 +48,9 @@ class Template:
         self._class = type(message)
         # A cache has thousands of templates. The garbage collector skips a dict of atoms; most of the rest is shared.
         self._values = {name: value if type(value) in _ATOMS else None for name, value in fields.items()}
-        others = [(name, value) for name, value in fields.items() if type(value) not in _ATOMS]
-        self._empty = _shared(tuple((name, type(value)) for name, value in others if _is_empty(value)))
-        self._nested = tuple((name, _copy(value)) for name, value in others if not _is_empty(value))
+        others = [(name, type(value), value) for name, value in fields.items() if type(value) not in _ATOMS]
+        self._empty = _shared(tuple((name, kind) for name, kind, value in others if kind in _CONTAINERS and not value))
+        self._nested = tuple((name, _copy(value)) for name, kind, value in others if kind not in _CONTAINERS or value)
         self._extra = _copy(message.__pydantic_extra__) or None
         self._fields_set = _shared(frozenset(message.__pydantic_fields_set__))
 
@@ -62,10 +62,6 @@ class Template:
         for name, value in self._nested:
             values[name] = _copy(value)
         return new_model(self._class, values, extra=extra, fields_set=set(self._fields_set))
-
-
-def _is_empty(value: Any) -> bool:
-    return type(value) in _CONTAINERS and not value
 
 
 @lru_cache(maxsize=1_000)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from convstore.index.segment import SECTIONS, Segment
-from convstore.index.words import ANALYZER
+from convstore.index.words import analyzer
 from convstore.log.entry import Totals
 from convstore.mongo.bson_values import stored_bytes, stored_number, utc
 from convstore.mongo.collection import Collection, Document, between
@@ -108,7 +108,7 @@ class Segments:
 
     def documents_of_all(self, conversations: Iterable[str]) -> AsyncIterator[Document]:
         """Yield the documents of the segments of some conversations, of each in order. One command or more."""
-        query = {"conversation": {"$in": list(conversations)}, "version": ANALYZER}
+        query = {"conversation": {"$in": list(conversations)}, "version": analyzer()}
         return self._search.each(query, order=[("conversation", 1), ("_id", 1)])
 
     async def put(
@@ -125,16 +125,16 @@ class Segments:
         What changed since it was read stays. At most two commands.
         """
         document: dict[str, object] = {
-            "_id": segment_id(conversation, segment.first, ANALYZER),
+            "_id": segment_id(conversation, segment.first, analyzer()),
             "conversation": conversation,
-            "version": ANALYZER,
+            "version": analyzer(),
             **{name: getattr(segment, name) for name in _NUMBERS},
             "at": at,
             "read_at": at,
             "sections": dict(segment.part.sections),
         }
         document["digest"] = _digest(document)
-        keys = {segment_id(conversation, one.first, ANALYZER) for one in kept}
+        keys = {segment_id(conversation, one.first, analyzer()) for one in kept}
         old = {one["_id"]: {"$eq": one.get("digest")} for one in read if one["_id"] not in keys}
         if (replaced := old.pop(document["_id"], None)) is None:
             is_stored = await self._search.insert(document)
@@ -157,7 +157,7 @@ class Segments:
         Two commands.
         """
         await self._search.update_many(_own(conversation), {"$set": {"read_at": at}})
-        unread = {"version": {"$ne": ANALYZER}, "read_at": {"$not": {"$gte": at - _UNREAD}}}
+        unread = {"version": {"$ne": analyzer()}, "read_at": {"$not": {"$gte": at - _UNREAD}}}
         await self._search.delete_many({**between(conversation, *conversation_range(conversation)), **unread})
 
     async def delete(self, conversation: str) -> int:
@@ -183,7 +183,7 @@ def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
         numbers = {name: stored_number(document[name]) for name in _NUMBERS}
         if numbers["until"] < first:
             raise ValueError("it ends before it begins")
-        is_own, read_at = document["version"] == ANALYZER, utc(document["read_at"])
+        is_own, read_at = document["version"] == analyzer(), utc(document["read_at"])
         return StoredSegment(first, **numbers, read_at=read_at, is_own=is_own, part=Segment(sections))
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(repr(error)) from error
@@ -198,7 +198,7 @@ def chain_of(documents: Iterable[Document], *, contents: bool = True) -> Chain:
 
 
 def _own(conversation: str) -> dict[str, object]:
-    return {**between(conversation, *conversation_range(conversation)), "version": ANALYZER}
+    return {**between(conversation, *conversation_range(conversation)), "version": analyzer()}
 
 
 def _digest(document: Document) -> bytes:

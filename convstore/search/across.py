@@ -126,7 +126,8 @@ class AcrossSearcher:
             cached, chain = search.conversations[index][0], known[index]
             if index in search.incomplete or self._clock.monotonic() > until:
                 search.incomplete.add(index)
-                return SearchedLog(chain.parts if chain and await self._logs.follows(cached, chain) else ())
+                last = await self._reader.log.entry(cached.conversation, chain.last.until) if chain else None
+                return SearchedLog(chain.parts if last and chain.ends_with(last.totals) else ())
             log = await self._logs.read(cached, search.request, chain)
             if log.unsealed:
                 log.unsealed[1].keep(search.request.groups)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from convstore.index.part import IndexBuilder, IndexedMessage, Steps
@@ -19,7 +19,7 @@ from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
-from convstore.mongo.log import SEARCHED, StoredMessageRow
+from convstore.mongo.log import SEARCHED
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -115,11 +115,6 @@ class LogParts:
         """Return the log whose segments are known with the terms that a query needs."""
         return await self.whole(cached, _ends(chain, await self._tail(cached)), request)
 
-    async def follows(self, cached: CachedConversation, chain: Chain) -> bool:
-        """Return True if the last of some segments was made from this log. One command."""
-        entry = await self._reader.log.entry(cached.conversation, chain.last.until)
-        return entry.totals.link == chain.last.link
-
     async def ends(self, cached: CachedConversation) -> LogEnds:
         """Return the segments and the last entries of a log; no entries if it is empty. One round trip."""
         segments, documents = await asyncio.gather(self._segments_of(cached), self._tail(cached))
@@ -210,10 +205,6 @@ class LogParts:
             for message, some in zip(entry.messages, texts, strict=True):
                 yield from builder.adding(message, some, first=entry.first, at=entry.at)
         return len(entries)
-
-    async def rows(self, cached: CachedConversation, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
-        """Return the messages of the entries that begin with some ordinals, by ordinal. One command, if any."""
-        return await self._reader.log.messages_of_entries(cached.conversation, firsts)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty."""

@@ -82,12 +82,8 @@ class Sealer:
         self._background = Background()
         self._is_closed = False
 
-    def note(self, scope: Scope, conversation: str) -> None:
-        """Seal a conversation that was just written to once it rests."""
-        self._resting.pop(conversation, None)
-        self._rest(scope, conversation, REST_SECONDS)
-
-    def _rest(self, scope: Scope, conversation: str, seconds: float) -> None:
+    def note(self, scope: Scope, conversation: str, seconds: float = REST_SECONDS) -> None:
+        """Seal a conversation that was just written to once it rests, for so long from now."""
         _remember(self._resting, conversation, (self._clock.monotonic() + seconds, scope))
         self._arm(seconds)
 
@@ -238,7 +234,7 @@ class Sealer:
             return False
         seconds = REST_SECONDS - (self._clock.now() - tail.updated_at) / timedelta(seconds=1)
         if seconds > 0:
-            self._rest(cached.scope, cached.conversation, min(seconds, REST_SECONDS))
+            self.note(*cached.key, min(seconds, REST_SECONDS))
         return seconds > 0
 
     async def _read(
@@ -292,6 +288,7 @@ class Sealer:
 
 def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value) -> None:
     found[conversation] = value
+    found.move_to_end(conversation)
     while len(found) > _MAX_REMEMBERED:
         found.popitem(last=False)
 

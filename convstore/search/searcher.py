@@ -219,7 +219,7 @@ class _WindowTexts:
                     firsts.add(one.message.first)
         pieces, rows = await asyncio.gather(
             self._reader.log.payload_ranges(self._cached.conversation, list(ranges)),
-            self._logs.rows(self._cached, firsts),
+            self._reader.log.messages_of_entries(self._cached.conversation, firsts),
         )
         self._pieces |= zip(ranges, pieces, strict=True)
         self._rows |= rows

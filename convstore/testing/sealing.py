@@ -239,7 +239,7 @@ class SealContract:
         await chat.append(rag_turn("What about orcas?"))
         await _seal(store, chat)
         own = await _segments(database, chat)
-        monkeypatch.setattr("convstore.mongo.segments.ANALYZER", "other")
+        monkeypatch.setattr("convstore.mongo.segments.analyzer", lambda: "other")
         await _seal(store, chat)
         await _same_as_a_scan(new_store, chat, _QUERIES[:2])
         both = await _segments(database, chat)

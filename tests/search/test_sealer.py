@@ -97,7 +97,7 @@ async def test_sealing_pauses(database: Any) -> None:
     await store.setup()
     chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
     for number in range(10):
-        await chat.append(rag_turn(f"{number}: orcas?", words=300))
+        await chat.append(rag_turn(f"{number}: orcas?", words=2_000))
     sealer.schedule(*(await cached(store, chat.scope)))
     await sealer.wait()
     assert len(pauses) > 5
@@ -190,11 +190,11 @@ async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytes
 
 async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only with a number of ours."""
-    assert words._fingerprint() == words.ANALYZER
+    assert words.analyzer.__wrapped__() == words.analyzer()
     words._cached_terms.cache_clear()
     stemmed = words._stemmed
     with monkeypatch.context() as patched:
         patched.setattr(words, "_stemmed", lambda word, language: {"news": "new"}.get(word, stemmed(word, language)))
-        assert words._fingerprint() != words.ANALYZER
+        assert words.analyzer.__wrapped__() != words.analyzer()
     words._cached_terms.cache_clear()
-    assert words._fingerprint() == words.ANALYZER
+    assert words.analyzer.__wrapped__() == words.analyzer()
