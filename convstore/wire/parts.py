@@ -131,6 +131,8 @@ def _part_of(block: Any) -> Part | None:
     if kind == "non_standard":
         return _part_of(block.get("value"))
     if is_reasoning(block):
+        if signature := _text(block.get("extras"), "signature"):  # LangChain's standard form of Anthropic's thinking
+            block = {"type": "thinking", "thinking": _text(block, "reasoning"), "signature": signature}
         return Block("reasoning", _sendable(block))
     if key := _CALL_BLOCKS.get(kind):
         return Block("call", block, _text(block, key))

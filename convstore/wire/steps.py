@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -240,7 +240,8 @@ def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str
     given = list(_arguments(message))
     for call in calls_of(message):
         block = blocks.get(call.id, Block("call", {}))
-        value = given[call.position] if call.position < len(given) else _arguments_in(block.block)
+        own = [block.block[key] for key in ("input", "args", "arguments", "action") if key in block.block]
+        value = given[call.position] if call.position < len(given) else next(iter(own), None)
         text, is_whole = arguments_text(value)
         if not is_whole:
             step.drop(f"arguments of {call.tool}", "they are not a JSON object")
@@ -255,7 +256,3 @@ def _arguments(message: BaseMessage) -> Iterator[Any]:
     if isinstance(message, AIMessage):
         yield from (call["args"] for call in message.tool_calls)
         yield from (call["args"] for call in message.invalid_tool_calls if call.get("id") and call.get("name"))
-
-
-def _arguments_in(block: Mapping[str, Any]) -> Any:
-    return next((block[key] for key in ("input", "args", "arguments", "action") if key in block), None)

@@ -79,8 +79,6 @@ def data_url(where: str, url: Any, types: Sequence[str], *, plain: bool) -> Iter
 def chat_errors(messages: Sequence[Any]) -> list[str]:
     """Return what Chat Completions would refuse in these `messages`."""
     found = [*is_sendable(messages)]
-    if len(messages) > 2_048:
-        found.append("Invalid 'messages': array too long. Expected an array with maximum length 2048.")
     waiting: list[str] = []
     for at, message in enumerate(messages):
         where, role = f"messages[{at}]", message.get("role")
@@ -346,6 +344,7 @@ def anthropic_message(where: str, message: Mapping[str, Any], *, is_last: bool) 
     role, blocks = message["role"], blocks_of(message)
     if role not in ("user", "assistant"):
         yield f"{where}.role: role 'system' is not supported on this model"
+        return
     if not blocks:
         yield f"{where}: all messages must have non-empty content except for the optional final assistant message"
         return

@@ -159,6 +159,15 @@ def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, 
     assert later.dropped == (Dropped("m1", "reasoning", "its turn is over"),)
 
 
+def test_thinking_in_langchains_standard_form_is_thinking_again() -> None:
+    """As messages of langchain-anthropic have it under ``output_version="v1"``; a signature of Gemini is none."""
+    standard = {"type": "reasoning", "reasoning": "Hm.", "extras": {"signature": "c2ln"}}
+    history = view(HumanMessage("?"), thinking(standard, ANTHROPIC))
+    assert history.to_anthropic()["messages"][1]["content"][0] == THOUGHT
+    gemini = view(HumanMessage("?"), thinking(standard, {"model_provider": "google_genai", "model_name": "g"}))
+    assert [one.part for one in gemini.to_anthropic().dropped] == ["reasoning"]
+
+
 def test_an_item_that_follows_reasoning_has_its_id() -> None:
     """Without the reasoning it has none, because OpenAI would miss the reasoning."""
     block = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "search", "arguments": "{}"}
@@ -286,17 +295,78 @@ def test_invalid_options_are_refused() -> None:
         view().to_anthropic(cache=wrong)
 
 
-def test_the_rules_find_what_the_apis_find() -> None:
-    """The checker of these tests is not blind: a call without result, a result without call, an empty message."""
-    asked = {"role": "assistant", "content": None, "tool_calls": view(*SEARCHED).to_openai()[1]["tool_calls"]}
-    assert "did not have response messages: call_1" in chat_errors([asked])[0]
-    assert "preceeding message" in chat_errors([{"role": "tool", "tool_call_id": "x", "content": ""}])[0]
-    made = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
-    assert responses_errors([made]) == ["No tool output found for function call c."]
-    assert "required following item" in responses_errors([REASONING])[0]
-    used = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
-    messages = [{"role": "user", "content": " "}, {"role": "assistant", "content": [used]}]
-    assert [error.partition(": ")[2][:20] for error in anthropic_errors({"messages": messages})] == [
-        "text content blocks ",
-        "`tool_use` ids were ",
-    ]
+MADE = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USED = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+ASKED = {"role": "user", "content": "?"}
+ANSWERED = {"role": "tool", "tool_call_id": "c", "content": ""}
+MARK = {"type": "ephemeral"}
+FUNCTION = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "error"),
+    [
+        ([{"role": "assistant", "content": None, "tool_calls": [MADE]}], "did not have response messages: c"),
+        ([ANSWERED], "preceeding message with 'tool_calls'"),
+        ([{"role": "assistant", "content": None}], "expected a string, got null"),
+        ([{"role": "assistant", "content": "", "tool_calls": []}], "empty array"),
+        ([{"role": "assistant", "content": None, "tool_calls": [{**MADE, "id": "c" * 41}]}], "string too long"),
+        ([{"role": "user", "content": "?", "name": "Ada L"}], "does not match pattern"),
+        ([{**ASKED, "content": []}], "empty array"),
+        ([{**ASKED, "content": "\ud83d"}], "the client fails"),
+        ([{**ASKED, "id": "m1"}], "Unknown parameter"),
+        ([{"role": "human", "content": "?"}], "Supported values"),
+        ([{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "https://a"}}]}], "role 'user'"),
+        (
+            [{**ASKED, "content": [{"type": "image_url", "image_url": {"url": "data:image/tiff;base64,QQ=="}}]}],
+            "data URL",
+        ),
+    ],
+)
+def test_the_rules_of_chat_completions(messages: Any, error: str) -> None:
+    """The checker of these tests finds what the API finds."""
+    assert any(error in found for found in chat_errors(messages))
+
+
+@pytest.mark.parametrize(
+    ("items", "error"),
+    [
+        ([FUNCTION], "No tool output found for function call c"),
+        ([{"type": "function_call_output", "call_id": "c", "output": ""}], "No tool call found"),
+        ([REASONING], "required following item"),
+        ([{**REASONING, "id": "x"}], "begins with 'rs'"),
+        ([{**REASONING, "encrypted_content": ""}], "not persisted"),
+        ([REASONING, REASONING], "Duplicate item"),
+        ([{"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": "?"}]}], "output_text"),
+        ([{"type": "message", "role": "user", "content": ""}], "empty string"),
+        ([{"type": "web_search_call"}], "Supported values"),
+    ],
+)
+def test_the_rules_of_the_responses_api(items: Any, error: str) -> None:
+    """The checker of these tests finds what the API finds."""
+    assert any(error in found for found in responses_errors(items))
+
+
+@pytest.mark.parametrize(
+    ("messages", "error"),
+    [
+        ([ASKED, {"role": "assistant", "content": [USED]}], "without `tool_result` blocks immediately after: c"),
+        ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": ""}]}], "unexpected"),
+        ([{"role": "assistant", "content": "!"}], 'first message must use the "user" role'),
+        ([], "at least one message"),
+        ([{**ASKED, "content": " "}], "non-whitespace"),
+        ([{**ASKED, "content": []}], "non-empty content"),
+        ([ASKED, {"role": "assistant", "content": "! "}], "trailing whitespace"),
+        ([ASKED, {"role": "assistant", "content": [THOUGHT]}], "cannot be `thinking`"),
+        ([ASKED, {"role": "assistant", "content": [{**THOUGHT, "signature": ""}, USED]}], "Invalid `signature`"),
+        ([ASKED, {"role": "system", "content": "A"}], "role 'system'"),
+        (
+            [{**ASKED, "content": [{"type": "text", "text": "?", "cache_control": {"type": "ephemeral"}}] * 5}],
+            "Found 5",
+        ),
+        ([ASKED, {"role": "assistant", "content": [{**USED, "id": "a b"}]}], "does not match pattern"),
+    ],
+)
+def test_the_rules_of_anthropic(messages: Any, error: str) -> None:
+    """The checker of these tests finds what the API finds."""
+    assert any(error in found for found in anthropic_errors({"messages": messages}))
