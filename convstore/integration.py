@@ -5,6 +5,10 @@ These rooms import nothing else of the rooms that do the work.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 from convstore.append.formats import from_langchain, is_langchain
 from convstore.append.inputs import normalize_messages
 from convstore.append.resent import is_history
@@ -13,9 +17,9 @@ from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId
+from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
-from convstore.store.databases import documents_of, estimated_count, open_database
 from convstore.view.provider_rules import fit_for
 
 __all__ = [
@@ -46,3 +50,30 @@ __all__ = [
 def log_of(chat: Conversation) -> ConversationLog:
     """Return the whole log of a conversation with entries, dates and rewound messages."""
     return ConversationLog(host_of(chat), tuple(chat.scope.items()))
+
+
+@asynccontextmanager
+async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:
+    """Open the database that an address names, or the default one, and close its client at the end."""
+    client, database = open_client(uri, default=default)
+    try:
+        yield database
+    finally:
+        await close_client(client)
+
+
+async def documents_of(cursor: Any) -> AsyncIterator[dict[str, Any]]:
+    """Iterate over the documents of a cursor, with the errors of this package."""
+    found = aiter(cursor)
+    while True:
+        async with driver_errors():
+            document = await anext(found, None)
+        if document is None:
+            return
+        yield document
+
+
+async def estimated_count(collection: Any) -> int:
+    """Return the number of documents of a collection, from its metadata. One command."""
+    async with driver_errors():
+        return int(await collection.estimated_document_count())

@@ -7,13 +7,16 @@ reject the whole request, each time the history is sent.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage
 
 _EMPTY: Final = "{}"
-_SHORT_ESCAPES: Final = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
+"""A control character, also one after a lone backslash, or an escape."""
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
 _CALL_BLOCKS: Final = frozenset({"custom_tool_call", "function_call", "tool_call", "tool_use"})
@@ -29,8 +32,12 @@ def sanitize_arguments(text: str) -> str:
     """
     if _is_json(text):
         return text
-    escaped = _escape_controls(text)
+    escaped = _STRING.sub(lambda string: _SIGN.sub(_escaped, string[0]), text)
     return escaped if _is_json(escaped) else _EMPTY
+
+
+def _escaped(sign: re.Match[str]) -> str:
+    return json.dumps(sign[0][-1])[1:-1] if sign[0][-1] < " " else sign[0]
 
 
 def with_json_arguments(message: AIMessage) -> AIMessage:
@@ -61,23 +68,6 @@ def _is_json(text: str) -> bool:
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
-
-
-def _escape_controls(text: str) -> str:
-    pieces: list[str] = []
-    in_string = escaped = False
-    for char in text:
-        if in_string and char < " ":
-            # After a lone backslash the escape's own backslash is already in the output.
-            escape = _SHORT_ESCAPES.get(char, f"\\u{ord(char):04x}")
-            pieces.append(escape[1:] if escaped else escape)
-            escaped = False
-            continue
-        pieces.append(char)
-        if char == '"' and not escaped:
-            in_string = not in_string
-        escaped = in_string and char == "\\" and not escaped
-    return "".join(pieces)
 
 
 def _sanitized(arguments: Any) -> str:
