@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -145,34 +145,22 @@ def _has_results(entry: Entry) -> bool:
 
 _any_number = partial(stored_number, minimum=None)
 
-_TOTALS_NUMBERS = itemgetter(
+_TOTALS = (
     *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
+_TOTALS_NUMBERS = itemgetter(*_TOTALS)
 _MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tokens", "content_digest")
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
     """Return the totals in the form that entries store."""
-    return {
-        "entries": totals.entries,
-        "messages": totals.messages,
-        "active": totals.active,
-        "turns": totals.turns,
-        "results": totals.results,
-        "tokens": totals.tokens,
-        "view_tokens": totals.view_tokens,
+    return {name: getattr(totals, name) for name in _TOTALS} | {
         "counter": to_stored(totals.counter),
-        "stored_bytes": totals.stored_bytes,
-        "rewind_entry": totals.rewind_entry,
-        "sources_through": totals.sources_through,
-        "given_through": totals.given_through,
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
         "calls": [[to_stored(part) for part in call] for call in totals.calls],
         "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
-        "shown_at": totals.shown_at,
         "updated_at": totals.updated_at,
-        "link": totals.link,
         **({"whole_list": totals.whole_list} if totals.whole_list else {}),
         **({"ended": 1} if totals.is_ended else {}),
     }
@@ -299,6 +287,13 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)), alone)
 
 
+_SUMMARY = {
+    "range": ("first", "last", "entry", "seen"),
+    "totals": ("active", "turns", "view_tokens"),
+    "tokens": ("tokens_in", "tokens_out"),
+}
+
+
 def summary_document(record: SummaryRecord) -> dict[str, Any]:
     """Return a summary in the form that states store; its own document has more fields."""
     document = {
@@ -306,13 +301,11 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "version": record.version,
         "parent": record.parent,
         "previous": record.previous,
-        "range": [record.first, record.last, record.entry, record.seen],
-        "totals": [record.active, record.turns, record.view_tokens],
+        **{field: [getattr(record, name) for name in names] for field, names in _SUMMARY.items()},
         "counter": to_stored(record.counter),
         "rewound": [list(one) for one in record.gaps],
         "text": to_stored(record.text),
         "model": to_stored(record.model),
-        "tokens": [record.tokens_in, record.tokens_out],
         "at": record.at,
         "results": [list(result) for result in record.results],
         "messages": [to_stored(body) for body in record.messages],
@@ -330,33 +323,20 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
     try:
         if not state and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
             raise ValueError("the key does not match the conversation and the token")
-        (first, last, entry, seen), (active, turns, view_tokens) = document["range"], document["totals"]
-        tokens_in, tokens_out = document["tokens"]
+        numbers = (zip(names, stored_numbers(document[field]), strict=True) for field, names in _SUMMARY.items())
         record = SummaryRecord(
             token=stored_text(document["token"]),
             version=stored_number(document["version"]),
             parent=stored_text(document["parent"]),
             previous=stored_text(document["previous"]),
-            first=stored_number(first),
-            last=stored_number(last),
-            entry=stored_number(entry),
-            seen=stored_number(seen),
-            active=stored_number(active),
-            turns=stored_number(turns),
-            view_tokens=stored_number(view_tokens),
             counter=from_stored(document["counter"]),
             gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["rewound"])),
             text=from_stored(document["text"]),
             model=from_stored(document["model"]),
-            tokens_in=stored_number(tokens_in),
-            tokens_out=stored_number(tokens_out),
+            **dict(chain.from_iterable(numbers)),
             at=utc(document["at"]),
-            results=tuple(
-                (stored_text(id_), stored_text(sources)) for id_, sources in stored_list(document["results"])
-            ),
-            folded=tuple(
-                (stored_text(id_), stored_text(sources)) for id_, sources in stored_list(document.get("folded", ()))
-            ),
+            results=_pairs(document["results"]),
+            folded=_pairs(document.get("folded", ())),
             messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
             place=(key, collection),
         )
@@ -365,3 +345,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error
     return record
+
+
+def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((stored_text(one), stored_text(other)) for one, other in stored_list(value))

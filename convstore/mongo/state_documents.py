@@ -124,17 +124,17 @@ def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
         "rewound": record.gaps,
         "after": record.after,
     }
-    return document | {"digest": _record_digest(key, document)}
+    return document | {"digest": _digest(key, document)}
 
 
-def _record_digest(key: str, document: Mapping[str, Any]) -> bytes:
-    return hashlib.sha256(key.encode() + bson.encode(document)).digest()[:DIGEST_BYTES]
+def _digest(owner: str, document: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(owner.encode() + bson.encode(document)).digest()[:DIGEST_BYTES]
 
 
 def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
     """Return the record that `record_document` wrote; raise a ValueError if it is damaged."""
     document = dict(value)
-    if document.pop("digest", None) != _record_digest(key, document):
+    if document.pop("digest", None) != _digest(key, document):
         raise ValueError("a record of views does not match its digest")
     results = tuple(LeftOut(one[0], (from_stored(one[1]), from_stored(one[2]))) for one in document.pop("results"))
     document["gaps"], document["moved_at"] = document.pop("rewound"), utc(document["moved_at"])
@@ -183,18 +183,14 @@ def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
         "rewound": [list(one) for one in system.gaps],
         "counter": to_stored(system.counter),
     }
-    return document | {"digest": _system_digest(document, conversation)}
-
-
-def _system_digest(document: Mapping[str, Any], conversation: str) -> bytes:
-    return hashlib.sha256(conversation.encode() + bson.encode(document)).digest()[:DIGEST_BYTES]
+    return document | {"digest": _digest(conversation, document)}
 
 
 def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
     """Return the leading system messages in a state's document; None if only the log has them whole."""
     try:
         document, key = dict(state["system"]), str(state["_id"])
-        if document.pop("digest") != _system_digest(document, stored_text(state["conversation"])):
+        if document.pop("digest") != _digest(stored_text(state["conversation"]), document):
             return None
         messages = tuple(message_from(one, one["ordinal"], key) for one in document["messages"])
         gaps = tuple((low, high) for low, high in document["rewound"])
