@@ -8,11 +8,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import number_of, plain, run, screen, table_of, write_json
+from convstore.cli.options import Target, on_database
+from convstore.cli.output import Answer, number_of, plain, table_of
 from convstore.cli.progress import count_for, progress
 from convstore.exceptions import NotSetUpError
-from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -24,15 +23,12 @@ FOUND = 3
 _SHOWN = 50
 
 
-def doctor_command(
+@on_database
+async def doctor_command(
+    target: Target,
     *,
-    uri: Uri,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be rebuilt.")] = False,
-    scope: ScopeValues = None,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """Check all stored data for damage, and repair what can be rebuilt.
 
     \b
@@ -54,26 +50,20 @@ def doctor_command(
       convstore doctor --uri mongodb://… --scope user_id=ada --json
       convstore doctor --uri mongodb://… --repair
     """
-    chosen = read_pairs("--scope", scope)
-
-    async def work() -> VerifyReport:
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            await _check_set_up(store, chosen)
-            with progress("checking", await count_for(store, quiet=False, **chosen)) as show:
-                return await store.verify(
-                    repair=repair,
-                    progress=lambda report: show(report.conversations, report.conversations, _counts_of(report)),
-                    **chosen,
-                )
-
-    report = run(work(), as_document=as_document)
-    if as_document:
-        head = {"database": safe_address(uri), "repair": repair, "ok": report.ok}
-        write_json({**head, **report.model_dump(mode="json")})
-    else:
-        _print_report(screen(), report, repair=repair)
-    if not report.ok:
-        raise typer.Exit(FOUND)
+    async with target.open() as store:
+        await _check_set_up(store, target.chosen)
+        with progress("checking", await count_for(store, quiet=False, **target.chosen)) as show:
+            report = await store.verify(
+                repair=repair,
+                progress=lambda so_far: show(so_far.conversations, so_far.conversations, _counts_of(so_far)),
+                **target.chosen,
+            )
+    head = {"database": target.address, "repair": repair, "ok": report.ok}
+    return Answer(
+        lambda: {**head, **report.model_dump(mode="json")},
+        lambda console: _print_report(console, report, repair=repair),
+        0 if report.ok else FOUND,
+    )
 
 
 async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> None:

@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import number_of, plain, run, screen, write_json
+from convstore.cli.options import Target, on_database
+from convstore.cli.output import Answer, number_of, plain, screen
 from convstore.cli.progress import count_for, print_problems, progress
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
@@ -34,18 +34,15 @@ class _Format(StrEnum):
     FINE_TUNING = "fine-tuning"
 
 
-def export_command(
+@on_database
+async def export_command(
+    target: Target,
     *,
-    uri: Uri,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; stdout if not given.")] = None,
     format_: Annotated[_Format, typer.Option("--format", help="The format.")] = _Format.CONVSTORE,
-    scope: ScopeValues = None,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """Write conversations to a file or to stdout.
 
     \b
@@ -69,24 +66,13 @@ def export_command(
       convstore export --uri mongodb://… --scope user_id=ada --format openai
       convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
     """
-    if as_document and output is None:
+    if target.as_document and output is None:
         raise typer.BadParameter("pass --output too: without it stdout has the conversations")
-    chosen = read_pairs("--scope", scope)
-
-    async def work() -> ExportReport:
-        with _open_output(output, force=force) as write:
-            async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-                return await _export(
-                    store, write, chosen, quiet=as_document or output is None, format=format_.value, limit=limit
-                )
-
-    outcome = run(work(), as_document=as_document)
-    if as_document:
-        write_json(outcome.as_json())
-    else:
-        _print(outcome, output)
-    if not outcome.is_complete:
-        raise typer.Exit(1)
+    quiet = target.as_document or output is None
+    with _open_output(output, force=force) as write:
+        async with target.open() as store:
+            report = await _export(store, write, target.chosen, quiet=quiet, format=format_.value, limit=limit)
+    return Answer(report.as_json, lambda _: _print(report, output), 0 if report.is_complete else 1)
 
 
 async def _export(

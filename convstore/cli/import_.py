@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, Uri, open_store, read_pairs
-from convstore.cli.output import new_table, number_of, run, screen, write_json
+from convstore.cli.output import Answer, answer, new_table, number_of
 from convstore.cli.progress import print_problems, problems_to, progress
 from convstore.exceptions import InvalidScopeError
 from convstore.values.addresses import is_address, safe_address
@@ -85,7 +86,7 @@ def import_command(
     rule = _scope_rule(keys, constant=scope, fields=scope_from, match=scope_match)
     options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
 
-    async def work() -> ImportReport:
+    async def work() -> Answer:
         from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
         given = [Source(name, collection, session_key, history_key) for name in sources]
@@ -96,15 +97,13 @@ def import_command(
             async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
                 for source in given:
                     await source.read_into(store, total, quiet=as_document, scope=rule, **options)
-            return total
+        return Answer(
+            lambda: {"dry_run": dry_run, **total.as_json()},
+            lambda console: _print(console, total, dry_run=dry_run, report_to=report),
+            0 if total.is_complete else 1,
+        )
 
-    outcome = run(work(), as_document=as_document)
-    if as_document:
-        write_json({"dry_run": dry_run, **outcome.as_json()})
-    else:
-        _print(outcome, dry_run=dry_run, report_to=report)
-    if not outcome.is_complete:
-        raise typer.Exit(1)
+    answer(work(), as_document=as_document)
 
 
 def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: Pairs) -> ScopeRule:
@@ -121,9 +120,9 @@ def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: P
         raise typer.BadParameter(str(error)) from error
 
 
-def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
+def _print(console: Console, report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
     table = new_table("", " ", numbers=("",), show_header=False)
-    will, console = "would be " if dry_run else "", screen()
+    will = "would be " if dry_run else ""
     rows = (
         (report.conversations, "conversations read"),
         (report.imported, f"{will}imported"),

@@ -6,24 +6,20 @@ from typing import Annotated
 
 import typer
 
-from convstore.cli.options import Json, Policy, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs, read_policy
-from convstore.cli.output import run
+from convstore.cli.options import Policy, Target, on_database, read_policy
 
 Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
 
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 
 
-def inspect_command(
+@on_database
+async def inspect_command(
+    target: Target,
     *,
-    uri: Uri,
     port: Port = 0,
     no_browser: NoBrowser = False,
-    scope: ScopeValues = None,
     policy: Policy = None,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
-    as_document: Json = False,
 ) -> None:
     """Open pages that show each conversation beside what the model gets.
 
@@ -39,16 +35,12 @@ def inspect_command(
       convstore inspect --uri mongodb://localhost:27017/app
       convstore inspect --uri mongodb://… --scope user_id=ada --port 8000
     """
-    chosen, limits = read_pairs("--scope", scope), read_policy(policy)
+    from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
+    from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise
 
-    async def work() -> None:
-        from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
-        from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise
-
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            # Fails now if the server does not answer.
-            await store.list_conversations(limit=1, everything=not chosen, **chosen)
-            pages = inspector(store, authorize=lambda _: chosen or EVERYTHING, policy=limits)
-            await serve(pages, port=port, open_browser=not no_browser, as_document=as_document)
-
-    run(work(), as_document=as_document)
+    limits = read_policy(policy)
+    async with target.open() as store:
+        # Fails now if the server does not answer.
+        await store.list_conversations(limit=1, everything=not target.chosen, **target.chosen)
+        pages = inspector(store, authorize=lambda _: target.chosen or EVERYTHING, policy=limits)
+        await serve(pages, port=port, open_browser=not no_browser, as_document=target.as_document)

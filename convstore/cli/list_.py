@@ -9,23 +9,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import compact, paged, plain, run, short, write_json
+from convstore.cli.options import Target, on_database
+from convstore.cli.output import Answer, compact, plain, short
 
 if TYPE_CHECKING:
     from convstore.types import ConversationPage
 
 
-def list_command(
+@on_database
+async def list_command(
+    target: Target,
     *,
-    uri: Uri,
-    scope: ScopeValues = None,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Conversations on a page.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="Continue after a page; it names the cursor.")] = None,
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """List conversations, newest first.
 
     \b
@@ -39,18 +36,9 @@ def list_command(
       convstore list --uri mongodb://… --scope user_id=ada --limit 200
       convstore list --uri mongodb://… --json | jq '.conversations[].title'
     """
-    chosen = read_pairs("--scope", scope)
-
-    async def work() -> ConversationPage:
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            return await store.list_conversations(limit=limit, cursor=cursor, everything=not chosen, **chosen)
-
-    page = run(work(), as_document=as_document)
-    if as_document:
-        write_json(page.model_dump())
-        return
-    with paged() as console:
-        _print(console, page)
+    async with target.open() as store:
+        page = await store.list_conversations(limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen)
+    return Answer(page.model_dump, lambda console: _print(console, page), is_long=True)
 
 
 def _print(console: Console, page: ConversationPage) -> None:

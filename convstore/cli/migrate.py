@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Pairs, Prefix, ScopeKeys, Uri, open_store
-from convstore.cli.output import new_table, plain, run, screen, write_json
+from convstore.cli.output import Answer, answer, new_table, plain
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
@@ -48,24 +48,22 @@ def migrate_command(
       convstore migrate --uri mongodb://… --listing team_id,course_id
     """
 
-    async def work() -> tuple[Sequence[str], list[Migration], list[Migration]]:
+    async def work() -> Answer:
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
                 await store.setup(listings=[text.split(",") for text in listing or ()])
-            return store.scope_keys, before, await store.migrations()
-
-    keys, before, after = run(work(), as_document=as_document)
-    states = {
-        "applied": [step for step in before if step.is_applied],
-        "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
-        "pending": [step for step in after if not step.is_applied],
-    }
-    if as_document:
+            after, keys = await store.migrations(), store.scope_keys
+        states = {
+            "applied": [step for step in before if step.is_applied],
+            "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
+            "pending": [step for step in after if not step.is_applied],
+        }
         names = {state: [step.name for step in steps] for state, steps in states.items()}
-        write_json({"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys), **names})
-    else:
-        _print(screen(), states, keys)
+        head = {"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys)}
+        return Answer(lambda: {**head, **names}, lambda console: _print(console, states, keys))
+
+    answer(work(), as_document=as_document)
 
 
 def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[str]) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from convstore.cli.output import Answer, answer
 from convstore.exceptions import ConvstoreError, CorruptDocumentError, NotSetUpError
+from convstore.values.addresses import safe_address
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import check_partial_scope, check_scope_keys
 
@@ -66,6 +70,44 @@ async def open_store(
             store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
         host_of(store).codec.keep_unknown()
         yield store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The options that all commands on a database have, and the store that they name."""
+
+    uri: Uri = field(repr=False)
+    scope: ScopeValues = None
+    scope_key: ScopeKeys = None
+    collection_prefix: Prefix = ""
+    as_document: Json = False
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The scope values of the conversations that the command works on."""
+        return read_pairs("--scope", self.scope)
+
+    @property
+    def address(self) -> str:
+        """The address to print, without user info and options."""
+        return safe_address(self.uri)
+
+    def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
+        """Open the store; see `open_store`."""
+        return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, **options)
+
+
+def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:
+    """Return the typer command of a function that gets a `Target` and its own options, and returns its answer."""
+    shared, (_, *own) = (list(signature(one, eval_str=True).parameters.values()) for one in (Target, command))
+
+    def run_command(**given: Any) -> None:
+        target = Target(**{one.name: given.pop(one.name) for one in shared})
+        answer(command(target, **given), as_document=target.as_document)
+
+    parameters = [*shared[:2], *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared[2:]]
+    run_command.__doc__, run_command.__signature__ = command.__doc__, Signature(parameters)  # type: ignore[attr-defined]
+    return run_command
 
 
 async def _stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tuple[str, ...]:

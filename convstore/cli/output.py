@@ -10,9 +10,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -20,8 +20,6 @@ from rich.table import Table
 
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
 from convstore.values.addresses import without_addresses
-
-_Result = TypeVar("_Result")
 
 _UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
@@ -33,30 +31,42 @@ def screen(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
-def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Result:
-    """Run the work of a command; a `ConvstoreError` becomes one line on stderr, a document too, and exit code 1."""
-    results: list[_Result] = []
+class Answer(NamedTuple):
+    """What a command found: its JSON document, the function that prints it on a console, and the exit code."""
 
-    async def keep_result() -> None:
-        results.append(await work)
+    document: Callable[[], Any]
+    show: Callable[[Console], object]
+    code: int = 0
+    is_long: bool = False
+
+
+def answer(work: Coroutine[Any, Any, Answer | None], *, as_document: bool) -> None:
+    """Run the work of a command and print its answer; a long one in a pager, if it is longer than the terminal.
+
+    A `ConvstoreError` becomes one line on stderr, a document too, and exit code 1.
+    """
+    answers: list[Answer | None] = []
+
+    async def keep_answer() -> None:
+        answers.append(await work)
 
     try:
-        asyncio.run(keep_result())  # it would format what its task returns, twice: a whole conversation
+        asyncio.run(keep_answer())  # it would format what its task returns, twice: a whole conversation
     except ConvstoreError as error:
         if as_document:
             write_json({"error": _line(error)})
         typer.echo(f"convstore: {_line(error)}", err=True)
         raise typer.Exit(1) from error
-    return results[0]
-
-
-@contextmanager
-def paged() -> Iterator[Console]:
-    """Yield a console whose output is in a pager if it is longer than the terminal; elsewhere it is printed."""
-    console = screen()
-    os.environ.setdefault("LESS", "-FRX")  # less ends by itself if all fits on the screen
-    with console.pager(styles=True) if console.is_terminal else nullcontext():
-        yield console
+    [found] = answers
+    if found and as_document:
+        write_json(found.document())
+    elif found:
+        console = screen()
+        os.environ.setdefault("LESS", "-FRX")  # less ends by itself if all fits on the screen
+        with console.pager(styles=True) if found.is_long and console.is_terminal else nullcontext():
+            found.show(console)
+    if found and found.code:
+        raise typer.Exit(found.code)
 
 
 def new_table(*columns: str, numbers: Iterable[str] = (), **options: Any) -> Table:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from convstore.cli.erase import print_receipt, shown_by
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, Yes, open_store, read_pairs
-from convstore.cli.output import run, write_json
+from convstore.cli.erase import removal, shown_by
+from convstore.cli.options import Target, Yes, on_database
+from convstore.cli.output import Answer
 from convstore.cli.progress import progress
-from convstore.values.addresses import safe_address
-
-if TYPE_CHECKING:
-    from convstore.types import ErasureReceipt
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def prune_command(
+@on_database
+async def prune_command(
+    target: Target,
     *,
-    uri: Uri,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")],
-    scope: ScopeValues = None,
     yes: Yes = False,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """Remove conversations whose last message is older than an age.
 
     \b
@@ -46,19 +39,12 @@ def prune_command(
       convstore prune --uri mongodb://… --older-than 90d --yes
       convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
     """
-    age, chosen = read_age(older_than), read_pairs("--scope", scope)
-
-    async def work() -> ErasureReceipt:
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            with progress("pruning" if yes else "counting", quiet=as_document) as show:
-                return await store.prune(older_than=age, dry_run=not yes, progress=shown_by(show), **chosen)
-
-    receipt = run(work(), as_document=as_document)
-    if as_document:
-        said = {"database": safe_address(uri), "dry_run": not yes, "older_than_seconds": int(age.total_seconds())}
-        write_json({**said, **receipt.model_dump()})
-    else:
-        print_receipt(receipt, dry_run=not yes)
+    age = read_age(older_than)
+    async with target.open() as store:
+        with progress("pruning" if yes else "counting", quiet=target.as_document) as show:
+            receipt = await store.prune(older_than=age, dry_run=not yes, progress=shown_by(show), **target.chosen)
+    seconds = int(age.total_seconds())
+    return removal(receipt, {"database": target.address, "dry_run": not yes, "older_than_seconds": seconds})
 
 
 def read_age(text: str) -> timedelta:

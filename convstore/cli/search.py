@@ -9,24 +9,21 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import number_of, paged, plain, run, short, write_json
+from convstore.cli.options import Target, on_database
+from convstore.cli.output import Answer, number_of, plain, short
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult
 
 
-def search_command(
-    text: Annotated[str, typer.Argument(help="The words to search for.")],
+@on_database
+async def search_command(
+    target: Target,
     *,
-    uri: Uri,
-    scope: ScopeValues = None,
+    text: Annotated[str, typer.Argument(help="The words to search for.")],
     everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of messages.")] = 20,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """Search the conversations of a user, or with other scope values.
 
     \b
@@ -38,20 +35,11 @@ def search_command(
       convstore search "deep diving whales" --uri mongodb://… --scope user_id=ada
       convstore search refund --uri mongodb://… --everything --json
     """
-    chosen = read_pairs("--scope", scope)
-    if everything == bool(chosen):
+    if everything == bool(target.chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
-
-    async def work() -> SearchResult:
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            return await store.search(text, limit=limit, conversations=500, everything=everything, **chosen)
-
-    result = run(work(), as_document=as_document)
-    if as_document:
-        write_json(result.model_dump())
-        return
-    with paged() as console:
-        _print(console, result)
+    async with target.open() as store:
+        result = await store.search(text, limit=limit, conversations=500, everything=everything, **target.chosen)
+    return Answer(result.model_dump, lambda console: _print(console, result), is_long=True)
 
 
 def _print(console: Console, result: SearchResult) -> None:

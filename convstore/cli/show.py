@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Policy, Prefix, Uri, open_store, read_pairs, read_policy
-from convstore.cli.output import number_of, paged, plain, run, short, write_json
+from convstore.cli.output import Answer, answer, number_of, plain, short
 from convstore.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -77,26 +77,24 @@ def show_command(
         raise typer.BadParameter("--policy is for --view and --at")
     chosen, limits = read_pairs("SCOPE", scope), read_policy(policy)
 
-    async def work() -> tuple[PastView | Source | list[StoredMessage], Callable[[Console], None]]:
+    async def work() -> Answer:
         async with open_store(uri, list(chosen), collection_prefix) as store:
             chat = store.conversation(**chosen)
             if (await chat.info()).created_at is None:
                 raise InvalidInputError(await _reason_not_found(store, chosen))
             if source is not None:
                 text = await _read_source(chat, source)
-                return text, partial(_print_source, source=text)
+                return Answer(text.model_dump, partial(_print_source, source=text), is_long=True)
             if view or at is not None:
                 past = await _read_view(chat, at, limits)
-                return past, partial(_print_view, view=past, full=full, is_past=at is not None and limits is None)
+                is_past = at is not None and limits is None
+                printed = partial(_print_view, view=past, full=full, is_past=is_past)
+                return Answer(past.model_dump, printed, is_long=True)
             messages = await chat.list_messages(limit=limit, before=before, full=full)
-            return messages, partial(_print_log, messages=messages, full=full)
+            printed = partial(_print_log, messages=messages, full=full)
+            return Answer(lambda: {"messages": [one.model_dump() for one in messages]}, printed, is_long=True)
 
-    found, show = run(work(), as_document=as_document)
-    if as_document:
-        write_json({"messages": [one.model_dump() for one in found]} if isinstance(found, list) else found.model_dump())
-        return
-    with paged() as console:
-        show(console)
+    answer(work(), as_document=as_document)
 
 
 async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) -> str:

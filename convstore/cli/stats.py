@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import compact, new_table, number_of, percent, run, screen, size_of, table_of, write_json
-from convstore.values.addresses import safe_address
+from convstore.cli.options import Target, on_database
+from convstore.cli.output import Answer, compact, new_table, number_of, percent, size_of, table_of
 from convstore.values.policy import HistoryPolicy
 
 if TYPE_CHECKING:
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 _MOST_DAYS = 14
 
 
-def stats_command(
+@on_database
+async def stats_command(
+    target: Target,
     *,
-    uri: Uri,
-    scope: ScopeValues = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Budget of each view.")] = HistoryPolicy().max_tokens or 0,
-    scope_key: ScopeKeys = None,
-    collection_prefix: Prefix = "",
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """Show how much is stored, how it grows, and what views save.
 
     \b
@@ -43,22 +40,12 @@ def stats_command(
       convstore stats --uri mongodb://… --scope user_id=ada
       convstore stats --uri mongodb://… --json | jq .bytes
     """
-    chosen = read_pairs("--scope", scope)
-
-    async def work() -> StoreStats:
-        policy = HistoryPolicy(max_tokens=max_tokens)
-        async with open_store(uri, scope_key, collection_prefix, scope=chosen, policy=policy) as store:
-            return await store.stats(sizes=True, **chosen)
-
-    stats = run(work(), as_document=as_document)
-    if as_document:
-        write_json({"database": safe_address(uri), **stats.model_dump()})
-    else:
-        _print(stats)
+    async with target.open(policy=HistoryPolicy(max_tokens=max_tokens)) as store:
+        stats = await store.stats(sizes=True, **target.chosen)
+    return Answer(lambda: {"database": target.address, **stats.model_dump()}, lambda console: _print(console, stats))
 
 
-def _print(stats: StoreStats) -> None:
-    console = screen()
+def _print(console: Console, stats: StoreStats) -> None:
     counts = {"conversations": stats.conversations, "turns": stats.turns, "messages": stats.messages}
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
     console.print(table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]))

@@ -8,7 +8,7 @@ import typer
 
 from convstore.cli.inspect import NoBrowser, Port
 from convstore.cli.options import AnyUri, Json
-from convstore.cli.output import run, screen, write_json
+from convstore.cli.output import Answer, answer
 
 
 def demo_command(
@@ -36,16 +36,15 @@ def demo_command(
       convstore demo --json | jq .tokens
       convstore demo --inspect
     """
-    if inspect:
-        run(_inspect(uri, port=port, open_browser=not no_browser, as_document=as_document), as_document=as_document)
-        return
+    shown = _inspect(uri, port=port, open_browser=not no_browser, as_document=as_document) if inspect else _run(uri)
+    answer(shown, as_document=as_document)
+
+
+async def _run(uri: str) -> Answer:
     from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo  # noqa: PLC0415 - loads the store
 
-    demo = run(run_demo(uri), as_document=as_document)
-    if as_document:
-        write_json(demo_as_json(demo))
-    else:
-        print_demo(screen(), demo)
+    demo = await run_demo(uri)
+    return Answer(lambda: demo_as_json(demo), lambda console: print_demo(console, demo))
 
 
 async def _inspect(uri: str, *, port: int, open_browser: bool, as_document: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from convstore import __version__
 from convstore.cli.options import AnyUri, Json
-from convstore.cli.output import number_of, run, screen, write_json
+from convstore.cli.output import Answer, answer, number_of
 from convstore.cli.progress import progress
 from convstore.values.addresses import safe_address
 
@@ -60,24 +61,20 @@ def replay_command(
 
     replay = Replay(uri=uri, jobs=jobs, limit=limit, keep=keep)
 
-    async def work() -> list[FileReport]:
+    async def work() -> Answer:
         for path in files:
             check_readable(path)
         with progress("", sum(map(os.path.getsize, files)), quiet=as_document) as show:
-            return await replay.files(
+            reports = await replay.files(
                 files, on_progress=lambda size, number: show(size, number, number_of(number, "conversation"))
             )
+        has_problems = any(report.problems for report in reports)
+        document = partial(_document, uri, replay.user_id, reports)
+        return Answer(
+            document, partial(print_report, reports=reports, kept=replay.user_id if keep else ""), has_problems
+        )
 
-    reports = run(work(), as_document=as_document)
-    problems = [problem for report in reports for problem in report.problems]
-    if as_document:
-        write_json(_document(uri, replay.user_id, reports))
-    else:
-        print_report(screen(), reports)
-        if keep:
-            typer.echo(f"The conversations stay in the database, with user_id {replay.user_id!r}.")
-    if problems:
-        raise typer.Exit(1)
+    answer(work(), as_document=as_document)
 
 
 def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, Any]:

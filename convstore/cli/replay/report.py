@@ -90,8 +90,8 @@ class FileReport:
         }
 
 
-def print_report(console: Console, reports: Sequence[FileReport]) -> None:
-    """Print the table of all files and the first problems, within 80 columns."""
+def print_report(console: Console, *, reports: Sequence[FileReport], kept: str) -> None:
+    """Print the table of all files and the first problems, within 80 columns; `kept` is the user of what stays."""
     console.print(_table(reports))
     console.print(_LEGEND, style="dim")
     full, shown = (sum(getattr(report, name) for report in reports) for name in ("context_full", "context_shown"))
@@ -106,6 +106,8 @@ def print_report(console: Console, reports: Sequence[FileReport]) -> None:
         console.print(Text(plain("{file}, {conversation}: {what}".format(**problem)), style="red"))
     if len(problems) > _SHOWN_PROBLEMS:
         console.print(f"… and {len(problems) - _SHOWN_PROBLEMS} more; --json names them all.", style="red")
+    if kept:
+        console.print(f"The conversations stay in the database, with user_id {kept!r}.", soft_wrap=True)
 
 
 def _table(reports: Sequence[FileReport]) -> Table:
