@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
@@ -53,6 +54,7 @@ Progress = Callable[[ErasureReceipt], None] | None
 """Called with the receipt so far."""
 
 
+@dataclass(frozen=True, slots=True)
 class Retention:
     """Deletes conversations and returns receipts of the removed documents.
 
@@ -60,34 +62,29 @@ class Retention:
     that is cut off stays due.
     """
 
-    def __init__(
-        self,
-        tombstones: Tombstones,
-        log: Log,
-        states: States,
-        *,
-        parts: Mapping[str, Part],
-        clock: Clock,
-        forget: Callable[[dict[str, str]], None],
-    ) -> None:
-        self._tombstones, self._log, self._states, self._parts = tombstones, log, states, parts
-        self._clock, self._forget, self.background = clock, forget, Background()
+    tombstones: Tombstones
+    log: Log
+    states: States
+    parts: Mapping[str, Part]
+    clock: Clock
+    forget: Callable[[dict[str, str]], None]
+    background: Background = field(default_factory=Background)
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
         """Delete one conversation; see `Conversation.delete`."""
-        head = await self._tombstones.find(dict(scope))
+        head = await self.tombstones.find(dict(scope))
         if head and not head.conversation:
             raise CorruptDocumentError(head.key, "it does not name its conversation", collection=HEADS)
         try:
             return await (self._end(head) if head else self._finish(scope))
         finally:
-            self._forget(dict(scope))  # even if another process deleted it first
+            self.forget(dict(scope))  # even if another process deleted it first
 
     async def erase(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         """Delete all conversations with these scope values; see `ConversationStore.erase`."""
         receipt, after, damaged = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope), "", ""
         end = self._count if dry_run else self._end
-        while heads := await self._tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
+        while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
             receipt = _sum([receipt, *await in_parallel(end, [head for head in heads if head.conversation])])
             if progress:
@@ -107,7 +104,7 @@ class Retention:
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
             raise InvalidInputError(f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}")
         try:
-            before = self._clock.now() - older_than
+            before = self.clock.now() - older_than
         except OverflowError:
             raise InvalidInputError(f"older_than goes back before the year 1: {older_than!r}") from None
         damaged: list[CorruptDocumentError] = []
@@ -115,7 +112,7 @@ class Retention:
         async def end(head: Head) -> ErasureReceipt:
             try:
                 # The head of a killed writer may lack its last append.
-                last_date = await self._log.last_date(head.conversation) if head.conversation else before
+                last_date = await self.log.last_date(head.conversation) if head.conversation else before
             except CorruptDocumentError as error:
                 damaged.append(error)
                 return _EMPTY_RECEIPT
@@ -125,7 +122,7 @@ class Retention:
 
         receipt = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope)
         last: Head | None = None
-        while heads := await self._tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
+        while heads := await self.tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
             if progress:
                 progress(receipt)
@@ -138,7 +135,7 @@ class Retention:
 
     async def sweep(self, partial_scope: Scope = ()) -> None:
         """Remove documents that late writers added to deleted conversations with these scope values, as far as due."""
-        while due := await self._tombstones.due(dict(partial_scope), limit=_BATCH):
+        while due := await self.tombstones.due(dict(partial_scope), limit=_BATCH):
             await in_parallel(self._sweep, due)
 
     def start_sweeping(self) -> None:
@@ -148,44 +145,44 @@ class Retention:
     async def _sweep_slowly(self) -> None:
         """Sweep one conversation after the other, with pauses, as calls of users run meanwhile."""
         with suppress(StoreError):  # every call reports it; the next sweep begins a minute later
-            while due := await self._tombstones.due({}, limit=_FEW):
+            while due := await self.tombstones.due({}, limit=_FEW):
                 for conversation in due:
                     await self._sweep(conversation)
                     await asyncio.sleep(_PAUSE)
 
     async def _sweep(self, conversation: str) -> None:
         """Sweep one conversation that is due, with one range delete in each collection. At most eight commands."""
-        tombstone = await self._tombstones.take(conversation, time=_TAKEN)
+        tombstone = await self.tombstones.take(conversation, time=_TAKEN)
         if tombstone is None:
             return  # another process sweeps it
-        if await self._tombstones.is_ended(conversation, tombstone):
-            await self._tombstones.clear(conversation)
-        await self._tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
+        if await self.tombstones.is_ended(conversation, tombstone):
+            await self.tombstones.clear(conversation)
+        await self.tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
 
     async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
-        if not await self._tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
+        if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
-        self._forget(dict(head.scope))
+        self.forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
 
     async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
         """Finish interrupted deletions of conversations with these scope values."""
         receipt = _EMPTY_RECEIPT
-        for conversation in await self._tombstones.unswept(dict(partial_scope)):
-            if await self._tombstones.is_ended(conversation):
+        for conversation in await self.tombstones.unswept(dict(partial_scope)):
+            if await self.tombstones.is_ended(conversation):
                 receipt = _sum([receipt, await self._remove(conversation)])
         return receipt
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
-        await self._states.remove(conversation)  # first, so that loads that have the id cached look for the head
-        entries, chunks = await self._log.delete(conversation)
-        removed = {name: await part.delete(conversation) for name, part in self._parts.items()}
+        await self.states.remove(conversation)  # first, so that loads that have the id cached look for the head
+        entries, chunks = await self.log.delete(conversation)
+        removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
     async def _count(self, head: Head) -> ErasureReceipt:
-        entries, chunks = await self._log.count(head.conversation)
-        found = {name: await part.count(head.conversation) for name, part in self._parts.items()}
+        entries, chunks = await self.log.count(head.conversation)
+        found = {name: await part.count(head.conversation) for name, part in self.parts.items()}
         return ErasureReceipt(conversations=1, entries=entries, payload_chunks=chunks, **found)
 
 

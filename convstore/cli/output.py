@@ -135,16 +135,6 @@ def compact(number: float) -> str:
     return f"{number / 1e9:.1f}G"
 
 
-def size_of(number: int) -> str:
-    """Format a number of bytes.
-
-    >>> size_of(950), size_of(13_071), size_of(2_500_000)
-    ('950 B', '13.1 kB', '2.50 MB')
-    """
-    text = compact(number)
-    return f"{text[:-1]} {text[-1]}B" if text[-1] in "kMG" else f"{text} B"
-
-
 def number_of(count: int, one: str, many: str = "") -> str:
     """Format a count with its noun.
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, compact, new_table, number_of, percent, size_of, table_of
+from convstore.cli.output import Answer, compact, new_table, number_of, percent, table_of
 from convstore.values.policy import HistoryPolicy
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def _print(console: Console, stats: StoreStats) -> None:
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
     console.print(table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]))
     console.print()
-    sizes = [(kind, size_of(number)) for kind, number in stats.bytes.items()]
-    console.print(table_of(("size", ""), [*sizes, ("together", size_of(sum(stats.bytes.values())))]))
+    sizes = [(kind, decimal(number)) for kind, number in stats.bytes.items()]
+    console.print(table_of(("size", ""), [*sizes, ("together", decimal(sum(stats.bytes.values())))]))
     console.print()
     console.print(table_of(("tokens", ""), _tokens(stats)))
     if stats.growth:
@@ -60,7 +61,7 @@ def _print(console: Console, stats: StoreStats) -> None:
             "written", "conversations", "messages", "entries", numbers=("conversations", "messages", "entries")
         )
         for period, conversations, messages, size in _periods(stats.growth):
-            table.add_row(period, f"{conversations:,}", f"{messages:,}", size_of(size))
+            table.add_row(period, f"{conversations:,}", f"{messages:,}", decimal(size))
         console.print(table)
 
 

@@ -102,11 +102,12 @@ def as_running_summary(value: Any) -> RunningSummary | None:
     """
     if value is None or isinstance(value, RunningSummary):
         return value
-    summary, ids, last = (_part(value, name) for name in _FIELDS)
+    summary, ids, last = (part_of(value, name) for name in _FIELDS)
     if isinstance(summary, str) and isinstance(ids, set | frozenset | list | tuple) and isinstance(last, str | None):
-        return RunningSummary(summary, set(ids), last, _part(value, "newest_message_id"))
+        return RunningSummary(summary, set(ids), last, part_of(value, "newest_message_id"))
     raise InvalidInputError(f"running_summary is a RunningSummary or None, not {type(value).__name__}")
 
 
-def _part(value: Any, name: str) -> Any:
+def part_of(value: Any, name: str) -> Any:
+    """Return a value of a dict, or an attribute of any other object; None if it is missing."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -19,6 +19,7 @@ from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
+    part_of,
 )
 from convstore.summarization.summarize import Options, Overflow, SummaryTokenCounter, summarization_steps
 
@@ -108,13 +109,10 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
 
     def _read(self, state: Any) -> tuple[list[BaseMessage], dict[str, Any]]:
         key = self.input_messages_key
-        if isinstance(state, Mapping):
-            messages, context = state.get(key), state.get("context")
-        elif isinstance(state, BaseModel):
-            messages, context = getattr(state, key, None), getattr(state, "context", None)
-        else:
+        if not isinstance(state, Mapping | BaseModel):
             problem = f"Invalid input type: {type(state).__name__}; a state is a dict or a pydantic model."
             raise InvalidInputError(problem)
+        messages, context = part_of(state, key), part_of(state, "context")
         if messages is None:
             raise InvalidInputError(f"Missing required field `{key}` in the input.")
         if not isinstance(messages, list | tuple) or not all(isinstance(each, BaseMessage) for each in messages):

@@ -140,7 +140,7 @@ class StateContract(VerifyFixtures):
         chat = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**scope)
         await _talk(chat, 1)
         conversation = await self.id_of(database, chat)
-        tombstones = (await host_of(chat).services()).retention._tombstones  # noqa: SLF001 - no call stops half-way
+        tombstones = (await host_of(chat).services()).retention.tombstones  # no call stops half-way
         head = await tombstones.find(scope)
         assert head is not None
         await tombstones.write_tombstone(head, sweep_after=timedelta(minutes=1), pruned=False)

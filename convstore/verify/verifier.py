@@ -7,6 +7,7 @@ head refers to.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -29,31 +30,29 @@ from convstore.verify.segments import SearchIndex
 _HEADS, _PARALLEL = 100, 4
 
 
+@dataclass(frozen=True, slots=True)
 class Verifier:
     """Checks a database, or the conversations of a part of a scope; `index` is the store's search index."""
 
-    def __init__(
-        self,
-        inspection: Inspection,
-        log: Log,
-        schema: SchemaCheck,
-        *,
-        clock: Clock,
-        index: SearchIndex,
-    ) -> None:
-        self._inspection, self._log, self._schema, self._clock, self._index = inspection, log, schema, clock, index
-        self._codec = Codec()
-        self._codec.keep_unknown()
+    inspection: Inspection
+    log: Log
+    schema: SchemaCheck
+    clock: Clock
+    index: SearchIndex
+    codec: Codec = field(default_factory=Codec)
+
+    def __post_init__(self) -> None:
+        self.codec.keep_unknown()
 
     async def verify(
         self, partial_scope: Scope, *, repair: bool, progress: Callable[[VerifyReport], None] | None
     ) -> VerifyReport:
         """Check everything; see `ConversationStore.verify`."""
         findings = Findings(repair, progress)
-        await self._schema.run(findings)
+        await self.schema.run(findings)
         after = ""
-        while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
-            now = self._clock.now()
+        while heads := await self.inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
+            now = self.clock.now()
             await in_parallel(partial(self._check, now, findings), heads, limit=_PARALLEL)
             after = str(heads[-1]["_id"])
         if not partial_scope:
@@ -64,26 +63,26 @@ class Verifier:
     async def _check(self, now: datetime, findings: Findings, head: Document) -> None:
         name = head.get("conversation")
         conversation = name if isinstance(name, str) else ""
-        subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
+        subject = Subject(conversation, self.inspection, self.codec, now, findings.repair)
         try:
-            await ConversationCheck(head, subject, self._log, self._clock, self._index).run(findings)
+            await ConversationCheck(head, subject, self.log, self.clock, self.index).run(findings)
         except SchemaVersionError as error:
             findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Report conversations that no head and no tombstone names."""
-        conversation = await self._inspection.next_conversation(collection, "")
+        conversation = await self.inspection.next_conversation(collection, "")
         while conversation is not None:
-            if not await self._inspection.is_known(conversation):
+            if not await self.inspection.is_known(conversation):
                 await self._stray(collection, conversation, findings)
-            conversation = await self._inspection.next_conversation(collection, conversation)
+            conversation = await self.inspection.next_conversation(collection, conversation)
 
     async def _stray(self, collection: str, conversation: str, findings: Findings) -> None:
         """Report a conversation without a head; remove leftovers of a deletion, but keep a log.
 
         A backup may restore the head of such a log.
         """
-        has_entries = bool(await self._inspection.entries(conversation))
+        has_entries = bool(await self.inspection.entries(conversation))
         keys = await self._leftovers(collection, conversation)
         if not keys and not (has_entries and collection == LOG):
             return
@@ -94,20 +93,20 @@ class Verifier:
             return
         removed = 0
         while findings.repair and keys:
-            removed += await self._inspection.remove(collection, keys)
+            removed += await self.inspection.remove(collection, keys)
             keys = await self._leftovers(collection, conversation)
         outcome, text = {"repairable": True, "repaired": removed > 0}, "left over from a deleted conversation"
         findings.report("leftover", collection, conversation, text, conversation=conversation, **outcome)
 
     async def _leftovers(self, collection: str, conversation: str) -> list[str]:
         """Return the keys of documents that are too old to belong to work in flight."""
-        now = self._clock.now()
+        now = self.clock.now()
         if collection == LOG:
-            keys = await self._inspection.chunk_keys(conversation)
+            keys = await self.inspection.chunk_keys(conversation)
             ages = ((key, age_of(token_of(key), now)) for key in keys)
             old = [key for key, age in ages if age is not None and age > ORPHAN_AGE]
-            has_state = len(old) == len(keys) and await self._inspection.state(conversation)
+            has_state = len(old) == len(keys) and await self.inspection.state(conversation)
             return [*old, state_id(conversation)] if has_state else old
-        documents = await self._inspection.documents_of(collection, conversation)
+        documents = await self.inspection.documents_of(collection, conversation)
         dated = [(str(document["_id"]), document.get("at")) for document in documents]
         return [key for key, at in dated if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE]

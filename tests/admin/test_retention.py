@@ -277,7 +277,7 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any)
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append(rag_turn("What about orcas?"))
-    tombstones, now = (await host_of(store).services()).retention._tombstones, datetime.now(UTC)
+    tombstones, now = (await host_of(store).services()).retention.tombstones, datetime.now(UTC)
     head = await tombstones.find(chat.scope)
     assert head is not None
     stale = replace(head, updated_at=now - OLD)
@@ -299,7 +299,7 @@ async def test_a_tombstone_without_its_head_removes_what_came_late(database: Any
     await chat.append(HumanMessage("hi"))
     late, now = await database["log"].find({}).to_list(None), datetime.now(UTC)
     await chat.delete()
-    tombstones = (await host_of(ConversationStore(database)).services()).retention._tombstones
+    tombstones = (await host_of(ConversationStore(database)).services()).retention.tombstones
     assert await tombstones.is_ended(late[0]["conversation"])
     for seconds, left in ((90, 1), (25 * 3600, 0)):
         await database["log"].insert_many(late)
@@ -362,7 +362,7 @@ async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands
         ["annotations", "drafts", "log", "search", "summaries"] * 5
     )
     assert len(commands.sent) == 5 * 8 + 2
-    query = (await host_of(store).services()).retention._tombstones._driver.is_past("sweep_at")
+    query = (await host_of(store).services()).retention.tombstones._driver.is_past("sweep_at")
     plan = await database.command({"explain": {"find": "heads", "filter": query}, "verbosity": "executionStats"})
     assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
 
@@ -391,7 +391,7 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
             await (await host_of(store).services()).retention.background.wait()
     log = [command for name, command in commands.sent if (name, command.get("delete")) == ("delete", "log")]
     assert len(log) == 20
-    taken = (await host_of(stores[0]).services()).retention._tombstones
+    taken = (await host_of(stores[0]).services()).retention.tombstones
     await database["heads"].update_many({}, {"$set": {"sweep_at": datetime.now(UTC) - OLD, "swept": False}})
     [one, *_] = await taken.due({}, limit=5)
     assert await taken.take(one, time=timedelta(milliseconds=100)) is not None
