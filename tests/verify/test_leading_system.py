@@ -110,7 +110,7 @@ async def test_a_damaged_copy_is_found_and_rebuilt(
     damage(system)
     if is_consistent:
         del system["digest"]
-        system["digest"] = state_documents._system_digest(system, before["conversation"])
+        system["digest"] = state_documents._digest(before["conversation"], system)
     change = {"$set": {"system": system}}
     await database["log"].update_one({"_id": before["_id"]}, change)
     if not is_consistent:
@@ -168,8 +168,8 @@ async def test_sizes_by_another_counter_are_no_damage(chat: Conversation, databa
     assert system["counter"] != state["system"]["counter"]
     assert await found_in(database, chat) == await found_in(database, chat, token_counter=words) == []
     cut_off(system)
-    system["digest"] = state_documents._system_digest(
-        {name: value for name, value in system.items() if name != "digest"}, state["conversation"]
+    system["digest"] = state_documents._digest(
+        state["conversation"], {name: value for name, value in system.items() if name != "digest"}
     )
     await database["log"].update_one({"_id": state["_id"]}, {"$set": {"system": system}})
     assert await found_in(database, chat, repair=True) == [("state", state["_id"], True)]
