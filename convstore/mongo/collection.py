@@ -113,37 +113,31 @@ class Collection:
             with self._driver.limited():
                 return int((await self.driver_collection.delete_many(dict(query))).deleted_count)
 
-    async def delete(self, conversation: str) -> int:
-        """Delete all documents of a conversation and return their number. Two commands for each 5,000 documents."""
-        return await delete_range(self, conversation, *conversation_range(conversation))
+    async def delete(self, conversation: str, *keys: str) -> int:
+        """Delete the documents of a conversation, or of a range of its keys, and return their number.
 
-    async def count(self, conversation: str) -> int:
-        """Count the documents of a conversation."""
-        return await count_range(self, conversation, *conversation_range(conversation))
+        Two commands for each 5,000 documents, as one command for millions would exceed the command timeout.
+        """
+        low, high = keys or conversation_range(conversation)
+        removed, further = 0, True
+        while further:
+            query = within(conversation, low, high)
+            async with driver_errors():
+                found = self.driver_collection.find(query, {"_id": 1}, sort=[("_id", 1)], **self.read_limit)
+                further = await found.skip(_DELETED_AT_ONCE).limit(1).to_list(None)
+            removed += await self.delete_many(within(conversation, low, further[0]["_id"] if further else high))
+        return removed
 
-
-def between(conversation: str, low: str, high: str) -> dict[str, Any]:
-    """Return the filter for a key range; a sharded cluster routes it by conversation, a server searches by key."""
-    return {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
-
-
-async def delete_range(collection: Collection, conversation: str, low: str, high: str) -> int:
-    """Delete all documents of a range and return their number.
-
-    Two commands for each 5,000 documents, as one command for millions would exceed the command timeout.
-    """
-    removed, further = 0, True
-    while further:
+    async def count(self, conversation: str, *keys: str) -> int:
+        """Count the documents of a conversation, or of a range of its keys."""
         async with driver_errors():
-            found = collection.driver_collection.find(
-                between(conversation, low, high), {"_id": 1}, sort=[("_id", 1)], **collection.read_limit
-            )
-            further = await found.skip(_DELETED_AT_ONCE).limit(1).to_list(None)
-        removed += await collection.delete_many(between(conversation, low, further[0]["_id"] if further else high))
-    return removed
+            return int(await self.driver_collection.count_documents(within(conversation, *keys)))
 
 
-async def count_range(collection: Collection, conversation: str, low: str, high: str) -> int:
-    """Count the documents of a range. One command."""
-    async with driver_errors():
-        return int(await collection.driver_collection.count_documents(between(conversation, low, high)))
+def within(conversation: str, *keys: str) -> dict[str, Any]:
+    """Return the filter for a conversation in one collection, or for a range of its keys.
+
+    A sharded cluster routes it by conversation, a server searches by key.
+    """
+    low, high = keys or conversation_range(conversation)
+    return {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}

@@ -27,7 +27,7 @@ from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
-from convstore.mongo.collection import Collection, Document, between, count_range, delete_range
+from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
@@ -82,7 +82,7 @@ class Log:
     async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
         """Return the totals of the last entry, zeros if none; `shown` adds the newest distinct sources. One command."""
         projection = {"messages": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
-        query = between(conversation, *entry_range(conversation))
+        query = within(conversation, *entry_range(conversation))
         documents = await self._log.find(query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1)
         if not documents:
             return Totals(shown={})
@@ -91,7 +91,7 @@ class Log:
 
     async def last_date(self, conversation: str) -> datetime | None:
         """Return the date of the last entry, of any version; None if there is none. One command."""
-        query = between(conversation, *entry_range(conversation))
+        query = within(conversation, *entry_range(conversation))
         documents = await self._log.find(query, {"at": 1}, order=_NEWEST_FIRST, limit=1)
         for document in documents:
             with reading(document):
@@ -149,7 +149,7 @@ class Log:
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
         """Remove chunks of one append that no entry refers to. One command."""
         low, high = chunk_range(conversation, token, min(numbers), max(numbers) - min(numbers) + 1)
-        query = between(conversation, low, high)
+        query = within(conversation, low, high)
         query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         await self._log.delete_many(query)
 
@@ -219,7 +219,7 @@ class Log:
         fields: Mapping[str, int],
     ) -> list[Document]:
         """Return the documents of the same entries, for a caller that parses only some of them."""
-        query = between(conversation, *entry_range(conversation, start=start, before=before))
+        query = within(conversation, *entry_range(conversation, start=start, before=before))
         order = _NEWEST_FIRST if limit else _IN_ORDER
         found = await self._log.find(query, fields, order=order, limit=limit)
         return found[::-1] if limit else found
@@ -262,7 +262,7 @@ class Log:
 
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
-        query = between(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
+        query = within(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
         fields = LEAN
         return [entry_from(one) for one in await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)]
 
@@ -271,7 +271,7 @@ class Log:
 
         Entries before `start` are not searched. One command.
         """
-        query: dict[str, Any] = between(conversation, *entry_range(conversation, start=start))
+        query: dict[str, Any] = within(conversation, *entry_range(conversation, start=start))
         query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
         fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
         documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
@@ -309,7 +309,7 @@ class Log:
             (token, number): chunk_id(conversation, token, number) for token in sizes for number in sorted(sizes[token])
         }
         (first, low), (last, high) = min(keys), max(keys)
-        query = between(conversation, chunk_id(conversation, first, low), chunk_id(conversation, last, high + 1))
+        query = within(conversation, chunk_id(conversation, first, low), chunk_id(conversation, last, high + 1))
         if first != last or high - low >= len(keys):
             query["_id"]["$in"] = list(keys.values())
         found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
@@ -329,13 +329,13 @@ class Log:
     async def delete(self, conversation: str) -> tuple[int, int]:
         """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""
         parts = log_ranges(conversation)
-        entries, chunks = await asyncio.gather(*(delete_range(self._log, conversation, *part) for part in parts))
+        entries, chunks = await asyncio.gather(*(self._log.delete(conversation, *part) for part in parts))
         return entries, chunks
 
     async def count(self, conversation: str) -> tuple[int, int]:
         """Count the entries and chunks of a conversation. Two commands."""
         parts = entry_range(conversation), log_ranges(conversation)[1]
-        entries, chunks = await asyncio.gather(*(count_range(self._log, conversation, *part) for part in parts))
+        entries, chunks = await asyncio.gather(*(self._log.count(conversation, *part) for part in parts))
         return entries, chunks
 
 

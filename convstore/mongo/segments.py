@@ -18,9 +18,9 @@ from convstore.index.segment import SECTIONS, Segment
 from convstore.index.words import analyzer
 from convstore.log.entry import Totals
 from convstore.mongo.bson_values import stored_bytes, stored_number, utc
-from convstore.mongo.collection import Collection, Document, between
+from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver
-from convstore.mongo.keys import SEARCH, conversation_range, segment_id
+from convstore.mongo.keys import SEARCH, segment_id
 
 _NUMBERS = ("until", "after", "link", "tokens", "characters", "merges")
 _UNREAD = timedelta(days=1)
@@ -143,12 +143,12 @@ class Segments:
             is_stored = await self._search.replace(query, document)
         if is_stored and old:
             same = [{"_id": key, "digest": digest} for key, digest in old.items()]
-            await self._search.delete_many({**between(conversation, *conversation_range(conversation)), "$or": same})
+            await self._search.delete_many({**within(conversation), "$or": same})
         return is_stored
 
     async def drop_from(self, conversation: str, number: int) -> None:
         """Remove the segments of all analyzers that cover an entry or later ones. One command."""
-        query = {**between(conversation, *conversation_range(conversation)), "until": {"$not": {"$lt": number}}}
+        query = {**within(conversation), "until": {"$not": {"$lt": number}}}
         await self._search.delete_many(query)
 
     async def mark_read(self, conversation: str, at: datetime) -> None:
@@ -158,11 +158,11 @@ class Segments:
         """
         await self._search.update_many(_own(conversation), {"$set": {"read_at": at}})
         unread = {"version": {"$ne": analyzer()}, "read_at": {"$not": {"$gte": at - _UNREAD}}}
-        await self._search.delete_many({**between(conversation, *conversation_range(conversation)), **unread})
+        await self._search.delete_many({**within(conversation), **unread})
 
     async def delete(self, conversation: str) -> int:
         """Remove all segments of a conversation, which are few, and return their number. One command."""
-        return await self._search.delete_many(between(conversation, *conversation_range(conversation)))
+        return await self._search.delete_many(within(conversation))
 
     async def count(self, conversation: str) -> int:
         """Count the segments of a conversation. One command."""
@@ -198,7 +198,7 @@ def chain_of(documents: Iterable[Document], *, contents: bool = True) -> Chain:
 
 
 def _own(conversation: str) -> dict[str, object]:
-    return {**between(conversation, *conversation_range(conversation)), "version": analyzer()}
+    return {**within(conversation), "version": analyzer()}
 
 
 def _digest(document: Document) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from convstore.log.entry import Entry
 from convstore.log.state import LeadingSystem, Move, State, ViewRecord
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.collection import Collection, Document, between
+from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, decoded
 from convstore.mongo.keys import LOG, end_range, state_id
@@ -72,7 +72,7 @@ class States:
             known: An entry that was read before; it is not parsed again.
         """
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
-        query = between(conversation, *end_range(conversation, start=start))
+        query = within(conversation, *end_range(conversation, start=start))
         documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         first = decoded(documents[0]) if documents else None
         state = first if first and first["_id"] == state_id(conversation) else None

@@ -6,10 +6,10 @@ A document is written before the state names it; one that no state ever named is
 from __future__ import annotations
 
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.collection import Collection, between
+from convstore.mongo.collection import Collection, within
 from convstore.mongo.documents import summary_document, summary_from
 from convstore.mongo.driver import Driver
-from convstore.mongo.keys import SUMMARIES, conversation_range, summary_id
+from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.versions import is_newer
 
 
@@ -37,7 +37,7 @@ class Summaries:
 
     async def all(self, conversation: str) -> dict[str, SummaryRecord]:
         """Return all summaries of a conversation by token, including uncommitted ones. One command."""
-        documents = await self._summaries.find(between(conversation, *conversation_range(conversation)))
+        documents = await self._summaries.find(within(conversation))
         records = (summary_from(document) for document in documents if not is_newer(document, "summary"))
         return {record.token: record for record in records}
 

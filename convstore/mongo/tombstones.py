@@ -13,10 +13,10 @@ from typing import Any
 
 from pymongo import ReturnDocument
 
-from convstore.mongo.collection import Collection, Document, between
+from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, readable_head
-from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, conversation_range, head_id, scope_filter
+from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, scope_filter
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1}
 _BY_KEY = (("_id", 1),)
@@ -117,7 +117,7 @@ class Tombstones:
     async def clear(self, conversation: str) -> None:
         """Delete what came late to an ended conversation. One range delete in each collection."""
         for collection in self._others:
-            await collection.delete_many(between(conversation, *conversation_range(conversation)))
+            await collection.delete_many(within(conversation))
 
     async def swept(self, tombstone: Document, *, again_after: timedelta) -> None:
         """Record a sweep that was taken, and drop the tombstone after the second, unless it was written again."""
