@@ -7,10 +7,8 @@ from types import EllipsisType
 from typing import Any
 
 from convstore.exceptions import InvalidInputError, StoreError
-from convstore.messages.values import Codec
-from convstore.mongo.heads import Heads, ListedHead
-from convstore.runtime.cache import ConversationCache
-from convstore.runtime.clock import Clock
+from convstore.mongo.heads import ListedHead
+from convstore.runtime.log_reader import LogReader
 from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.values.scope import Scope, check_number
 
@@ -22,8 +20,8 @@ _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 class Catalog:
     """Lists and describes conversations."""
 
-    def __init__(self, heads: Heads, conversations: ConversationCache, *, codec: Codec, clock: Clock) -> None:
-        self._heads, self._cache, self._codec, self._clock = heads, conversations, codec, clock
+    def __init__(self, reader: LogReader) -> None:
+        self._heads, self._cache, self._codec, self._clock = reader.heads, reader.cache, reader.codec, reader.clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
         """Return exact information about a conversation. One command."""

@@ -19,12 +19,12 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreE
 from convstore.mongo.collection import Collection
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import HEADS
-from convstore.mongo.log import Log
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background
-from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
+from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
+from convstore.runtime.log_reader import LogReader
 from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
@@ -62,12 +62,10 @@ class Retention:
     that is cut off stays due.
     """
 
+    reader: LogReader
     tombstones: Tombstones
-    log: Log
     states: States
     parts: Mapping[str, Part]
-    clock: Clock
-    forget: Callable[[dict[str, str]], None]
     background: Background = field(default_factory=Background)
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
@@ -78,7 +76,7 @@ class Retention:
         try:
             return await (self._end(head) if head else self._finish(scope))
         finally:
-            self.forget(dict(scope))  # even if another process deleted it first
+            self.reader.cache.end(dict(scope))  # even if another process deleted it first
 
     async def erase(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         """Delete all conversations with these scope values; see `ConversationStore.erase`."""
@@ -104,7 +102,7 @@ class Retention:
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
             raise InvalidInputError(f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}")
         try:
-            before = self.clock.now() - older_than
+            before = self.reader.clock.now() - older_than
         except OverflowError:
             raise InvalidInputError(f"older_than goes back before the year 1: {older_than!r}") from None
         damaged: list[CorruptDocumentError] = []
@@ -112,7 +110,7 @@ class Retention:
         async def end(head: Head) -> ErasureReceipt:
             try:
                 # The head of a killed writer may lack its last append.
-                last_date = await self.log.last_date(head.conversation) if head.conversation else before
+                last_date = await self.reader.log.last_date(head.conversation) if head.conversation else before
             except CorruptDocumentError as error:
                 damaged.append(error)
                 return _EMPTY_RECEIPT
@@ -163,7 +161,7 @@ class Retention:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
         if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
-        self.forget(dict(head.scope))
+        self.reader.cache.end(head.scope)
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
 
     async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
@@ -176,12 +174,12 @@ class Retention:
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
         await self.states.remove(conversation)  # first, so that loads that have the id cached look for the head
-        entries, chunks = await self.log.delete(conversation)
+        entries, chunks = await self.reader.log.delete(conversation)
         removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
     async def _count(self, head: Head) -> ErasureReceipt:
-        entries, chunks = await self.log.count(head.conversation)
+        entries, chunks = await self.reader.log.count(head.conversation)
         found = {name: await part.count(head.conversation) for name, part in self.parts.items()}
         return ErasureReceipt(conversations=1, entries=entries, payload_chunks=chunks, **found)
 

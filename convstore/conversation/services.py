@@ -5,7 +5,7 @@ Each service is the work of one room below; `store` makes all of them once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from convstore.admin.catalog import Catalog
@@ -75,7 +75,7 @@ class _Commands:
 
 
 class Services:
-    """The services of one store, one for each use case; `forget` gets the scope of each conversation that ended."""
+    """The services of one store, one for each use case."""
 
     def __init__(
         self,
@@ -91,7 +91,6 @@ class Services:
         compaction_seconds: float,
         extractors: Mapping[str, SourceExtractor],
         search_index: SearchIndex,
-        forget: Callable[[dict[str, str]], None],
     ) -> None:
         on = _Commands(driver)
         reader = LogReader(heads=on.heads, log=on.log, cache=cache, codec=codec, counter=counter, clock=clock)
@@ -111,8 +110,8 @@ class Services:
         self.compactor = Compactor(
             ends, self.summaries, strategy=strategy, policy=policy, wait_seconds=compaction_seconds
         )
-        self.catalog = Catalog(on.heads, cache, codec=codec, clock=clock)
-        self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
+        self.catalog = Catalog(reader)
+        self.retention = Retention(reader, on.tombstones, on.states, on.parts)
         self._make_reports(on, SchemaCheck(driver, migrator), clock=clock)
 
     def _make_reports(self, on: _Commands, schema: SchemaCheck, *, clock: Clock) -> None:

@@ -217,8 +217,8 @@ class ConversationCache:
         ends: The last entries of logs that loads have read. Entries are immutable.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:
+        self._clock, self._scope_keys, self._joined = clock, scope_keys, [self]
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
         limit = SharedLimit(_MAXIMUM_BYTES)
         self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
@@ -280,6 +280,17 @@ class ConversationCache:
     def is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation in the cache."""
         return self._by_scope.get(cached.scope) is cached
+
+    def join(self, twin: ConversationCache) -> None:
+        """Tell the cache of a twin for sync callers of conversations that end, and be told by it."""
+        twin._joined = self._joined
+        self._joined.append(twin)
+
+    def end(self, values: Mapping[str, str]) -> None:
+        """Drop a deleted conversation here and in joined caches; one of a store with other scope keys is in none."""
+        if values.keys() == set(self._scope_keys):
+            for cache in self._joined:
+                cache._drop(tuple((key, values[key]) for key in self._scope_keys))  # noqa: SLF001 - likewise
 
     def forget(self, cached: CachedConversation) -> None:
         """Drop a conversation that no longer belongs to its scope."""

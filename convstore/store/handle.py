@@ -125,8 +125,7 @@ class ConversationStore:
         codec, extractors = Codec(), dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
         clock = clock or Clock()
-        self._known = ConversationCache(clock)
-        self._all_known = [self._known]
+        self._known = ConversationCache(clock, self.scope_keys)
         self._services = Services(
             driver,
             self._migrator,
@@ -139,7 +138,6 @@ class ConversationStore:
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=extractors,
             search_index=search_index,
-            forget=self._forget,
         )
         self._host = Host(self, self._services, self._migrator, codec=codec, source_extractors=extractors, clock=clock)
         self._client: Any = None
@@ -174,8 +172,7 @@ class ConversationStore:
                 other._client = other_client
             other._host.codec.copy_from(store._host.codec)
             other._host.source_extractors.update(store._host.source_extractors)
-            store._all_known.append(other._known)
-            other._all_known = store._all_known
+            store._known.join(other._known)
             return other
 
         store._host.twin = Twin(twin)
@@ -496,12 +493,3 @@ class ConversationStore:
         if type(tool) is not str or not tool or not callable(extractor):
             raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
         self._host.source_extractors[tool] = extractor
-
-    def _forget(self, values: dict[str, str]) -> None:
-        """Evict a deleted conversation from the caches, including that of the twin for sync callers."""
-        if set(values) != set(self.scope_keys):
-            return  # of a store with other scope keys
-        scope = tuple((key, values[key]) for key in self.scope_keys)
-        for cache in self._all_known:
-            if cached := cache.get(scope):
-                cache.forget(cached)
