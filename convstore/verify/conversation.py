@@ -86,7 +86,7 @@ class ConversationCheck:
         head, _ = read_head(self.head)
         head_entries = head.entry.number if head else 0
         self._state = await self.subject.inspection.state(self.subject.conversation)
-        wanted = frozenset({head_entries, *record_entries(self._state)})
+        wanted = frozenset({1, head_entries, *record_entries(self._state)})
         subject = replace(self.subject, checked=Counter(), findings=[])
         check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()

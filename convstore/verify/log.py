@@ -52,13 +52,11 @@ class LogCheck:
     keeps_chunks: bool = False
     kept: dict[int, Entry] = field(default_factory=dict)
     tail: Totals = field(default_factory=Totals)
-    first_at: datetime | None = None
     is_damaged: bool = False
     is_broken: bool = False
     is_readable: bool = True
     active: ActiveTotals = field(init=False)
     _next: int = 1
-    _is_whole: bool = False
     _messages: int | None = 0
     _link: int | None = 0
     _sources: RecentSources = field(default_factory=RecentSources)
@@ -79,11 +77,10 @@ class LogCheck:
         async for document in self.subject.documents(inspection.entries, conversation):
             await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
-        is_whole = not self.subject.findings and self.tail.entries >= self.head_entries
-        self._is_whole = is_whole and not self.keeps_chunks
+        is_whole = not (self.subject.findings or self.keeps_chunks) and self.tail.entries >= self.head_entries
         last = ""
         while keys := await inspection.chunk_keys(conversation, after=last):
-            await self._orphans(keys, await self._unused(keys))
+            await self._orphans(keys, await self._unused(keys), is_whole=is_whole)
             last = keys[-1]
 
     async def _last_repair(self) -> Repair | None:
@@ -187,8 +184,6 @@ class LogCheck:
     def _record(self, entry: Entry) -> None:
         self.subject.checked["messages"] += len(entry.messages)
         self.tail = entry.totals
-        if entry.number == 1:
-            self.first_at = entry.at
         if entry.number in self.wanted:
             self.kept[entry.number] = entry
 
@@ -235,13 +230,13 @@ class LogCheck:
             self._report("checksum", key, f"{where}: {error}")
             return None
 
-    async def _orphans(self, keys: Sequence[str], unused: set[str]) -> None:
-        """Report chunks left by interrupted appends, once they are old enough; remove them when repairing."""
+    async def _orphans(self, keys: Sequence[str], unused: set[str], *, is_whole: bool) -> None:
+        """Report chunks left by interrupted appends, once they are old enough; repair a whole log."""
         for token, group in groupby(keys, token_of):  # keys are in order
             age = age_of(token, self.subject.now)
             if token not in unused or (age is not None and age <= ORPHAN_AGE):
                 continue
-            found, repairable = list(group), age is not None and self._is_whole
+            found, repairable = list(group), age is not None and is_whole
             removed = repairable and self.subject.repair and await self.subject.inspection.remove(LOG, found)
             when = "of unknown age" if age is None else f"{age.days} days old"
             problem = f"{len(found)} payload chunks that no entry refers to, {when}"

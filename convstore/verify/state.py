@@ -81,8 +81,8 @@ class StateCheck:
 
     async def _state(self, check: LogCheck) -> State | None:
         if self.document is None:
-            is_old = bool(check.tail.entries and check.first_at and self.subject.is_old(check.first_at))
-            if is_old and not await self.subject.inspection.state(self.subject.conversation):
+            first, inspection = check.kept.get(1), self.subject.inspection
+            if first and self.subject.is_old(first.at) and not await inspection.state(self.subject.conversation):
                 await self._restore(check, "the state of the conversation is missing")
             return None
         try:

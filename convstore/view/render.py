@@ -23,7 +23,7 @@ from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
 from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
 from convstore.messages.values import Codec
 from convstore.sources.shortening import SHORTENED, needs_edges_only, shorten_text, text_lengths
-from convstore.sources.stub import STUB_MIN_TOKENS
+from convstore.sources.stub import wants_stub
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import made_for, with_original_ids
 from convstore.view.sizes import FINISHED, WHOLE, Showing
@@ -291,7 +291,7 @@ def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Code
     """Return a stub for a result that becomes one only under a policy with a lower `stub_min_tokens`."""
     if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
         return None
-    if message.tokens > STUB_MIN_TOKENS:
+    if wants_stub(message.tokens, has_sources=False):
         return None  # large enough for a stored stub; it has none because its stub would be longer
     return stub_again(message, read_message(codec, message), min_tokens=policy.stub_min_tokens)
 
