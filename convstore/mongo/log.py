@@ -263,8 +263,7 @@ class Log:
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
         query = within(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
-        fields = LEAN
-        return [entry_from(one) for one in await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)]
+        return [entry_from(one) for one in await self._log.find(query, LEAN, order=_NEWEST_FIRST, limit=limit)]
 
     async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
         """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.

@@ -16,14 +16,12 @@ from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
 from convstore.mongo.drafts import draft_in
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS
-from convstore.mongo.log import Log
-from convstore.runtime.clock import Clock
 from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import check_head, read_head
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
-from convstore.verify.segments import SearchIndex, check_segments
+from convstore.verify.segments import check_segments
 from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
@@ -32,13 +30,11 @@ _ANNOTATION_FIELDS = {"_id", "conversation", "ordinal", "at", "values"}
 
 @dataclass(slots=True)
 class ConversationCheck:
-    """Checks the conversation that a head names; a repair of its log takes times and link tokens from the clock."""
+    """Checks the conversation that a head names; `repairer` repairs its log."""
 
     head: Document
     subject: Subject
-    log: Log
-    clock: Clock
-    index: SearchIndex
+    repairer: Repairer
     _state: Document | None = None
 
     async def run(self, findings: Findings) -> None:
@@ -54,7 +50,7 @@ class ConversationCheck:
             await _check_annotations(subject, check.tail.messages)
             await _check_draft(subject)
             scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
-            await check_segments(subject, scope, self.index)
+            await check_segments(subject, scope, self.repairer.index)
         if not subject.findings or await self._still_exists():
             findings.add(subject)
 
@@ -94,7 +90,7 @@ class ConversationCheck:
 
     async def _repair_log(self) -> bool:
         """Repair the log and refresh the head; return False if other writers took the number in every try."""
-        recount_entry = await Repairer(self.subject, self.log, self.clock, self.index).run()
+        recount_entry = await self.repairer.run()
         if recount_entry is None:
             return False
         inspection, entry = self.subject.inspection, [recount_entry.number, recount_entry.totals.link]

@@ -24,6 +24,7 @@ from convstore.values.scope import Scope
 from convstore.verify.conversation import ConversationCheck
 from convstore.verify.findings import ORPHAN_AGE, Findings, Subject
 from convstore.verify.log import age_of, token_of
+from convstore.verify.repair import Repairer
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.segments import SearchIndex
 
@@ -65,7 +66,7 @@ class Verifier:
         conversation = name if isinstance(name, str) else ""
         subject = Subject(conversation, self.inspection, self.codec, now, findings.repair)
         try:
-            await ConversationCheck(head, subject, self.log, self.clock, self.index).run(findings)
+            await ConversationCheck(head, subject, Repairer(subject, self.log, self.clock, self.index)).run(findings)
         except SchemaVersionError as error:
             findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
 
