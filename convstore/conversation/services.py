@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from convstore.admin.catalog import Catalog
-from convstore.admin.retention import Part, Retention
+from convstore.admin.retention import Retention
 from convstore.admin.statistics import StatsReader
 from convstore.append.resent_history import Resender
 from convstore.append.rewinder import Rewinder
@@ -60,20 +60,6 @@ SearchIndex = Literal[True, False, "across"]
 """The value of the store's option `search_index`."""
 
 
-class _Commands:
-    def __init__(self, driver: Driver) -> None:
-        self.heads, self.tombstones, self.inspection = Heads(driver), Tombstones(driver), Inspection(driver)
-        self.log, self.states = Log(driver), States(driver)
-        self.annotations, self.summaries, self.segments = Annotations(driver), Summaries(driver), Segments(driver)
-        self.statistics = Statistics(driver)
-        self.parts: dict[str, Part] = {
-            "annotations": Collection(driver, ANNOTATIONS),
-            "summaries": Collection(driver, SUMMARIES),
-            "search_segments": self.segments,
-            "drafts": Collection(driver, DRAFTS),
-        }
-
-
 class Services:
     """The services of one store, one for each use case."""
 
@@ -92,16 +78,16 @@ class Services:
         extractors: Mapping[str, SourceExtractor],
         search_index: SearchIndex,
     ) -> None:
-        on = _Commands(driver)
-        reader = LogReader(heads=on.heads, log=on.log, cache=cache, codec=codec, counter=counter, clock=clock)
-        self.reader, ends = reader, LogEndReader(reader, on.states, on.summaries)
-        self._make_search(on, search_index)
+        states, tombstones, segments = States(driver), Tombstones(driver), Segments(driver)
+        reader = LogReader(heads=Heads(driver), log=Log(driver), cache=cache, codec=codec, counter=counter, clock=clock)
+        self.reader, ends = reader, LogEndReader(reader, states, Summaries(driver))
+        self._make_search(segments, search_index)
         note = self.index.note if search_index == "across" else None
-        refresher = HeadRefresher(on.heads, clock=clock, on_append=note)
-        self.writer = Writer(reader, on.tombstones, refresher, extractors)
+        refresher = HeadRefresher(reader.heads, clock=clock, on_append=note)
+        self.writer = Writer(reader, tombstones, refresher, extractors)
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
-        self.annotator = Annotator(reader, on.annotations)
+        self.annotator = Annotator(reader, Annotations(driver))
         self.records, self.turns = Records(reader, self.annotator), Turns(reader, Drafts(driver))
         self.pager, self.listing = Pager(reader), Listing(reader)
         self.turn_keeper = TurnKeeper(ends, TurnLeases(driver), Drafts(driver), self.writer, self.turns)
@@ -110,17 +96,16 @@ class Services:
         self.compactor = Compactor(
             ends, self.summaries, strategy=strategy, policy=policy, wait_seconds=compaction_seconds
         )
-        self.catalog = Catalog(reader)
-        self.retention = Retention(reader, on.tombstones, on.states, on.parts)
-        self._make_reports(on, SchemaCheck(driver, migrator), clock=clock)
+        self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
+        kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS}
+        parts = {name: Collection(driver, collection) for name, collection in kept.items()}
+        self.retention = Retention(reader, tombstones, states, {**parts, "search_segments": segments})
+        schema = SchemaCheck(driver, migrator)
+        self.verifier = Verifier(Inspection(driver), reader.log, schema, clock=clock, index=self.index)
 
-    def _make_reports(self, on: _Commands, schema: SchemaCheck, *, clock: Clock) -> None:
-        self.stats = StatsReader(on.heads, on.statistics)
-        self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, index=self.index)
-
-    def _make_search(self, on: _Commands, index: SearchIndex) -> None:
-        reader, logs = self.reader, LogParts(self.reader, on.segments if index else None)
-        self.index = Sealer(reader, logs, on.segments)
+    def _make_search(self, segments: Segments, index: SearchIndex) -> None:
+        reader, logs = self.reader, LogParts(self.reader, segments if index else None)
+        self.index = Sealer(reader, logs, segments)
         sealer = self.index if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer)
-        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer)
+        self.across = AcrossSearcher(reader, logs, segments, self.searcher, sealer)
