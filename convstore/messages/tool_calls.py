@@ -35,17 +35,17 @@ from convstore.messages.provenance import mark
 MISSING_TEXT: Final = "No result was recorded for this call."
 """Content of the result that is generated for a call without one."""
 
-# Content blocks that a provider treats as a client-side call, and the key of the call's id in each: Anthropic,
-# LangChain's standard content, OpenAI Responses. Calls that the provider runs itself (`server_tool_use`,
-# `mcp_tool_use`, `web_search_call`, ...) have their results in the same message, so they are not listed.
 _NO_RESULTS: Final = frozenset({AIMessage, HumanMessage, SystemMessage})
-_CALL_BLOCKS: Final = {
+CALL_BLOCKS: Final = {
     "tool_use": "id",
     "tool_call": "id",
     "function_call": "call_id",
     "custom_tool_call": "call_id",
     "computer_call": "call_id",
 }
+"""Content blocks that a provider treats as a client-side call, and the key of the call's id in each: Anthropic,
+LangChain's standard content, OpenAI Responses. Calls that the provider runs itself (`server_tool_use`,
+`mcp_tool_use`, `web_search_call`, ...) have their results in the same message, so they are not listed."""
 
 
 class Call(NamedTuple):
@@ -307,7 +307,7 @@ def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str
             # LangChain's standard content wraps blocks that it does not define, such as OpenAI's computer_call.
             inner = block.get("value")
         if isinstance(inner, dict):
-            key = _CALL_BLOCKS.get(str(inner.get("type")))
+            key = CALL_BLOCKS.get(str(inner.get("type")))
             call_id = inner.get(key) if key else None
             if isinstance(call_id, str) and call_id:
                 yield call_id, str(inner.get("name") or "")

@@ -16,11 +16,9 @@ from langchain_core.messages import BaseMessage
 
 from convstore.messages.media import KINDS, block_type, is_media, media_description
 from convstore.messages.reasoning import is_reasoning
+from convstore.messages.tool_calls import CALL_BLOCKS
 
-_CALL_BLOCKS: Final = {
-    **dict.fromkeys(("computer_call", "custom_tool_call", "function_call"), "call_id"),
-    **dict.fromkeys(("input_json_delta", "invalid_tool_call", "tool_call", "tool_call_chunk", "tool_use"), "id"),
-}
+_CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id")
 _MEDIA_HOLDERS: Final = ("extras", "metadata", "source", "image_url", "video_url", "input_audio", "file")
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
 
