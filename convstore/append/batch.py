@@ -26,6 +26,7 @@ from convstore.messages.encoding import (
     encode_message,
     fields_of,
 )
+from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
@@ -144,9 +145,7 @@ def prepare(
 def _entry_bytes(one: Prepared) -> int:
     """Estimate the bytes that a message and its sources take in an entry."""
     sources = sum(200 + len(source.title) + len(source.url) for source in one.sources)
-    body = one.stored.body
-    size = len(body if body.isascii() else body.encode("utf-8", "surrogatepass"))
-    return 300 + 600 * bool(one.text) + sources + size
+    return 300 + 600 * bool(one.text) + sources + bytes_of(one.stored.body)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
+from convstore.messages.sizes import bytes_of
 from convstore.sources.places import SourcePlace
 
 Usage = tuple[int, int, int]
@@ -131,9 +132,7 @@ class EntryMessage:
     @property
     def stored_bytes(self) -> int:
         """Its stored size: the body as UTF-8, and the compressed payload."""
-        body = self.body
-        size = len(body) if body.isascii() else len(body.encode("utf-8", "surrogatepass"))
-        return size + (self.payload.size if self.payload else 0)
+        return bytes_of(self.body) + (self.payload.size if self.payload else 0)
 
     @property
     def name(self) -> tuple[str, str]:

@@ -43,7 +43,7 @@ def bytes_of(text: str) -> int:
     >>> bytes_of("naïve"), bytes_of(chr(0xD800))
     (6, 3)
     """
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def json_text(value: Any) -> str:
