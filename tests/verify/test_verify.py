@@ -73,7 +73,7 @@ async def store(database: Any) -> ConversationStore:
 @pytest.fixture
 async def full(database: Any, store: ConversationStore) -> str:
     """The id of a conversation with everything."""
-    writer = ConversationStore(database, summarizer=HeadTailSummarizer(SUMMARY_RULE), search_index="across")
+    writer = ConversationStore(database, summarizer=HeadTailSummarizer(SUMMARY_RULE))
     await fill_with_everything(writer.conversation(user_id="ada", thread_id="t"))
     await writer.close()
     return str((await database["heads"].find_one({}))["conversation"])
