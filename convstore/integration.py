@@ -5,9 +5,11 @@ These rooms import nothing else of the rooms that do the work.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+from langchain_core.messages import BaseMessage
 
 from convstore.append.formats import from_langchain, is_langchain
 from convstore.append.inputs import normalize_messages
@@ -17,9 +19,11 @@ from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId
+from convstore.conversation.turn import entered_turn
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
+from convstore.values.models import Receipt
 from convstore.view.provider_rules import fit_for
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "LogMessage",
     "StoredId",
     "Trust",
+    "append_in_turn",
     "as_of",
     "check_trust",
     "documents_of",
@@ -45,6 +50,20 @@ __all__ = [
     "open_database",
     "read_sent",
 ]
+
+
+async def append_in_turn(
+    chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **how: Any
+) -> Receipt:
+    """Append messages of an agent: to the turn that its caller has entered, if it is this one, else to the log.
+
+    `how` are `unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
+    """
+    turn = entered_turn(chat.store, tuple(chat.scope.items()))
+    if turn is None or turn.turn_id != turn_id:
+        return await chat.append(messages, **how)
+    omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
+    return await turn.join(normalize_messages(messages), omit=omit, renumber=renumber, stamp=how.get("stamp"))
 
 
 def log_of(chat: Conversation) -> ConversationLog:

@@ -18,7 +18,7 @@ from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
 from convstore.append.writer import TailMoved
 from convstore.conversation.host import Host, read_back
-from convstore.conversation.turn import TurnSession
+from convstore.conversation.turn import TurnSession, entered_turn
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.search.request import search_request
@@ -289,6 +289,8 @@ class Conversation:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
+        if turn := entered_turn(self.store, self._scope):
+            return await turn.reserve(number)
         numbers, _ = await (await self._services()).writer.reserve(self._scope, number)
         return numbers
 

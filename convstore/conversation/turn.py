@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal
 
@@ -20,13 +21,16 @@ from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, HeldTurn, TurnK
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy
-from convstore.values.scope import check_choice
+from convstore.values.scope import Scope, check_choice
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import TurnCall
 from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
 
 _STOPPED = "Stopped by the user before it ran."
+
+
+_ENTERED: ContextVar[tuple[TurnSession, ...]] = ContextVar("_ENTERED", default=())
 
 
 class TurnSession:
@@ -44,6 +48,7 @@ class TurnSession:
         self._chat, self._keeper, self._held = chat, keeper, held
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._is_entered = False
 
     def __repr__(self) -> str:
         return f"TurnSession({self.turn_id!r})"
@@ -238,7 +243,7 @@ class TurnSession:
         return await self._keeper.append(self._held, [message])
 
     async def _numbers(self, texts: Sequence[str]) -> tuple[range, list[int | None]]:
-        return await self._keeper.reserve(self._held, len(texts)), await self._chat.find_shown_sources(texts)
+        return await self.reserve(len(texts)), await self._chat.find_shown_sources(texts)
 
     def _check_open(self, call: TurnCall) -> None:
         if not isinstance(call, TurnCall) or call.result_id not in {one.result_id for one in self.open_calls}:
@@ -262,13 +267,24 @@ class TurnSession:
         self._check_open(call)
         await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
 
+    async def join(self, messages: Sequence[BaseMessage], **options: Any) -> Receipt:
+        """Append whole messages for an agent that works on this turn, as `append` does; options of `Writer.append`."""
+        return await self._keeper.append(self._held, messages, **options)
+
+    async def reserve(self, number: int) -> range:
+        """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
+        return await self._keeper.reserve(self._held, number)
+
     async def __aenter__(self) -> TurnSession:
+        self._is_entered = True
+        _ENTERED.set((*(one for one in _ENTERED.get() if one._is_entered), self))  # noqa: SLF001 - of this class
         self._renewing = asyncio.create_task(self._renew())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_entered = False
         if self._renewing is not None:
             self._renewing.cancel()
         await settle(self._keeper.leave(self._held))
@@ -283,3 +299,11 @@ class TurnSession:
             with suppress(StoreError):  # tried again, and an append finds out whether the lease lapsed
                 await (self._keeper.renew(self._held) if is_due else self._keeper.look(self._held))
                 passed = 0.0 if is_due else passed
+
+
+def entered_turn(store: Any, scope: Scope) -> TurnSession | None:
+    """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
+    for one in reversed(_ENTERED.get()):
+        if one._is_entered and one._chat.store is store and tuple(one._chat.scope.items()) == scope:  # noqa: SLF001
+            return one
+    return None

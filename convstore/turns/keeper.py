@@ -257,6 +257,8 @@ class TurnKeeper:
         *,
         event: TurnEvent | None = None,
         stamp: ViewStamp | None = None,
+        omit: bool = False,
+        renumber: bool = False,
     ) -> Receipt:
         """Append messages of a turn, and an event; see `TurnSession.append`.
 
@@ -266,7 +268,9 @@ class TurnKeeper:
         """
         written = await self._while_held(
             held,
-            lambda: self._writer.append(held.scope, messages, after=held.tail, event=event, stamp=stamp),
+            lambda: self._writer.append(
+                held.scope, messages, after=held.tail, event=event, stamp=stamp, omit=omit, renumber=renumber
+            ),
             lambda written: (written.totals, messages, event),
         )
         return written.receipt

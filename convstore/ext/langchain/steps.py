@@ -31,7 +31,7 @@ from convstore.ext.langchain.turn import (
     turn_of,
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
-from convstore.integration import Trust, fit_for, host_of
+from convstore.integration import Trust, append_in_turn, fit_for, host_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
@@ -160,7 +160,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     if any(isinstance(one, AIMessage) for one in missing):
         how["stamp"], run.shown = _stamp(run), None
     if run.resent is None:
-        return await chat.append(missing, **how)
+        return await append_in_turn(chat, missing, run.turn_id, **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [one.model_copy() for one in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))

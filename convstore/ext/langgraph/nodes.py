@@ -29,7 +29,7 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import host_of
+from convstore.integration import append_in_turn, host_of
 from convstore.types import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
@@ -193,7 +193,7 @@ class LoadNode(_Node):
         ):
             messages, changes, history = branch.messages, branch.changes, None
         if self.append_first and (new := [each for each in messages if each.id not in logged]):
-            changes = [*changes, *await _append_named(chat, new)]
+            changes = [*changes, *await _append_named(chat, new, _turn_of(messages))]
             logged |= ids_of(new)
         history = history or await chat.load_history(self.policy)
         if again := _asked_again(history, messages, logged):
@@ -225,28 +225,36 @@ class AppendNode(_Node):
             await go_back(chat, messages, self.on_fork)
         if not new:
             return {}
-        renamed = await _append_named(chat, new, stamp=_stamp(loaded_of(state), messages, new), **self.options)
+        stamp = _stamp(loaded_of(state), messages, new)
+        renamed = await _append_named(chat, new, _turn_of(messages), stamp=stamp, **self.options)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 
 
-async def _append_named(chat: Conversation, messages: Sequence[BaseMessage], **options: Any) -> list[BaseMessage]:
+def _turn_of(messages: Sequence[BaseMessage]) -> str | None:
+    """Return the id of the turn that a state's messages end in."""
+    return next((one.id for one in reversed(messages) if isinstance(one, HumanMessage)), None)
+
+
+async def _append_named(
+    chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **options: Any
+) -> list[BaseMessage]:
     """Append messages, each call under a unique id; return the messages that this changed."""
     named = with_own_call_ids(messages)
-    await _append(chat, named, **options)
+    await _append(chat, named, turn_id, **options)
     return [message for message, before in zip(named, messages, strict=True) if message is not before]
 
 
-async def _append(chat: Conversation, messages: Sequence[BaseMessage], **options: Any) -> None:
+async def _append(chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **options: Any) -> None:
     """Append messages as one batch, or as several in order if one would be too large."""
     try:
-        await chat.append(messages, **options)
+        await append_in_turn(chat, messages, turn_id, **options)
     except BatchTooLargeError:
         if len(messages) == 1:
             raise
         half = len(messages) // 2
-        await _append(chat, messages[:half], **options)
-        await _append(chat, messages[half:], **{**options, "stamp": None})
+        await _append(chat, messages[:half], turn_id, **options)
+        await _append(chat, messages[half:], turn_id, **{**options, "stamp": None})
 
 
 def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> ViewStamp | None:
