@@ -20,6 +20,7 @@ from strategies import messages as awkward_messages
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.append.inputs import normalize_messages
+from convstore.messages.tool_calls import pair
 from convstore.types import History
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dev"
@@ -183,6 +184,20 @@ def test_a_request_comes_back_equal(log: list[BaseMessage], form: Any) -> None:
     write, as_batch = form
     first = write(view(log))
     assert write(again(first, as_batch(first))) == first
+
+
+@given(st.lists(said(hosted), min_size=2, max_size=8), st.data(), st.sampled_from(FORMS))
+@examples(200)
+def test_a_longer_view_begins_with_the_same_request(log: list[BaseMessage], data: Any, form: Any) -> None:
+    """Prompt caches live on it: new ids, moved images and placeholders do not depend on what follows."""
+    write, as_batch = form
+    for number, message in enumerate(log):
+        message.id = f"m{number}"
+    whole = pair(log).messages
+    shorter = pair(log[: data.draw(st.integers(0, len(log)))]).messages
+    if any(message.type != "system" for message in shorter) and whole[: len(shorter)] == shorter:
+        before, after = (as_batch(write(view(messages))) for messages in (shorter, whole))
+        assert after[: len(before)] == before
 
 
 def conversations(path: Path) -> list[list[BaseMessage]]:
