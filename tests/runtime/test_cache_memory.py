@@ -73,7 +73,9 @@ def short_turn() -> list[BaseMessage]:
     ]
 
 
-@pytest.mark.parametrize("fill", [with_turns, with_system, pytest.param(with_summary, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fill", [with_system, *(pytest.param(fill, marks=pytest.mark.slow) for fill in (with_turns, with_summary))]
+)
 async def test_everything_cached_counts(store: ConversationStore, commands: Commands, fill: Any) -> None:
     """Two dozen conversations take no more than the limit and what the interpreter adds; the newest ones stay warm."""
     gc.collect()
