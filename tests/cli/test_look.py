@@ -180,7 +180,8 @@ def test_statistics_of_one_user_as_json(uri: Any) -> None:
 
 
 def test_a_search_prints_hits_by_conversation(uri: Any) -> None:
-    """Those of one user, however hostile, or of all; without a scope it asks for one."""
+    """Those of one user, however hostile, or of all; a long conversation has to be searched twice, which it says."""
+    assert "Not searched whole: 1 " in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
     found = document("search", "tags reversed", "--uri", uri, "--everything", "--limit", "5")
