@@ -41,22 +41,23 @@ class Template:
     'hi'
     """
 
-    __slots__ = ("_class", "_empty", "_extra", "_fields_set", "_nested", "_values")
+    __slots__ = ("_class", "_empty", "_extra", "_fields_set", "_names", "_nested", "_values")
 
     def __init__(self, message: BaseMessage) -> None:
         fields = message.__dict__
-        self._class = type(message)
-        # A cache has thousands of templates. The garbage collector skips a dict of atoms; most of the rest is shared.
-        self._values = {name: value if type(value) in _ATOMS else None for name, value in fields.items()}
+        # A cache has thousands of templates. The garbage collector skips a tuple of atoms; most of the rest is shared.
+        self._class, self._names = type(message), shared(tuple(fields))
+        self._values = tuple(value if type(value) in _ATOMS else None for value in fields.values())
         others = [(name, type(value), value) for name, value in fields.items() if type(value) not in _ATOMS]
-        self._empty = _shared(tuple((name, kind) for name, kind, value in others if kind in _CONTAINERS and not value))
+        self._empty = shared(tuple((name, kind) for name, kind, value in others if kind in _CONTAINERS and not value))
         self._nested = tuple((name, _copy(value)) for name, kind, value in others if kind not in _CONTAINERS or value)
         self._extra = _copy(message.__pydantic_extra__) or None
-        self._fields_set = _shared(frozenset(message.__pydantic_fields_set__))
+        self._fields_set = shared(frozenset(message.__pydantic_fields_set__))
 
     def make(self) -> BaseMessage:
         """Return a new message."""
-        values, extra = self._values.copy(), _copy(self._extra) if self._extra else {}
+        values = dict[str, Any](zip(self._names, self._values, strict=False))
+        extra = _copy(self._extra) if self._extra else {}
         for name, kind in self._empty:
             values[name] = kind()
         for name, value in self._nested:
@@ -65,7 +66,7 @@ class Template:
 
 
 @lru_cache(maxsize=1_000)
-def _shared(value: _Value) -> _Value:
+def shared(value: _Value) -> _Value:
     """Return the first of some equal values."""
     return value
 

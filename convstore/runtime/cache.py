@@ -28,7 +28,7 @@ TAIL_LIFETIME = 10.0
 
 _MAXIMUM_CONVERSATIONS = 1_000
 _MAXIMUM_BYTES = 32_000_000
-_MESSAGE_OVERHEAD = 2_000
+_MESSAGE_OVERHEAD = 1_400
 """Bytes that a cached message takes in addition to its stored size, with its row and its decoded form."""
 _CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
 """Bytes of a cached conversation, and of a source that was shown or a rewound range."""

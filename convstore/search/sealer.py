@@ -49,7 +49,7 @@ _RETRY_SECONDS = 600.0
 """Time after which a conversation is sealed again if that failed."""
 _MERGED_AT_ONCE = 16
 """So many segments that were never merged are merged into one."""
-_MAX_SPLIT = 8
+_MAX_SPLIT = 4
 """So many conversations are kept as searches split them; of others the log is read again."""
 
 _Value = TypeVar("_Value")

@@ -17,7 +17,7 @@ from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.copying import Template
+from convstore.messages.copying import Template, shared
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
 from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
@@ -196,7 +196,8 @@ class Decoder:
             if message.is_estimate and not shown.is_stub:
                 shown = shown._replace(tokens=None)
         if message.id not in self.payloads:
-            self._known[message.id] = KeptMessage(message, options, Template(shown.message), shown[1:])
+            kept = KeptMessage(message, shared(options), Template(shown.message), shared(shown[1:]))
+            self._known[message.id] = kept
         return shown
 
     def size(self, message: EntryMessage) -> int:
