@@ -53,5 +53,8 @@ def _print(console: Console, result: SearchResult) -> None:
         console.print("No message matches.", style="yellow")
     console.print(f"\nSearched {number_of(result.searched, 'conversation')}.", style="dim")
     if result.incomplete:
-        text = f"Not searched whole: {len(result.incomplete)} conversations, which are too long to read or damaged."
+        text = (
+            f"Not searched whole: {len(result.incomplete)} conversations, which are not indexed yet, or damaged. "
+            "They are indexed now: search again."
+        )
         console.print(text, style="yellow")
