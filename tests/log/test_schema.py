@@ -113,7 +113,6 @@ def test_only_what_is_indexed_has_the_field() -> None:
 
 
 _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
-_OPTIONAL_OF_PAYLOADS = {"own", "body", "shown", "shown_digest", "edged"}
 
 
 @pytest.mark.parametrize(

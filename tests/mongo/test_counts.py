@@ -328,21 +328,6 @@ async def test_a_rewind_costs_other_processes_nothing(
     assert commands.names == ["find"]
 
 
-async def test_bytes_of_a_load_do_not_grow_with_rewinds_of_rewinds(chat: Conversation, commands: Commands) -> None:
-    """One rewind entry has all rewound ranges, so a load skips the others."""
-    sizes = []
-    for _ in range(2):
-        for _ in range(20):
-            await chat.append([HumanMessage("q"), AIMessage("bad")])
-            await chat.rewind(before=str((await chat.list_messages(limit=1))[0].message.id))
-            await chat.append(AIMessage("good"))
-        await chat.load_history()
-        with commands.counted():
-            history = await chat.load_history()
-        sizes.append(commands.bytes / len(history.messages))
-    assert sizes[1] < 1.1 * sizes[0]
-
-
 async def test_a_cold_load_passes_over_what_was_rewound(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:

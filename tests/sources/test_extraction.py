@@ -73,11 +73,6 @@ class Form:
         return self.title, self.url, self.text
 
 
-def _cites(block: dict[str, Any], **more: Any) -> list[Any]:
-    """A text with one annotation."""
-    return [_text("Whales sing. Seals bark.", annotations=[block | more])]
-
-
 def forms(long: str = "") -> dict[str, Form]:
     """Blocks of every known form; `long` makes their texts so long that a stub is shorter."""
     song = f"Whales sing.{long}"

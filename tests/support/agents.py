@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -14,8 +14,6 @@ from pydantic import Field
 
 from convstore import Conversation, ConversationStore
 from convstore.messages.tool_calls import check_pairing
-
-Reply = AIMessage | Callable[[list[BaseMessage]], AIMessage]
 
 
 class ScriptedModel(BaseChatModel):
