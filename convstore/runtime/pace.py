@@ -24,7 +24,7 @@ class Pace:
     """The pauses of some work; `sleep` awaits a number of seconds."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._sleep, self._used = sleep, 0.0
+        self.sleep, self._used = sleep, 0.0
 
     async def steps(self, work: Generator[None, None, _Made]) -> _Made:
         """Do work that yields after each step, with pauses, and return its result."""
@@ -46,11 +46,7 @@ class Pace:
         self._used += seconds
         if self._used >= SLICE:
             used, self._used = self._used, 0.0
-            await self._sleep(used / SHARE - used)
-
-    def hurry(self) -> None:
-        """Make no more pauses, but let the event loop run after each slice."""
-        self._sleep = no_pause
+            await self.sleep(used / SHARE - used)
 
 
 async def no_pause(_seconds: float) -> None:

@@ -132,7 +132,7 @@ class Sealer:
 
     async def finish(self) -> None:
         """Seal what rests or is scheduled now, without pauses."""
-        self._pace.hurry()
+        self._pace.sleep = no_pause
         for conversation, (_, scope) in self._resting.items():
             self.schedule(scope, conversation)
         self._resting.clear()
