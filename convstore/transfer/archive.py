@@ -5,11 +5,14 @@ file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "stamp": {…}}
-    {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […]}}
+    {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […],
+             "is_ended": true}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
 readers; an import skips them, because compaction writes new ones.
+
+``is_ended`` is there if the last turn was finished or stopped without an answer.
 
 ``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
 its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw
@@ -73,6 +76,7 @@ def end_line(
     undone: Sequence[tuple[int, int]] = (),
     sources_through: int,
     summaries: Sequence[Summary],
+    is_ended: bool = False,
 ) -> bytes:
     """Return the last line of a conversation."""
     end: dict[str, Any] = {"messages": messages}
@@ -80,6 +84,8 @@ def end_line(
         end["rewound"] = rewound
     if undone:
         end["undone"] = undone
+    if is_ended:
+        end["is_ended"] = True
     if sources_through:
         end["sources_through"] = sources_through
     if summaries:
@@ -190,6 +196,7 @@ class ArchiveReader:
             messages=items,
             rewound=_ranges(end, "rewound", number),
             sources_through=int(end.get("sources_through", 0)),
+            is_ended=end.get("is_ended") is True,
             notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
         )
 

@@ -239,6 +239,7 @@ class _Export:
                 undone=ordinals.undone,
                 sources_through=end.sources_through,
                 summaries=summaries,
+                is_ended=end.is_ended,
             )
         )
         return ordinals.messages

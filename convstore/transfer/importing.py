@@ -216,9 +216,20 @@ class _ConversationImport:
         if self._record.sources_through:
             with as_of(self._last_date):
                 await self._log.reserve_sources(self._record.sources_through)
+        if self._record.is_ended:
+            await self._end_last_turn()
         await self._check_sources()
         await self._describe()
         await self._annotate()
+
+    async def _end_last_turn(self) -> None:
+        """Finish the last turn without an answer, as in the conversation that the record was made of."""
+        ids = {one.id for one in self._messages}
+        async for last in self._chat.turns(newest_first=True, limit=1):
+            if not last.is_finished and last.turn_id in ids:
+                with as_of(self._last_date):
+                    async with await self._chat.turn(last.turn_id) as turn:
+                        await turn.finish()
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""

@@ -75,6 +75,7 @@ class ConversationRecord:
         metadata: As `Conversation.update` takes it.
         rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
         sources_through: Highest source id that was in use or reserved.
+        is_ended: The last turn was finished or stopped without an answer.
         notes: Parts of the source that an import cannot keep.
     """
 
@@ -87,6 +88,7 @@ class ConversationRecord:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rewound: Sequence[tuple[int, int]] = ()
     sources_through: int = 0
+    is_ended: bool = False
     notes: Sequence[str] = ()
 
 

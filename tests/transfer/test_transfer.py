@@ -168,6 +168,25 @@ async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
     assert ((await chat_of(store).info()).title, (await chat_of(store).info()).metadata) == ("New", {"a": 1})
 
 
+async def test_a_turn_without_an_answer_stays_finished(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
+    """One that was stopped is finished in the copy; a question that was asked there since is not."""
+    await chat_of(store).append_turn("q1", human="Tell me a story")
+    await chat_of(store).stop("q1")
+    written = await exported(store)
+    for _ in range(2):
+        await brought(other, written, tmp_path)
+    found = await chat_of(other).get_turn("q1")
+    assert found is not None
+    assert found.is_finished
+    await chat_of(other).append_turn("q2", human="Another one")
+    await brought(other, written, tmp_path)
+    found = await chat_of(other).get_turn("q2")
+    assert found is not None
+    assert not found.is_finished
+
+
 async def test_two_imports_at_once_write_everything_once(client: Client, database_name: str) -> None:
     """Each of several importers finds all in order; together they wrote every message once."""
     stores = [await ready(client, database_name, f"two{database_name}_") for _ in range(4)]
