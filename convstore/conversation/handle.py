@@ -212,8 +212,8 @@ class Conversation:
 
         When the call returns, the question is in the log, once, and no other worker can work on the conversation until
         this one leaves the session. A repeated request continues an unfinished turn, also one of a killed worker, and
-        finds a finished one with its answer. Use it with ``async with``; else the lease lapses after 30 seconds. Four
-        commands for a new question in a new conversation, two in others; two to four to continue a turn.
+        finds a finished one with its answer. Use it with ``async with``; else the lease lapses after 30 seconds. Two
+        commands for a question, six in a new conversation, up to ten to continue a turn.
 
         Args:
             turn_id: Id of the turn, such as a request id.
