@@ -55,6 +55,20 @@ async def test_a_warm_append_refreshes_the_head_concurrently(
     assert commands.names == ["insert"]
 
 
+async def test_a_turn_is_two_commands_more(chat: Conversation, commands: Commands) -> None:
+    """Its lease and its return; every message is one insert. In a new conversation an entry and its head come first."""
+    with commands.counted():
+        async with await chat.turn("turn", human="And orcas?") as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}]))
+            await turn.add_result(turn.open_calls[0], "found")
+            await turn.append(AIMessage("They do."))
+    assert commands.names == ["findAndModify", "insert", "insert", "insert", "insert", "update"]
+    new = chat.store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    with commands.counted():
+        await new.turn("turn", human="And orcas?")
+    assert commands.names == ["find", "findAndModify", "findAndModify", "insert", "insert", "update"]
+
+
 async def test_a_repeated_append_is_two_round_trips(chat: Conversation, commands: Commands) -> None:
     """The refused insert; then the look-up of its ids and the tail, which names the rewound messages, at once."""
     turn = [HumanMessage("hi"), AIMessage("ho")]
