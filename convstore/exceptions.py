@@ -244,7 +244,7 @@ class TurnBusyError(ConflictError):
 
 
 class TurnLostError(ConflictError):
-    """Another worker took the turn over, because this one did not renew its lease in time; nothing was written.
+    """This worker left the turn, or another one took it over after 30 seconds of silence; nothing was written.
 
     Attributes:
         turn_id: The turn.
@@ -253,13 +253,13 @@ class TurnLostError(ConflictError):
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
         super().__init__(
-            f"another worker took over turn {turn_id!r}, as this one was silent for 30 seconds; stop working on it: "
-            "the other one continues from the log"
+            f"this worker does not hold turn {turn_id!r} any more: it left the session, or another one took the turn "
+            "over after 30 seconds of silence; stop working on it, or call chat.turn again"
         )
 
 
 class TurnClosedError(ConflictError):
-    """A decision came after its turn was over; nothing was written.
+    """A decision or a message came after its turn was over; nothing was written.
 
     Attributes:
         turn_id: The turn.
@@ -267,9 +267,7 @@ class TurnClosedError(ConflictError):
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
-        super().__init__(
-            f"turn {turn_id!r} is over, so its calls cannot be decided any more; ask the question again in a new turn"
-        )
+        super().__init__(f"turn {turn_id!r} is over: nothing can be added or decided any more; ask again in a new turn")
 
 
 class DecisionConflictError(ConflictError):

@@ -262,7 +262,7 @@ class Conversation:
 
         Args:
             turn_id: The turn.
-            call_id: The tool call id.
+            call_id: The tool call id; the `TurnCall.result_id` if several calls that wait have the same id.
             verdict: "approve" runs the call, "edit" runs it with `args`, "reject" gives it an error as its result, and
                 "respond" gives it `message` as its result.
             args: For "edit", the new arguments, values that JSON has.

@@ -48,6 +48,7 @@ class TurnSession:
         self._chat, self._keeper, self._held = chat, keeper, held
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._streaming: AsyncGenerator[Any, None] | None = None
         self._is_entered = False
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class TurnSession:
 
     @property
     def is_running(self) -> bool:
-        """True if the turn is neither finished nor waiting for a person, and nobody asked to stop it."""
+        """True if the turn is held, neither finished nor waiting for a person, and nobody asked to stop it."""
         record = self._held.record
         return not (record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost)
 
@@ -138,8 +139,9 @@ class TurnSession:
 
         Raises:
             InvalidMessageError: A message is invalid, or a human message, which would begin another turn.
-            TurnLostError: Another worker took the turn over. Nothing was written.
+            TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
+            TurnClosedError: The turn was finished or stopped. Nothing was written.
         """
         whole = self._normalized(messages)
         for index, message in enumerate(whole):
@@ -154,7 +156,7 @@ class TurnSession:
     def _normalized(self, messages: Any) -> list[BaseMessage]:
         return normalize_messages(messages, key=self.turn_id, start=len(self._held.record.messages))
 
-    async def stream(
+    def stream(
         self,
         source: Any,
         *,
@@ -177,13 +179,18 @@ class TurnSession:
 
         Raises:
             InvalidInputError: The source is none of these.
+            InvalidMessageError: The source ended without a message.
             TurnLostError: Another worker took the turn over.
             Exception: Any error of the source.
         """
         check_choice(on_stop, "keep", "discard", name="on_stop")
+        self._streaming = self._stream(source, on_stop, redact)
+        return self._streaming
+
+    async def _stream(self, source: Any, on_stop: str, redact: Any) -> AsyncGenerator[Any, None]:
         reply, held = StreamedReply(), self._held
 
-        def text() -> str:
+        def text() -> Any:
             return redact(reply.text) if redact else reply.text
 
         async with self._keeper.drafting(held, text):
@@ -199,8 +206,9 @@ class TurnSession:
     async def _append_reply(self, reply: StreamedReply) -> None:
         if self._held.is_lost:
             raise TurnLostError(self.turn_id)
-        if (message := reply.message()) is not None:
-            await self.append(message)
+        if (message := reply.message()) is None:
+            raise InvalidMessageError("the stream ended without a message; ask the model again")
+        await self.append(message)
 
     async def _append_stopped(self, reply: StreamedReply) -> None:
         """Append what was said before a stop, with results for its calls, and mark the turn."""
@@ -276,6 +284,8 @@ class TurnSession:
         return await self._keeper.reserve(self._held, number)
 
     async def __aenter__(self) -> TurnSession:
+        if self._renewing is not None:
+            raise InvalidInputError("a session is entered once; call chat.turn again")
         self._is_entered = True
         _ENTERED.set((*(one for one in _ENTERED.get() if one._is_entered), self))  # noqa: SLF001 - of this class
         self._renewing = asyncio.create_task(self._renew())
@@ -287,7 +297,14 @@ class TurnSession:
         self._is_entered = False
         if self._renewing is not None:
             self._renewing.cancel()
-        await settle(self._keeper.leave(self._held))
+        await settle(self._leave())
+
+    async def _leave(self) -> None:
+        """Close a stream that nobody reads to its end, so that its draft is written, and give the lease back."""
+        if self._streaming is not None:
+            with suppress(RuntimeError):  # another task reads it, and finds the turn lost
+                await self._streaming.aclose()
+        await self._keeper.leave(self._held)
 
     async def _renew(self) -> None:
         """Renew the lease and look for a request to stop, until the session is left."""

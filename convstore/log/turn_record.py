@@ -87,8 +87,9 @@ class TurnRecord:
         return [self._decided(one) for one in self._without_result() if not self._waits(one.result_id)]
 
     def find_call(self, call_id: str) -> TurnCall | None:
-        """Return the newest call with an id, None if there is none."""
-        return next((one.call for one in reversed(_calls(self.messages)) if one.call.id == call_id), None)
+        """Return the newest call with an id, or the one whose result has it; None if there is none."""
+        calls = reversed(_calls(self.messages))
+        return next((one.call for one in calls if call_id in (one.call.id, one.result_id)), None)
 
     def _waits(self, result_id: str) -> bool:
         return result_id in self.waiting and result_id not in self.decisions

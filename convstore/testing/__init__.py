@@ -39,6 +39,7 @@ from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
 from convstore.testing.turn_sessions import TurnSessionContract
+from convstore.testing.turn_streams import TurnStreamContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
 
@@ -60,6 +61,7 @@ class StoreContract(
     RewindContract,
     TurnContract,
     TurnSessionContract,
+    TurnStreamContract,
     CompactContract,
     StateContract,
     IsolationContract,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCallChunk
+from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.conversation import Conversation
 from convstore.conversation.turn import TurnSession
@@ -29,6 +29,7 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
+from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 
@@ -45,20 +46,6 @@ def _ahead(seconds: float) -> Clock:
 
 async def _kinds(chat: Conversation) -> list[str]:
     return [message.type async for message in chat.messages()]
-
-
-async def _stream(chunks: list[Any], error: Exception | None = None, closed: list[str] | None = None) -> Any:
-    """Yield chunks, and wait at an event; note when the stream is closed."""
-    try:
-        for chunk in chunks:
-            if isinstance(chunk, asyncio.Event):
-                await chunk.wait()
-            yield chunk
-        if error:
-            raise error
-    finally:
-        if closed is not None:
-            closed.append("closed")
 
 
 async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
@@ -279,6 +266,8 @@ class TurnSessionContract:
                     await late
             await turn.add_result(turn.open_calls[0], "fresh")
             await turn.append(AIMessage("They do."))
+        with pytest.raises(TurnLostError):
+            await old.append(AIMessage("They do not."))
         assert [message.text async for message in chat.messages()][2:] == ["fresh", "They do."]
 
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
@@ -308,6 +297,75 @@ class TurnSessionContract:
             with suppress(TurnLostError):
                 await turn.append(AIMessage("They do."))
         assert await _kinds(elsewhere) == ["human"]
+
+    async def test_a_session_is_used_until_it_is_left(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """It is entered once; what it would append later, under the lease of another worker, is refused."""
+        turn = await chat.turn("r1", human="Do seals sleep?")
+        async with turn:
+            with pytest.raises(InvalidInputError):
+                await turn.__aenter__()
+        async with await elsewhere.turn("r1") as again:
+            with pytest.raises(TurnLostError):
+                await turn.append(AIMessage("late", id="late"))
+            await again.append(AIMessage("They do."))
+        assert await _kinds(chat) == ["human", "ai"]
+
+    async def test_a_finished_turn_takes_no_more(self, chat: Conversation) -> None:
+        """A message after `finish` is refused, and the turn stays finished."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.finish()
+            await turn.finish()
+            with pytest.raises(TurnClosedError):
+                await turn.append(AIMessage("They do."))
+        found = await chat.get_turn("r1")
+        assert found is not None
+        assert (found.is_finished, len(found.messages)) == (True, 1)
+
+    async def test_a_cancelled_request_leaves_no_lease(
+        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A client that goes away while the lease is taken may ask again at once."""
+        take, asked = TurnLeases.take, list[asyncio.Task[TurnSession]]()
+
+        async def cancelled(*args: Any, **options: Any) -> Any:
+            taken = await take(*args, **options)
+            asked[0].cancel()
+            await asyncio.sleep(0)
+            return taken
+
+        async with await chat.turn("r0", human="Do seals eat?"):
+            pass
+        monkeypatch.setattr(TurnLeases, "take", cancelled)
+        asked.append(asyncio.create_task(chat.turn("r1", human="Do seals sleep?")))
+        await asyncio.wait(asked)
+        assert asked[0].cancelled()
+        monkeypatch.undo()
+        async with await elsewhere.turn("r1", human="Do seals sleep?") as turn:
+            assert turn.is_running
+
+    async def test_a_rewound_turn_is_left(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """A session whose question was rewound writes nothing, and leaving it is no error, though it was stopped."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await elsewhere.stop("r1")
+            await elsewhere.rewind(before="r1")
+            with pytest.raises(UnknownMessageError):
+                await turn.append(AIMessage("They do."))
+            assert turn.is_stopped
+        assert await _kinds(chat) == ["human"]
+
+    async def test_calls_with_one_id_are_decided_apart(self, chat: Conversation) -> None:
+        """Models repeat ids of calls, so a decision may name the id of the call's result."""
+        async with await chat.turn("r1", human="Pay both") as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": name, "args": {}, "id": "call"} for name in "ab"]))
+            for call in turn.open_calls:
+                await turn.wait_for(call)
+            waiting = turn.waiting_calls
+        with pytest.raises(InvalidInputError, match="result_id"):
+            await chat.decide("r1", "call", "approve")
+        await chat.decide("r1", waiting[0].result_id, "approve")
+        await chat.decide("r1", waiting[1].result_id, "reject")
+        async with await chat.turn("r1") as turn:
+            assert [call.name for call in turn.open_calls] == ["a"]
 
     async def test_a_turn_is_continued_only_if_it_began(self, chat: Conversation) -> None:
         """Without a question an unknown turn is refused, and so is one with another question."""
@@ -351,78 +409,6 @@ class TurnSessionContract:
             found = await chat.get_turn("r1")
             assert found is not None
             assert found.is_finished is is_finished
+        async with await chat.turn("r1") as again:
+            assert again.is_running
         assert (await chat.store.verify(**chat.scope)).ok
-
-    async def test_a_stream_is_appended_at_its_end(self, chat: Conversation) -> None:
-        """Its chunks come through as they are; the message has the stamp of the view it answers."""
-        chunks = [AIMessageChunk(content="They ", id="m"), AIMessageChunk(content="do.", id="m")]
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            history = await turn.load_history()
-            assert [chunk async for chunk in turn.stream(_stream(chunks))] == chunks
-            assert (turn.is_finished, turn.answer and turn.answer.text) == (True, "They do.")
-        *_, answer = await chat.list_messages()
-        assert answer.stamp == history.stamp
-
-    async def test_a_stream_that_breaks_leaves_a_draft(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """The turn is unfinished, the draft is what was yielded, and the same request asks again."""
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They ", "do"], ConnectionError())):
-                    pass
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
-        assert (found.is_finished, found.draft) == (False, "They do")
-        async with await elsewhere.turn("r1", human="Do seals sleep?") as again:
-            assert (again.is_running, again.draft) == (True, "They do")
-            await again.append(AIMessage("They do."))
-        found = await chat.get_turn("r1")
-        assert found is not None
-        assert found.draft == ""
-
-    async def test_a_reader_that_leaves_ends_a_stream(self, chat: Conversation) -> None:
-        """A client that goes away closes the source; a cancelled task as well; nothing is appended."""
-        closed = list[str]()
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            stream = turn.stream(_stream(["They ", "do"], closed=closed))
-            assert await anext(stream) == "They "
-            await stream.aclose()
-            reading = asyncio.ensure_future(anext(turn.stream(_stream([asyncio.Event()], closed=closed))))
-            await asyncio.sleep(0)
-            reading.cancel()
-            await asyncio.wait([reading])
-        assert closed == ["closed", "closed"]
-        assert await _kinds(chat) == ["human"]
-
-    @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
-    async def test_a_stopped_stream_ends_in_the_middle(
-        self, chat: Conversation, elsewhere: Conversation, on_stop: Any, texts: list[str]
-    ) -> None:
-        """The source is closed while it waits, and what was said is the answer, or nothing."""
-        closed = list[str]()
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            async for _ in turn.stream(_stream(["They ", asyncio.Event()], closed=closed), on_stop=on_stop):
-                await elsewhere.stop("r1")
-            assert (turn.is_running, turn.is_stopped, turn.is_finished) == (False, True, True)
-        assert closed == ["closed"]
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
-        assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, texts)
-
-    async def test_calls_of_a_stopped_stream_are_closed(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """A call that was cut off gets an error as its result, so that no view has it open."""
-        call = ToolCallChunk(name="search", args='{"n":', id="c", index=0, type="tool_call_chunk")
-        said = AIMessageChunk(content="Let me see", tool_call_chunks=[call])
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            async for _ in turn.stream(_stream([said, asyncio.Event()])):
-                await elsewhere.stop("r1")
-        assert await _kinds(chat) == ["human", "ai", "tool"]
-        assert (await chat.load_history()).report.missing_results == ()
-
-    @pytest.mark.parametrize("source", [None, "text", [1], object()])
-    async def test_a_stream_is_checked(self, chat: Conversation, source: Any) -> None:
-        """What is no stream, and a stream of other things, is refused."""
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(InvalidInputError):
-                async for _ in turn.stream(_stream(source) if isinstance(source, list) else source):
-                    pass
-            assert turn.is_running

@@ -20,6 +20,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.append.writer import TailMoved, Writer, Written
 from convstore.exceptions import (
+    ContentConflictError,
     ConversationDeletedError,
     DecisionConflictError,
     InvalidInputError,
@@ -72,7 +73,8 @@ class HeldTurn:
         tail: The end of the log that the next append follows.
         draft: The beginning of a reply that an interrupted worker left.
         is_stopping: Somebody asked to stop.
-        is_lost: Another worker took the lease.
+        is_lost: Another worker took the lease, or this one gave it back.
+        is_unsure: An append may have been written, or may be written later.
         ended: Set when one of these two becomes true.
         lock: Serialises the appends of one worker, such as parallel results.
     """
@@ -85,6 +87,7 @@ class HeldTurn:
     draft: str = ""
     is_stopping: bool = False
     is_lost: bool = False
+    is_unsure: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -141,7 +144,12 @@ class TurnKeeper:
                 await begin()
                 continue
             since = self._clock.undated()
-            taken = await self._leases.take(cached.conversation, turn_id, owner=owner, since=since, time=_LEASE)
+            taking = self._leases.take(cached.conversation, turn_id, owner=owner, since=since, time=_LEASE)
+            try:
+                taken = await settle(taking)
+            except asyncio.CancelledError:
+                await settle(self._leases.release(cached.conversation, owner=owner))
+                raise
             if taken is None:
                 await begin()
                 continue
@@ -239,6 +247,8 @@ class TurnKeeper:
                     await self._fold(record, cached, entry, first=row.message.ordinal)
                 if not record.is_newest:
                     break
+        if record.is_newest and not log.tail.is_ended:  # the end was rewound
+            record.mark = ""
         return record, log.tail
 
     async def _fold(self, record: TurnRecord, cached: CachedConversation, entry: Entry, *, first: int) -> None:
@@ -263,9 +273,12 @@ class TurnKeeper:
         """Append messages of a turn, and an event; see `TurnSession.append`.
 
         Raises:
-            TurnLostError: Another worker has the lease.
+            TurnLostError: Another worker has the lease, or this one gave it back.
             TurnConflictError: A later turn has begun.
+            TurnClosedError: The turn was finished or stopped.
         """
+        if messages and held.record.mark:
+            raise TurnClosedError(held.record.turn_id)
         written = await self._while_held(
             held,
             lambda: self._writer.append(
@@ -301,6 +314,14 @@ class TurnKeeper:
                     await self._catch_up(held)
                     await pause(tries)
                     continue
+                except ContentConflictError:  # ids derive from positions, where another worker may have written
+                    await self.renew(held)
+                    if held.is_lost:
+                        raise TurnLostError(held.record.turn_id) from None
+                    raise
+                except (asyncio.CancelledError, StoreError):
+                    held.is_unsure = True
+                    raise
                 held.tail, messages, event = outcome(written)
                 held.record.add(messages, event)
                 return written
@@ -318,25 +339,33 @@ class TurnKeeper:
     def drafting(self, held: HeldTurn, text: Callable[[], str]) -> AbstractAsyncContextManager[None]:
         """Keep a draft of what `text` returns while a reply is streamed."""
         begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "")
-        return drafting(self._drafts, held.conversation, begun, text, sleep=self.sleep)
+        look = partial(self.look, held)
+        return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep)
 
     async def renew(self, held: HeldTurn) -> None:
         """Renew the lease, and learn whether to stop."""
         held.follow(await self._leases.renew(held.conversation, owner=held.owner, time=_LEASE))
 
-    async def look(self, held: HeldTurn) -> None:
-        """Learn whether to stop."""
+    async def look(self, held: HeldTurn) -> bool:
+        """Learn whether to stop; return False if another worker has the lease."""
         held.follow(await self._leases.find(held.conversation, owner=held.owner))
+        return not held.is_lost
 
     async def leave(self, held: HeldTurn) -> None:
-        """Mark a turn that was asked to stop, and give the lease back."""
+        """Mark a turn that was asked to stop, and give the lease back; nothing can be appended with it then.
+
+        If the outcome of an append is unknown, a fence keeps it from being written later, under the next lease.
+        """
+        kind = "stop" if held.is_stopping and not held.record.is_finished else "fence" if held.is_unsure else ""
         try:
-            if held.is_stopping and not held.is_lost and not held.record.is_finished:
-                await self.append(held, (), event=TurnEvent("stop", held.record.turn_id))
-        except (TurnLostError, TurnConflictError):
+            if kind and not held.is_lost:
+                await self.append(held, (), event=TurnEvent(kind, held.record.turn_id))
+        except (TurnLostError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         finally:
-            await self._leases.release(held.conversation, owner=held.owner)
+            async with held.lock:
+                held.follow(None)
+                await self._leases.release(held.conversation, owner=held.owner)
 
     async def stop(self, scope: Scope, turn_id: str) -> bool:
         """Stop a turn; see `Conversation.stop`."""
@@ -347,8 +376,10 @@ class TurnKeeper:
             return True
         try:
             held = await self.enter(scope, turn_id, ())
-        except (UnknownMessageError, TurnBusyError):
+        except UnknownMessageError:
             return False
+        except TurnBusyError as busy:
+            return busy.turn_id == turn_id and await self.stop(scope, turn_id)  # it was entered meanwhile
         held.is_stopping, was_finished = True, held.record.is_finished  # marked as it is left
         await settle(self.leave(held))
         return not was_finished
@@ -373,6 +404,8 @@ class TurnKeeper:
 def _decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
     """Return the call that a decision is about; None if the same was decided before."""
     call = record.find_call(call_id)
+    if sum(one.id == call_id for one in record.undecided) > 1:
+        raise InvalidInputError(f"several calls that wait have the id {call_id!r}; pass the result_id of one of them")
     if call is None:
         raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")
     earlier = record.decisions.get(call.result_id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from convstore.exceptions import InvalidInputError, StoreError
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.runtime.background import settle
+from convstore.runtime.background import SETTLE_SECONDS, settle
 
 DRAFT_SECONDS = 1.0
 """How often a draft is written."""
@@ -24,21 +24,24 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
 
     One task reads the source from its beginning to its end, because contexts and scopes of some sources belong to one.
     """
-    if isawaitable(source):
-        source = await source
-    if not hasattr(source, "__aiter__"):
-        raise InvalidInputError(f"turn.stream takes an async iterator of chunks, not {type(source).__name__}")
     chunks, error = asyncio.Queue[list[Any]](maxsize=1), list[BaseException]()
 
     async def pump() -> None:
+        nonlocal source
         try:
+            if isawaitable(source):
+                source = await source
+            if not hasattr(source, "__aiter__"):
+                raise InvalidInputError(f"turn.stream takes an async iterator of chunks, not {type(source).__name__}")
             async for chunk in source:
                 await chunks.put([chunk])
-        except Exception as raised:  # noqa: BLE001 - raised again by the reader
+        except BaseException as raised:  # raised again by the reader; a source may cancel itself
+            if pumping.cancelling():
+                raise
             error.append(raised)
         await chunks.put([])
 
-    pumping, stopping = asyncio.ensure_future(pump()), asyncio.ensure_future(ended.wait())
+    pumping, stopping = asyncio.create_task(pump()), asyncio.create_task(ended.wait())
     try:
         while (found := await _next(chunks, stopping)) and not ended.is_set():
             yield found[0]
@@ -61,13 +64,13 @@ async def _next(chunks: asyncio.Queue[list[Any]], stopping: asyncio.Future[Any])
 async def _close(source: Any, *tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
     close = getattr(source, "aclose", None) or getattr(source, "close", None)
     if callable(close):
-        with suppress(RuntimeError):  # the source closes itself just now
+        with suppress(RuntimeError, TimeoutError):  # the source closes itself just now, or ignores that it is closed
             closing = close()
             if isawaitable(closing):
-                await closing
+                await asyncio.wait_for(closing, SETTLE_SECONDS)
 
 
 @asynccontextmanager
@@ -77,19 +80,21 @@ async def drafting(
     begun: Draft,
     text: Callable[[], str],
     *,
+    is_held: Callable[[], Awaitable[bool]],
     sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncIterator[None]:
     """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
 
-    A draft that cannot be written is no reason to end a stream: its reply is appended all the same.
+    A draft that cannot be written is no reason to end a stream: its reply is appended all the same. None is begun if
+    `is_held` is false: it would replace that of another worker, or outlive its conversation.
     """
     written: str | None = None
 
     async def write() -> None:
         nonlocal written
-        now = text()[:DRAFT_CHARACTERS]
-        if now and now != written:
-            with suppress(StoreError):
+        with suppress(Exception):  # of the application's redactor, too
+            now = text()[:DRAFT_CHARACTERS]
+            if now and now != written and (written is not None or await is_held()):
                 await (drafts.begin if written is None else drafts.write)(conversation, begun._replace(text=now))
                 written = now
 

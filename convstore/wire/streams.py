@@ -57,9 +57,11 @@ class StreamedReply:
             InvalidInputError: It is of no supported kind.
         """
         value = _plain(chunk)
-        if self._reply is None:
-            self._reply = _reply_for(value)
-        self._reply.add(value)
+        try:
+            self._reply = self._reply or _reply_for(value)
+            self._reply.add(value)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InvalidInputError(f"turn.stream cannot read this chunk or event: {error!r}") from error
 
     def message(self) -> Any:
         """Return the message so far, in a form that `append` takes; None before the first part of it."""
@@ -202,6 +204,8 @@ class _OpenAIResponses:
         if self._whole is not None and self._whole.get("output"):
             return self._whole
         items = [item for _, item in sorted(self._items.items()) if item.get("type") != "reasoning"]
+        if not items and self._begun.get("status") == "completed":
+            return AIMessage("")  # a model may end its turn after a result without a word
         return {"object": "response", **self._begun, "output": items} if items else None
 
 
@@ -238,7 +242,9 @@ class _Anthropic:
         self.text = "".join(one.get("text", "") for _, one in sorted(self._blocks.items()) if one.get("type") == "text")
 
     def message(self) -> Any:
-        return _with_arguments(self._whole, self._blocks, self._arguments) if self._blocks else None
+        if not self._blocks:  # as above
+            return AIMessage("") if self._whole.get("stop_reason") else None
+        return _with_arguments(self._whole, self._blocks, self._arguments)
 
 
 def _with_arguments(

@@ -164,3 +164,23 @@ def test_other_things_are_refused(chunks: list[Any]) -> None:
     """With an error that names them."""
     with pytest.raises(InvalidInputError, match=r"stream"):
         _reply(chunks)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            {"type": "message_start", "message": {"type": "message", "role": "assistant", "content": []}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        ],
+        [{"type": "response.completed", "response": {"object": "response", "status": "completed", "output": []}}],
+    ],
+)
+def test_a_model_may_end_without_a_word(events: list[Any]) -> None:
+    """A whole reply without content is an empty answer, and one that was cut off before its content is none."""
+    reply, begun = StreamedReply(), StreamedReply()
+    for event in events:
+        reply.add(event)
+    assert reply.message().content == ""
+    begun.add({"type": "message_start", "message": {"type": "message", "role": "assistant", "content": []}})
+    assert begun.message() is None

@@ -1,0 +1,186 @@
+"""A reply that is streamed in a turn: appended at its end, kept as a draft meanwhile, stopped, cut off.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, AIMessageChunk, ToolCallChunk
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError, InvalidMessageError
+from convstore.runtime.clock import Clock
+from convstore.store import ConversationStore
+
+__all__ = ["TurnStreamContract"]
+
+
+def _ahead(seconds: float) -> Clock:
+    return Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+async def _kinds(chat: Conversation) -> list[str]:
+    return [message.type async for message in chat.messages()]
+
+
+async def _stream(chunks: list[Any], error: BaseException | None = None, closed: list[str] | None = None) -> Any:
+    """Yield chunks, and wait at an event; note when the stream is closed."""
+    try:
+        for chunk in chunks:
+            if isinstance(chunk, asyncio.Event):
+                await chunk.wait()
+            yield chunk
+        if error:
+            raise error
+    finally:
+        if closed is not None:
+            closed.append("closed")
+
+
+class TurnStreamContract:
+    """`stream` of a turn."""
+
+    @pytest.fixture
+    def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
+        """The same conversation in another worker."""
+        return new_store().conversation(**chat.scope)
+
+    async def test_a_stream_is_appended_at_its_end(self, chat: Conversation) -> None:
+        """Its chunks come through as they are; the message has the stamp of the view it answers."""
+        chunks = [AIMessageChunk(content="They ", id="m"), AIMessageChunk(content="do.", id="m")]
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            history = await turn.load_history()
+            assert [chunk async for chunk in turn.stream(_stream(chunks))] == chunks
+            assert (turn.is_finished, turn.answer and turn.answer.text) == (True, "They do.")
+        *_, answer = await chat.list_messages()
+        assert answer.stamp == history.stamp
+
+    async def test_a_stream_that_breaks_leaves_a_draft(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The turn is unfinished, the draft is what was yielded, and the same request asks again."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(_stream(["They ", "do"], ConnectionError())):
+                    pass
+        found = await elsewhere.get_turn("r1")
+        assert found is not None
+        assert (found.is_finished, found.draft) == (False, "They do")
+        async with await elsewhere.turn("r1", human="Do seals sleep?") as again:
+            assert (again.is_running, again.draft) == (True, "They do")
+            await again.append(AIMessage("They do."))
+        found = await chat.get_turn("r1")
+        assert found is not None
+        assert found.draft == ""
+
+    async def test_a_reader_that_leaves_ends_a_stream(self, chat: Conversation) -> None:
+        """A client that goes away closes the source; a cancelled task as well; nothing is appended."""
+        closed = list[str]()
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            stream = turn.stream(_stream(["They ", "do"], closed=closed))
+            assert await anext(stream) == "They "
+            await stream.aclose()
+            reading = asyncio.ensure_future(anext(turn.stream(_stream([asyncio.Event()], closed=closed))))
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+        assert closed == ["closed", "closed"]
+        assert await _kinds(chat) == ["human"]
+
+    @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
+    async def test_a_stopped_stream_ends_in_the_middle(
+        self, chat: Conversation, elsewhere: Conversation, on_stop: Any, texts: list[str]
+    ) -> None:
+        """The source is closed while it waits, and what was said is the answer, or nothing."""
+        closed = list[str]()
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            async for _ in turn.stream(_stream(["They ", asyncio.Event()], closed=closed), on_stop=on_stop):
+                await elsewhere.stop("r1")
+            assert (turn.is_running, turn.is_stopped, turn.is_finished) == (False, True, True)
+        assert closed == ["closed"]
+        found = await elsewhere.get_turn("r1")
+        assert found is not None
+        assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, texts)
+
+    async def test_calls_of_a_stopped_stream_are_closed(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """A call that was cut off gets an error as its result, so that no view has it open."""
+        call = ToolCallChunk(name="search", args='{"n":', id="c", index=0, type="tool_call_chunk")
+        said = AIMessageChunk(content="Let me see", tool_call_chunks=[call])
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            async for _ in turn.stream(_stream([said, asyncio.Event()])):
+                await elsewhere.stop("r1")
+        assert await _kinds(chat) == ["human", "ai", "tool"]
+        assert (await chat.load_history()).report.missing_results == ()
+
+    async def test_a_stalled_worker_replaces_no_draft(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """The draft is that of the worker who has the turn."""
+        old = await chat.turn("r1", human="Do seals sleep?")
+        later = new_store(clock=_ahead(31)).conversation(**chat.scope)
+        async with await later.turn("r1") as turn:
+            for session, text in ((turn, "They do"), (old, "They do not")):
+                with pytest.raises(ConnectionError):
+                    async for _ in session.stream(_stream([text], ConnectionError())):
+                        pass
+        found = await chat.get_turn("r1")
+        assert found is not None
+        assert found.draft == "They do"
+
+    async def test_leaving_closes_a_stream(self, chat: Conversation) -> None:
+        """A reader that stops in the middle leaves the source closed and its text as the draft."""
+        closed = list[str]()
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            stream = turn.stream(_stream(["They ", asyncio.Event()], closed=closed))
+            assert await anext(stream) == "They "
+        assert closed == ["closed"]
+        found = await chat.get_turn("r1")
+        assert found is not None
+        assert found.draft == "They "
+
+    async def test_a_redactor_that_fails_hides_no_error(self, chat: Conversation) -> None:
+        """Then there is no draft, and the error is that of the source."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
+                    pass
+        found = await chat.get_turn("r1")
+        assert found is not None
+        assert found.draft == ""
+
+    async def test_a_source_may_cancel_itself(self, chat: Conversation) -> None:
+        """Its cancellation reaches the reader, who would wait for ever else."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(asyncio.CancelledError):
+                async for _ in turn.stream(_stream(["They"], asyncio.CancelledError())):
+                    pass
+            assert turn.is_running
+
+    async def test_a_stream_is_stopped_before_it_begins(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """A source that is awaited is not waited for after a stop."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await elsewhere.stop("r1")
+            assert [chunk async for chunk in turn.stream(asyncio.Event().wait())] == []
+            assert (turn.is_stopped, turn.is_finished) == (True, True)
+
+    async def test_a_stream_without_a_message_is_refused(self, chat: Conversation) -> None:
+        """A loop that asks while the turn is running would ask for ever else."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(InvalidMessageError):
+                async for _ in turn.stream(_stream([])):
+                    pass
+
+    @pytest.mark.parametrize(
+        "source", [None, "text", [1], object(), ["a", 1], [{"choices": 3}], [{"type": "content_block_delta"}]]
+    )
+    async def test_a_stream_is_checked(self, chat: Conversation, source: Any) -> None:
+        """What is no stream, and a stream of other things, is refused."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(InvalidInputError):
+                async for _ in turn.stream(_stream(source) if isinstance(source, list) else source):
+                    pass
+            assert turn.is_running
