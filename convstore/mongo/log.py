@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -399,11 +400,8 @@ def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
     """Return the numbers of the chunks that contain a range of a payload."""
-    if start >= end:
-        return range(0)
-    first = next((index for index, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
-    last = next((index for index, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
-    return range(ref.chunk + first, ref.chunk + last + 1)
+    first, last = bisect_right(ref.ends, start), min(bisect_left(ref.ends, end), len(ref.ends) - 1)
+    return range(ref.chunk + min(first, last), ref.chunk + last + 1) if start < end else range(0)
 
 
 def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> str:

@@ -19,7 +19,6 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
 from convstore.log.state import LeadingSystem, State
 from convstore.log.stored_message import KeptMessage, Shown
-from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
 from convstore.values.scope import Scope
 
@@ -149,7 +148,6 @@ class CachedConversation:
         system: The leading system messages.
         view_start: Entry and ordinal of the first message of the view loaded last; None after a rewind.
         revision: The highest revision of the state that was seen.
-        summary: Digest of the current summary, and the summary.
         state: The document of the state as it was read last, and the state.
         locks: A lock for each event loop; see `lock`.
     """
@@ -167,7 +165,6 @@ class CachedConversation:
     system: LeadingSystem | None = None
     view_start: tuple[int, int] | None = None
     revision: int = 0
-    summary: tuple[bytes, SummaryRecord | None] = (b"", None)
     state: tuple[Mapping[str, Any], State] | None = None
     locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(default_factory=WeakKeyDictionary)
 
@@ -187,7 +184,8 @@ class CachedConversation:
     @property
     def size(self) -> int:
         """Estimate the memory that it takes, without payloads and the end of the log."""
-        system, stored, summary = self.system, self.state[1].system if self.state else None, self.summary[1]
+        state, system = self.state[1] if self.state else None, self.system
+        stored, summary = (state.system, state.summary) if state else (None, None)
         texts = [message.body for one in (system, stored is not system and stored) if one for message in one.messages]
         texts += [summary.text, *summary.messages] if summary else []
         shown = self.tail.shown if self.tail and self.tail.shown else ()

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, restored
-from convstore.log.summary import SummaryRecord
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.state_documents import current_summary, state_from, summary_in
 from convstore.mongo.states import States
@@ -121,9 +120,7 @@ class LogEndReader:
             return State(cached.conversation, self._clock.now()), 1
         if cached.state is not None and cached.state[0] == document:
             return cached.state[1], 1
-        is_new = current_summary(document)[1] != cached.summary[0]
-        is_elsewhere = bool(document.get("summary")) and "text" not in document["summary"]
-        return await self._state(cached, document), 1 + (is_new and is_elsewhere)
+        return await self._state(cached, document)
 
     async def state(self, cached: CachedConversation) -> State:
         """Return the state of a conversation. One command, as for `read`."""
@@ -133,24 +130,20 @@ class LogEndReader:
         if self.reader.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
             raise ConversationDeletedError(_DELETED)
 
-    async def _state(self, cached: CachedConversation, document: _Document) -> State:
-        token, digest = current_summary(document)
-        if digest != cached.summary[0]:
-            summary = await self._summary(cached, document, token, digest) if token else None
-            cached.summary = digest, summary
-        state = state_from(document, cached.summary[1])
+    async def _state(self, cached: CachedConversation, document: _Document) -> tuple[State, int]:
+        """Return the state that a document holds; a large summary that is new has a document of its own."""
+        (token, digest), summary, round_trips = current_summary(document), None, 1
+        if cached.state and current_summary(cached.state[0])[1] == digest:
+            summary = cached.state[1].summary
+        elif token:
+            if (summary := summary_in(document)) is None:
+                summary, round_trips = await self.summaries.find(cached.conversation, token), 2
+            if summary is None or summary.digest != digest:
+                key = summary_id(cached.conversation, token)
+                raise CorruptDocumentError(key, "the state refers to another content of it", collection=SUMMARIES)
+        state = state_from(document, summary)
         cached.state = document, state
-        return state
-
-    async def _summary(
-        self, cached: CachedConversation, document: _Document, token: str, digest: bytes
-    ) -> SummaryRecord:
-        """Return the current summary, from its own document if it is large."""
-        found = summary_in(document) or await self.summaries.find(cached.conversation, token)
-        if found is None or found.digest != digest:
-            key = summary_id(cached.conversation, token)
-            raise CorruptDocumentError(key, "the state refers to another content of it", collection=SUMMARIES)
-        return found
+        return state, round_trips
 
     async def _restored(self, cached: CachedConversation, entries: Sequence[Entry]) -> State:
         """Insert a lost state again; an empty log has none yet."""
@@ -168,7 +161,7 @@ class LogEndReader:
         document = await self.states.find(cached.conversation)
         if document is None:
             raise ConversationDeletedError(_DELETED)
-        return await self._state(cached, document)
+        return (await self._state(cached, document))[0]
 
 
 def _revision(document: _Document | None, known: int) -> int:
