@@ -255,7 +255,7 @@ class Compactor:
             return await self._whole(plan.log.cached, messages)
 
     async def _whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
-        whole = await self._reader.decode_whole(cached, messages)
+        whole = await self._reader.decode_all(cached, messages)
         return [without_media(without_mark(one), everywhere=True) for one in whole]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:

@@ -53,7 +53,7 @@ class SummaryHistory:
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1)
             messages = (message for entry in entries for message in entry.messages)
-            return await self._reader.decode_whole(cached, [one for one in messages if record.covers(one.ordinal)])
+            return await self._reader.decode_all(cached, [one for one in messages if record.covers(one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Restore the summary before the current one; see `Conversation.undo_compaction`."""

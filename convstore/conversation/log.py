@@ -147,7 +147,7 @@ class ConversationLog:
     ) -> list[LogMessage]:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):
-            messages = await services.reader.decode_whole(cached, entry.messages)
+            messages = await services.reader.decode_all(cached, entry.messages)
         stamps = [stamp_of(cached.conversation, stored) for stored in entry.messages]
         return [
             LogMessage(

@@ -66,10 +66,7 @@ class Records:
         async with self._reader.reading(cached):
             rows, log = await self._rows(cached, given, limit, everything=rewound)
             stored = [message for _, message in rows]
-            if full:
-                messages = await self._reader.decode_whole(cached, stored)
-            else:
-                messages = await self._reader.shorten_all(cached, stored)
+            messages = await self._reader.decode_all(cached, stored, whole=full)
             annotations = await self._annotator.of(cached, [row.ordinal for row in stored])
         return [
             StoredMessage(

@@ -148,7 +148,7 @@ class Turns:
 
     async def _whole(self, log: Snapshot, turn: _StoredTurn) -> Turn:
         async with self._reader.reading(log.cached):
-            messages = await self._reader.decode_whole(log.cached, [stored for _, stored in turn])
+            messages = await self._reader.decode_all(log.cached, [stored for _, stored in turn])
         return Turn(**_facts(log, turn), messages=messages)
 
     def _outline(self, log: Snapshot, turn: _StoredTurn) -> TurnOutline:

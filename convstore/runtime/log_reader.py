@@ -262,16 +262,21 @@ class LogReader:
         refs = {message.id: message.payload for message in messages if message.payload}
         return dict(zip(refs, await self.payloads(cached, list(refs.values()), in_a_row=in_a_row), strict=True))
 
-    async def decode_whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
-        """Decode messages in full, equal to those that were appended.
+    async def decode_all(
+        self, cached: CachedConversation, messages: Sequence[EntryMessage], *, whole: bool = True
+    ) -> list[BaseMessage]:
+        """Decode messages in full, equal to those that were appended, or as views show them in finished turns.
 
         Raises:
             CorruptDocumentError: A stored message is damaged.
         """
-        texts = await self.payloads_of(cached, messages)
+        refs = {one.id: ref for one in messages if (ref := one.payload if whole else payload_needed(one))}
+        texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
         def decode() -> list[BaseMessage]:
-            return [self.decode(message, texts.get(message.id)) for message in messages]
+            if not whole:
+                return [shorten(self.codec, one, texts) for one in messages]
+            return [self.decode(one, texts.get(one.id)) for one in messages]
 
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
@@ -302,16 +307,6 @@ class LogReader:
     def stubbed(self, message: EntryMessage) -> BaseMessage:
         """Return a tool result as views show it once its turn is finished."""
         return shorten(self.codec, message, {})
-
-    async def shorten_all(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
-        """Return messages as views show them once their turns are finished."""
-        refs = {message.id: ref for message in messages if (ref := payload_needed(message))}
-        texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
-
-        def decode() -> list[BaseMessage]:
-            return [shorten(self.codec, message, texts) for message in messages]
-
-        return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
     async def batches(
         self, log: Snapshot, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
@@ -391,7 +386,7 @@ class LogReader:
         """
         async for cached, entry in self.walk(scope):
             async with self.reading(cached):
-                messages = await self.decode_whole(cached, entry.messages)
+                messages = await self.decode_all(cached, entry.messages)
             for stored, message in zip(entry.messages, messages, strict=True):
                 yield entry, stored, message
 

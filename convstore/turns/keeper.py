@@ -257,7 +257,7 @@ class TurnKeeper:
             return
         stored = [one for one in entry.messages if one.ordinal >= first]
         later = next((at for at, one in enumerate(stored) if one.type == "human" and one.ordinal > first), None)
-        record.add(await self._reader.decode_whole(cached, stored[:later]), entry.event)
+        record.add(await self._reader.decode_all(cached, stored[:later]), entry.event)
         record.is_newest = later is None
 
     async def append(

@@ -83,8 +83,8 @@ class Loader:
         first = self._first_known(cached, key)
         limit = entries_needed(first, cached.tail or found or Totals(), policy)
         held = self._cache.ends.drop(cached) or LoadedEnd()  # cached again after a successful load
-        if held.entries and not held.entries[0].number <= max(first, 1):
-            held = held if not first else LoadedEnd()
+        if first and held.entries and held.entries[0].number > first:
+            held = LoadedEnd()
         last = held.entries[-1] if held.entries else None
         has_system = cached.system is None
         end = await self._ends.read(
