@@ -404,7 +404,7 @@ class Writer:
             self._cache.end_turn(cached)
         finished = len(messages) if ends else begins
         if payloads := payloads_to_cache(batch, entry, finished):
-            self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), **payloads})
+            self._cache.keep_payloads(cached, {**cached.payloads, **payloads})
 
 
 def _needs_shown(request: _Request, new: Batch) -> bool:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import getsizeof
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from convstore.log.entry import Entry, Totals
@@ -31,64 +31,6 @@ _MESSAGE_OVERHEAD = 1_400
 """Bytes that a cached message takes in addition to its stored size, with its row and its decoded form."""
 _CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
 """Bytes of a cached conversation, and of a source that was shown or a rewound range."""
-
-_Owner = TypeVar("_Owner")
-_Value = TypeVar("_Value")
-
-
-@dataclass(slots=True)
-class SharedLimit:
-    """A size limit that several caches share; the least recently used item of any of them is evicted first.
-
-    Attributes:
-        maximum: The limit.
-        size: The size of all items.
-        items: Each item with its cache and its size, the least recently used one first.
-    """
-
-    maximum: int
-    size: int = 0
-    items: OrderedDict[tuple[SizedLRU[Any, Any], Any], int] = field(default_factory=OrderedDict)
-
-
-class SizedLRU(Generic[_Owner, _Value]):
-    """A cache with one value for each owner, which draws on a shared limit; `on_evict` gets each evicted owner."""
-
-    def __init__(self, limit: SharedLimit, on_evict: Callable[[_Owner], None] | None = None) -> None:
-        self._limit, self.size, self._on_evict = limit, 0, on_evict
-        self._values: dict[_Owner, _Value] = {}
-
-    def get(self, owner: _Owner) -> _Value | None:
-        """Return the value of an owner, if it is cached."""
-        if owner in self._values:
-            self._limit.items.move_to_end((self, owner))
-        return self._values.get(owner)
-
-    def put(self, owner: _Owner, value: _Value, *, size: int) -> None:
-        """Replace the value of an owner; one that exceeds the whole limit is not cached."""
-        self.drop(owner)
-        limit = self._limit
-        if size > limit.maximum:
-            return
-        self._values[owner], limit.items[self, owner] = value, size
-        self.size, limit.size = self.size + size, limit.size + size
-        while limit.size > limit.maximum:
-            cache, oldest = next(iter(limit.items))
-            cache.evict(oldest)
-
-    def evict(self, owner: _Owner) -> None:
-        """Remove the value of an owner, and whatever else depends on it."""
-        self.drop(owner)
-        if self._on_evict:
-            self._on_evict(owner)
-
-    def drop(self, owner: _Owner) -> _Value | None:
-        """Remove and return the value of an owner."""
-        if owner not in self._values:
-            return None
-        size = self._limit.items.pop((self, owner))
-        self.size, self._limit.size = self.size - size, self._limit.size - size
-        return self._values.pop(owner)
 
 
 class CachedPayload(NamedTuple):
@@ -113,6 +55,7 @@ class LoadedEnd:
         notes: Notes and their sizes, by the ordinals around what they stand for.
         shown: Messages as a view showed them, by id.
         needed: The first entry that the views of recent policies needed, by the key of the policy.
+        size: An estimate of the memory that it takes.
     """
 
     entries: Sequence[Entry] = ()
@@ -121,12 +64,11 @@ class LoadedEnd:
     notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
     shown: dict[str, KeptMessage] = field(default_factory=dict)
     needed: dict[str, int] = field(default_factory=dict)
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Estimate the memory that it takes."""
+    def __post_init__(self) -> None:
         shown = sum(len(one.stored.body) for one in self.shown.values())  # decoded, so their text is there again
-        return shown + sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
+        self.size = shown + sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
 
 
 @dataclass(slots=True, eq=False)
@@ -149,6 +91,10 @@ class CachedConversation:
         view_start: Entry and ordinal of the first message of the view loaded last; None after a rewind.
         revision: The highest revision of the state that was seen.
         state: The document of the state as it was read last, and the state.
+        payloads: Immutable payloads that this store appended or showed, by message id.
+        payload_size: The memory that they take.
+        end: The last entries of the log as loads have read them; None during a load.
+        counted_size: The size of all this when it was counted last.
         locks: A lock for each event loop; see `lock`.
     """
 
@@ -166,6 +112,10 @@ class CachedConversation:
     view_start: tuple[int, int] | None = None
     revision: int = 0
     state: tuple[Mapping[str, Any], State] | None = None
+    payloads: Mapping[str, CachedPayload] = field(default_factory=dict)
+    payload_size: int = 0
+    end: LoadedEnd | None = None
+    counted_size: int = 0
     locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(default_factory=WeakKeyDictionary)
 
     @property
@@ -183,13 +133,15 @@ class CachedConversation:
 
     @property
     def size(self) -> int:
-        """Estimate the memory that it takes, without payloads and the end of the log."""
+        """Estimate the memory that it takes."""
         state, system = self.state[1] if self.state else None, self.system
         stored, summary = (state.system, state.summary) if state else (None, None)
         texts = [message.body for one in (system, stored is not system and stored) if one for message in one.messages]
         texts += [summary.text, *summary.messages] if summary else []
         shown = self.tail.shown if self.tail and self.tail.shown else ()
-        return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + _ITEM_OVERHEAD * (len(shown) + len(self.active.ranges))
+        items = _ITEM_OVERHEAD * (len(shown) + len(self.active.ranges))
+        parts = self.payload_size + (self.end.size if self.end else 0)
+        return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + items + parts
 
     def follow(self, active: Rewinds) -> None:
         """Cache the active messages if they are those as of a newer rewind entry."""
@@ -211,17 +163,12 @@ class ConversationCache:
     """The most recently used conversations of a store.
 
     Attributes:
-        payloads: Immutable payloads that this store appended or showed, by message id.
-        ends: The last entries of logs that loads have read. Entries are immutable.
+        size: An estimate of the memory that they take.
     """
 
     def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:
-        self._clock, self._scope_keys, self._joined = clock, scope_keys, [self]
+        self._clock, self._scope_keys, self._joined, self.size = clock, scope_keys, [self], 0
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
-        limit = SharedLimit(_MAXIMUM_BYTES)
-        self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
-        self.ends = SizedLRU[CachedConversation, LoadedEnd](limit)
-        self._rest = SizedLRU[CachedConversation, None](limit, self.forget)
 
     def get(self, scope: Scope) -> CachedConversation | None:
         """Return the cached conversation of a scope."""
@@ -264,8 +211,13 @@ class ConversationCache:
 
     def _weigh(self, cached: CachedConversation) -> None:
         """Count the memory of a conversation; above the limit the least recently used ones are dropped."""
-        if self.is_current(cached):
-            self._rest.put(cached, None, size=cached.size)
+        if not self.is_current(cached):
+            return
+        self._by_scope.move_to_end(cached.scope)
+        size = cached.size
+        self.size, cached.counted_size = self.size + size - cached.counted_size, size
+        while self.size > _MAXIMUM_BYTES and (oldest := next(iter(self._by_scope.values()))) is not cached:
+            self._drop(oldest.scope)
 
     def is_confirmed(self, cached: CachedConversation) -> bool:
         """Return True if the cached tail may be used without comparing it with the log first."""
@@ -296,42 +248,36 @@ class ConversationCache:
             self._drop(cached.scope)
 
     def _drop(self, scope: Scope) -> None:
-        cached = self._by_scope.pop(scope, None)
-        if cached is not None:
-            self.payloads.drop(cached)
-            self.ends.drop(cached)
-            self._rest.drop(cached)
+        if cached := self._by_scope.pop(scope, None):
+            self.size -= cached.counted_size
+            cached.payloads, cached.payload_size, cached.end, cached.counted_size = {}, 0, None, 0
 
     def keep_payloads(self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
         """Replace the cached payloads of a conversation; if they exceed the limit, the last ones are kept."""
-        if not self.is_current(cached):
-            return
-        kept, size = dict[str, CachedPayload](), 0
-        for id_, payload in reversed(list(payloads.items())):
-            size += getsizeof(payload.text)
-            if size > _MAXIMUM_BYTES:
-                size -= getsizeof(payload.text)
+        kept, room = dict[str, CachedPayload](), _MAXIMUM_BYTES
+        for id_, payload in reversed(list(payloads.items())) if self.is_current(cached) else ():
+            room -= getsizeof(payload.text)
+            if room < 0:
                 break
             kept[id_] = payload
-        self.payloads.drop(cached)
-        if kept:
-            self.payloads.put(cached, dict(reversed(list(kept.items()))), size=size)
+        cached.payloads = dict(reversed(kept.items()))
+        cached.payload_size = sum(getsizeof(one.text) for one in kept.values())
+        self._weigh(cached)
 
     def end_turn(self, cached: CachedConversation) -> None:
         """Reduce the payloads of the turn in progress to the parts that views show once it is finished."""
-        if kept := self.payloads.get(cached):
-            lasting = {
-                id_: one if one.is_lasting else CachedPayload(one.text[: one.shown], one.shown, is_lasting=True)
-                for id_, one in kept.items()
-                if one.is_lasting or one.shown
-            }
-            self.keep_payloads(cached, lasting)
+        lasting = {
+            id_: one if one.is_lasting else CachedPayload(one.text[: one.shown], one.shown, is_lasting=True)
+            for id_, one in cached.payloads.items()
+            if one.is_lasting or one.shown
+        }
+        self.keep_payloads(cached, lasting)
 
     def keep_end(self, cached: CachedConversation, end: LoadedEnd) -> None:
-        """Cache the last entries of a log."""
+        """Cache the last entries of a log, unless they alone exceed the limit."""
+        if self.is_current(cached) and end.size <= _MAXIMUM_BYTES:
+            cached.end = end
         self._weigh(cached)
-        if self.is_current(cached):
-            self.ends.put(cached, end, size=end.size)
 
     def all(self) -> list[CachedConversation]:
         """Return every cached conversation."""

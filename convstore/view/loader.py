@@ -82,7 +82,7 @@ class Loader:
         key = view_key(policy, self._counter.name)
         first = self._first_known(cached, key)
         limit = entries_needed(first, cached.tail or found or Totals(), policy)
-        held = self._cache.ends.drop(cached) or LoadedEnd()  # cached again after a successful load
+        held, cached.end = cached.end or LoadedEnd(), None  # cached again after a successful load
         if first and held.entries and held.entries[0].number > first:
             held = LoadedEnd()
         last = held.entries[-1] if held.entries else None
@@ -275,7 +275,7 @@ class Loader:
             CorruptDocumentError: A chunk is missing or damaged.
         """
         # Taken before reading: an append that finishes during the read may drop cached payloads.
-        kept = self._cache.payloads.get(cached) or {}
+        kept = cached.payloads
         if not needed and not kept:
             return {}, []
         cached_texts = {
@@ -308,8 +308,7 @@ class Loader:
             for row in rows
             if row.message.id in payloads
         }
-        appended = self._cache.payloads.get(cached) or {}
-        kept = shown | {id_: one for id_, one in appended.items() if id_ not in before}
+        kept = shown | {id_: one for id_, one in cached.payloads.items() if id_ not in before}
         self._cache.keep_payloads(cached, kept)
 
     def _history(self, load: Load, decision: Decision, view: View) -> History:

@@ -18,7 +18,6 @@ from convstore.exceptions import StoreUnavailableError
 from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime import cache as known
-from convstore.runtime.cache import SharedLimit, SizedLRU
 from convstore.testing import rag_turn
 
 Client = AsyncMongoClient[dict[str, Any]]
@@ -99,7 +98,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     for chat in chats:
         await talk(chat, range(10))
         await chat.load_history()
-        assert store._known.ends.size <= 100_000
+        assert store._known.size <= 100_000
     assert (await chats[-1].load_history()).report.documents == 2
     assert (await chats[0].load_history()).report.documents == 1 + 1 + 10  # the head too: all of it was dropped
     large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)
@@ -108,7 +107,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     assert (await large.load_history()).report.documents == 1 + 40
     for chat in [*chats, large]:
         await chat.delete()
-    assert store._known.ends.size == 0
+    assert store._known.size == 0
 
 
 async def test_entries_before_the_start_of_a_view_are_released(chat: Conversation, store: ConversationStore) -> None:
@@ -118,7 +117,7 @@ async def test_entries_before_the_start_of_a_view_are_released(chat: Conversatio
     for number in range(20, 60):
         await talk(chat, range(number, number + 1))
         await chat.load_history(policy)
-        sizes.append(store._known.ends.size)
+        sizes.append(store._known.size)
     assert max(sizes[20:]) <= 1.05 * max(sizes[:20])  # a few decoded messages more or less
 
 
@@ -168,18 +167,25 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
     assert asked[2] <= 4  # the sums and the entry
 
 
-async def test_payloads_of_idle_conversations_make_room(store: ConversationStore, commands: Commands) -> None:
+def payload_bytes(store: ConversationStore) -> int:
+    """The memory that the cached payloads of all conversations take."""
+    return sum(one.payload_size for one in store._known.all())
+
+
+async def test_payloads_of_idle_conversations_make_room(
+    store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A turn in progress has its payloads in memory, however many turns broke off before it."""
-    assert store._known.payloads._limit.maximum == 32_000_000
-    store._known.payloads._limit.maximum = 800_000
+    assert known._MAXIMUM_BYTES == 32_000_000
+    monkeypatch.setattr(known, "_MAXIMUM_BYTES", 800_000)
     for number in range(12):
         chat = store.conversation(user_id="idle", thread_id=uuid.uuid4().hex)
         await chat.append(rag_turn(f"What about fish {number}?", words=13_000)[:3])
-        assert store._known.payloads.size + store._known.ends.size <= 800_000
+        assert store._known.size <= 800_000
         with commands.counted():
             await chat.load_history()
         assert commands.names == ["find"]
-    assert store._known.payloads.size > 575_000
+    assert payload_bytes(store) > 575_000
 
 
 async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore, scope: dict[str, str]) -> None:
@@ -187,35 +193,11 @@ async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore
     chat = store.conversation(**scope)
     *begun, answer = rag_turn("What about fish?")
     await chat.append(begun)
-    assert store._known.payloads.size > 0
+    assert payload_bytes(store) > 0
     await chat.append(answer)
-    assert store._known.payloads.size == 0
+    assert payload_bytes(store) == 0
     await chat.append(rag_turn("And orcas?"))
-    assert store._known.payloads.size == 0
-
-
-def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
-    """An item larger than the limit is not cached, and evicts no other."""
-    keeper = SizedLRU[str, int](SharedLimit(10))
-    for owner in "abc":
-        keeper.put(owner, 1, size=3)
-    assert keeper.get("a") == 1
-    keeper.put("d", 4, size=4)
-    assert [keeper.get(owner) for owner in "abcd"] == [1, None, 1, 4]
-    keeper.put("c", 5, size=11)
-    assert (keeper.get("c"), keeper.size) == (None, 7)
-    assert (keeper.drop("a"), keeper.drop("a"), keeper.size) == (1, None, 4)
-
-
-def test_keepers_share_their_room() -> None:
-    """The least recently used item of any cache is evicted first."""
-    room = SharedLimit(10)
-    one, other = SizedLRU[str, int](room), SizedLRU[str, int](room)
-    one.put("a", 1, size=4)
-    other.put("a", 2, size=4)
-    assert one.get("a") == 1
-    one.put("b", 3, size=5)
-    assert (one.get("a"), one.get("b"), other.get("a"), room.size) == (1, 3, None, 9)
+    assert payload_bytes(store) == 0
 
 
 async def test_what_a_caller_does_to_a_view_does_not_reach_the_next_one(store: ConversationStore) -> None:
