@@ -6,27 +6,14 @@ All ids derive from the id of the human message, so a repeated request produces 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import MessageBatch, normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
-from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.entry import Totals
+from convstore.log.rows import Row
 from convstore.values.scope import check_id
-
-
-class Placed(NamedTuple):
-    """The position of a stored message: its type, the number of its turn, its index among the active messages."""
-
-    type: str
-    turn: int
-    active: int
-
-
-def placed(message: EntryMessage, entry: Entry) -> Placed:
-    """Return the position of a message in its entry, which has active messages only."""
-    return Placed(message.type, entry.turn_at(message.ordinal), entry.active_through(message.ordinal))
 
 
 def turn_messages(
@@ -76,7 +63,7 @@ def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> Bas
     return whole
 
 
-def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed], tail: Totals) -> None:
+def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Row], tail: Totals) -> None:
     """Check that the new messages of a turn may follow the end of the log.
 
     The active log must end with the human message and the turn's earlier messages. Active messages before a message
@@ -94,7 +81,7 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed],
         TurnConflictError: The turn has other messages, or a later turn exists.
     """
     rest = [id_ for id_ in ids if id_ != turn_id]
-    stored = [found[id_].active for id_ in rest if id_ in found]
+    stored = [found[id_].place for id_ in rest if id_ in found]
     begin = found.get(turn_id)
     if begin is None:
         if turn_id not in ids:
@@ -102,10 +89,10 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed],
         if stored:
             raise TurnConflictError(turn_id)
         return
-    if begin.type != "human":
+    if begin.message.type != "human":
         raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
-    expected = range(begin.active + 1, begin.active + len(stored) + 1)
-    if [found[id_].active for id_ in rest[: len(stored)] if id_ in found] != list(expected):
+    expected = range(begin.place + 1, begin.place + len(stored) + 1)
+    if [found[id_].place for id_ in rest[: len(stored)] if id_ in found] != list(expected):
         raise TurnConflictError(turn_id)
     # If the tail is older than `found`, the insert fails because its number is taken.
     if len(stored) < len(rest) and tail.active >= expected.stop:

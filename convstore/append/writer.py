@@ -18,7 +18,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, prepare
 from convstore.append.compose import compose, payloads_to_cache, renumbered_by
-from convstore.append.turn import Placed, check_turn, placed
+from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
@@ -27,6 +27,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.entry import UNREAD, Entry, Totals, TurnEvent
+from convstore.log.rows import Row, rows_of
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.log import SlotTaken
@@ -299,13 +300,14 @@ class Writer:
         for one in batch.prepared:
             if (row := found.get(one.stored.id)) and row.message.identity != one.stored.identity:
                 raise ContentConflictError(one.stored.id)
-        positions = dict[str, Placed]()
+        rows = dict[str, Row]()
         if found:
             log = await self._reader.snapshot(cached, tail)
             log.check_active([row.message for row in found.values()])
-            positions = {id_: placed(row.message, *log.active.of([row.entry])) for id_, row in found.items()}
+            entries = {row.entry.number: row.entry for row in found.values()}
+            rows = {row.message.id: row for one in entries.values() for row in rows_of(log.active.of([one]))}
         if request.turn:
-            check_turn(request.turn, batch.ids, found=positions, tail=tail)
+            check_turn(request.turn, batch.ids, found=rows, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
         known = _Known(batch.without(stored), stored, renumbered)

@@ -265,9 +265,9 @@ class Compactor:
                 return row.message
         first = plan.folded[0].message.ordinal
         async with aclosing(newest_first(self._reader, plan.log, before=first, at_once=_BATCH)) as messages:
-            async for _, message in messages:
-                if message.type == "human":
-                    return message
+            async for row in messages:
+                if row.message.type == "human":
+                    return row.message
         return None
 
     async def _build_record(self, plan: _Plan, owner: str, result: CompactionResult) -> SummaryRecord:
@@ -284,7 +284,7 @@ class Compactor:
             previous=plan.state.newest,
             first=earlier.first if earlier else plan.folded[0].message.ordinal,
             last=last.message.ordinal,
-            entry=last.entry,
+            entry=last.entry.number,
             seen=plan.log.tail.entries,
             active=last.place + (earlier.active if earlier else 0),
             turns=last.turn + (earlier.turns if earlier else 0),

@@ -390,11 +390,3 @@ class Entry:
     def last(self) -> int:
         """Ordinal of its last message; one below `first` if it has none."""
         return self.totals.messages
-
-    def active_through(self, ordinal: int) -> int:
-        """Return the number of active messages up to and including one of its messages, which must be active."""
-        return self.totals.active - sum(one.ordinal > ordinal for one in self.messages)
-
-    def turn_at(self, ordinal: int) -> int:
-        """Return the number of the turn that contains one of its messages, which must be active."""
-        return self.totals.turns - sum(one.type == "human" and one.ordinal > ordinal for one in self.messages)

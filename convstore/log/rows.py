@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
     Attributes:
         message: The message as stored in its entry.
-        entry: Number of the entry.
+        entry: The entry.
         place: Its position among the active messages, from 1.
         before: View tokens of the log before it, by the counter of the rows.
         turn: Number of its turn; 0 before the first human message.
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     """
 
     message: EntryMessage
-    entry: int
+    entry: Entry
     place: int
     before: int
     turn: int
@@ -60,7 +60,7 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, t
             turn += message.type == "human"
             place += 1
             if is_after or (number, message.ordinal) > last:
-                rows.append((message, number, place - covered, turn - turns, result))
+                rows.append((message, entry, place - covered, turn - turns, result))
             result += message.type == "tool"
     sizes = [row[0].view_tokens for row in rows]
     begins = bool(rows) and rows[0][2] == 1
@@ -68,8 +68,8 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, t
     covered_tokens = summary.view_tokens if summary else 0
     befores = accumulate(sizes, initial=0 if begins else through - covered_tokens - sum(sizes))
     made = [
-        Row(message, number, place, before, turn, result)
-        for (message, number, place, turn, result), before in zip(rows, befores, strict=False)
+        Row(message, entry, place, before, turn, result)
+        for (message, entry, place, turn, result), before in zip(rows, befores, strict=False)
     ]
     return marked(made, entries[-1].totals) if entries else made
 
@@ -144,9 +144,9 @@ def named_in(entries: Sequence[Entry]) -> list[EntryMessage]:
     return [message for entry in entries for message in reversed(entry.messages) if message.is_named]
 
 
-def begins_turn(entry: Entry, message: EntryMessage) -> bool:
-    """Return True if an active message begins a turn: a human message, or the first active message of the log."""
-    return message.type == "human" or entry.active_through(message.ordinal) == 1
+def begins_turn(row: Row) -> bool:
+    """Return True if a message begins a turn: a human message, or the first active message of the log."""
+    return row.message.type == "human" or row.place == 1
 
 
 def weigh(rows: Sequence[Row]) -> list[int]:

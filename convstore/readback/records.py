@@ -9,12 +9,13 @@ from langchain_core.messages import ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
+from convstore.log.rows import Row
 from convstore.log.stored_message import stamp_of
 from convstore.messages.copying import new_model
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
-from convstore.runtime.active_log import LogMessage, read_page
+from convstore.runtime.active_log import read_page
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
@@ -65,25 +66,25 @@ class Records:
             return []
         async with self._reader.reading(cached):
             rows, log = await self._rows(cached, given, limit, everything=rewound)
-            stored = [message for _, message in rows]
+            stored = [row.message for row in rows]
             messages = await self._reader.decode_all(cached, stored, whole=full)
             annotations = await self._annotator.of(cached, [row.ordinal for row in stored])
         return [
             StoredMessage(
-                ordinal=row.ordinal,
-                created_at=entry.at,
+                ordinal=row.message.ordinal,
+                created_at=row.entry.at,
                 message=message,
-                annotations=annotations.get(row.ordinal, {}),
-                stamp=stamp_of(cached.conversation, row),
-                tokens=row.tokens,
-                is_rewound=not log.active.has(row.ordinal),
+                annotations=annotations.get(row.message.ordinal, {}),
+                stamp=stamp_of(cached.conversation, row.message),
+                tokens=row.message.tokens,
+                is_rewound=not log.active.has(row.message.ordinal),
             )
-            for (entry, row), message in zip(rows, messages, strict=True)
+            for row, message in zip(rows, messages, strict=True)
         ]
 
     async def _rows(
         self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool
-    ) -> tuple[list[LogMessage], Snapshot]:
+    ) -> tuple[list[Row], Snapshot]:
         page = partial(read_page, self._reader, cached, everything=everything)
         if "around" not in given:
             return await page(before=given.get("before"), after=given.get("after"), limit=limit)

@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from convstore.log.rows import begins_turn
+from convstore.log.rows import Row, begins_turn
 from convstore.log.stored_message import stamp_of
 from convstore.mongo.drafts import Drafts
-from convstore.runtime.active_log import LogMessage, about, in_order, newest_first
+from convstore.runtime.active_log import about, in_order, newest_first
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import Turn
@@ -25,8 +25,8 @@ _MAX_ENTRIES, _MAX_OUTLINE = 100, 1_000
 _TEXT_CHARACTERS = 120
 
 
-_StoredTurn = list[LogMessage]
-"""The messages of a turn with their entries."""
+_StoredTurn = list[Row]
+"""The messages of a turn."""
 
 
 class Turns:
@@ -111,10 +111,10 @@ class Turns:
         turn: _StoredTurn = []
         async with aclosing(in_order(self._reader, log, after=after, at_once=at_once, start=start)) as messages:
             async for one in messages:
-                if begins_turn(*one):
+                if begins_turn(one):
                     if turn:
                         yield turn
-                    if one[1].ordinal >= before:
+                    if one.message.ordinal >= before:
                         return
                     turn = [one]
                 elif turn:  # else the rest of a turn that began before
@@ -126,12 +126,12 @@ class Turns:
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the same turns, newest first."""
-        end, turn = await self._next_turn(log, before, at_once), list[LogMessage]()
+        end, turn = await self._next_turn(log, before, at_once), list[Row]()
         async with aclosing(newest_first(self._reader, log, before=end, at_once=at_once)) as messages:
             async for one in messages:
                 turn.append(one)
-                if begins_turn(*one):
-                    if one[1].ordinal <= after:
+                if begins_turn(one):
+                    if one.message.ordinal <= after:
                         return
                     yield turn[::-1]
                     turn = []
@@ -142,29 +142,26 @@ class Turns:
         if after < log.tail.messages:
             async with aclosing(in_order(self._reader, log, after=after, at_once=at_once)) as messages:
                 async for one in messages:
-                    if begins_turn(*one):
-                        return one[1].ordinal
+                    if begins_turn(one):
+                        return one.message.ordinal
         return _MAX_NUMBER
 
     async def _whole(self, log: Snapshot, turn: _StoredTurn) -> Turn:
         async with self._reader.reading(log.cached):
-            messages = await self._reader.decode_all(log.cached, [stored for _, stored in turn])
+            messages = await self._reader.decode_all(log.cached, [row.message for row in turn])
         return Turn(**_facts(log, turn), messages=messages)
 
     def _outline(self, log: Snapshot, turn: _StoredTurn) -> TurnOutline:
-        (_, first), (last_entry, last) = turn[0], turn[-1]
-        answers = [found for found in turn if found[1].type == "ai"]
-        end, answer = next(
-            (found for found in reversed(answers) if found[1].stamp), answers[-1] if answers else (last_entry, None)
-        )
-        later = (one.tokens for one in end.messages if one.ordinal >= (answer.ordinal if answer else last.ordinal + 1))
+        answers = [row for row in turn if row.message.type == "ai"]
+        answer = next((row for row in reversed(answers) if row.message.stamp), answers[-1] if answers else None)
+        end, later = (answer or turn[-1]).entry, answer.message.ordinal if answer else turn[-1].message.ordinal + 1
         return TurnOutline(
             **_facts(log, turn),
-            text=" ".join(self._reader.stubbed(first).text[:_TEXT_CHARACTERS].split()),
-            tokens=sum(stored.tokens for _, stored in turn),
-            tokens_before=end.totals.tokens - sum(later),
-            answer=answer.ordinal if answer else None,
-            stamp=stamp_of(log.cached.conversation, answer) if answer else None,
+            text=" ".join(self._reader.stubbed(turn[0].message).text[:_TEXT_CHARACTERS].split()),
+            tokens=sum(row.message.tokens for row in turn),
+            tokens_before=end.totals.tokens - sum(one.tokens for one in end.messages if one.ordinal >= later),
+            answer=answer.message.ordinal if answer else None,
+            stamp=stamp_of(log.cached.conversation, answer.message) if answer else None,
         )
 
 
@@ -174,13 +171,12 @@ def _entries_with(log: Snapshot, limit: int) -> int:
 
 def _facts(log: Snapshot, turn: _StoredTurn) -> dict[str, Any]:
     """Return what `Turn` and `TurnOutline` both say of a turn."""
-    (entry, first), (_, last) = turn[0], turn[-1]
-    number = entry.turn_at(first.ordinal)
+    first, last, number = turn[0].message, turn[-1].message, turn[0].turn
     return {
         "turn_id": first.id,
         "number": number,
         "first": first.ordinal,
         "last": last.ordinal,
-        "created_at": entry.at,
+        "created_at": turn[0].entry.at,
         "is_finished": number < log.tail.turns or log.tail.is_ended or (last.type == "ai" and not last.calls),
     }

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from convstore.log.entry import Entry, EntryMessage
+from convstore.log.rows import Row, rows_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
-
-LogMessage = tuple[Entry, EntryMessage]
-"""A message and its entry, with totals as the last repair corrected them."""
 
 _END = 2**53
 _MAXIMUM_ENTRIES = 1_000
@@ -27,7 +24,7 @@ async def read_page(
     after: int | None = None,
     limit: int,
     everything: bool = False,
-) -> tuple[list[LogMessage], Snapshot]:
+) -> tuple[list[Row], Snapshot]:
     """Return up to `limit` messages before or after an ordinal, or the last ones, in order, and the log.
 
     Only active messages, unless `everything` is true. The first read estimates the number of entries from their
@@ -40,7 +37,7 @@ async def read_page(
         reading = newest_first(reader, snapshot, before=_END if before is None else before, at_once=at_once)
     else:
         reading = in_order(reader, snapshot, after=after, at_once=at_once)
-    found = list[LogMessage]()
+    found = list[Row]()
     async with aclosing(reading) as messages:
         async for one in messages:
             found.append(one)
@@ -51,7 +48,7 @@ async def read_page(
 
 async def newest_first(
     reader: LogReader, snapshot: Snapshot, *, before: int, at_once: int
-) -> AsyncGenerator[LogMessage, None]:
+) -> AsyncGenerator[Row, None]:
     """Yield the active messages before an ordinal, newest first; the first read is of `at_once` entries."""
     cached, active = snapshot.cached, snapshot.active
     number = snapshot.tail.entries + 1 if before > snapshot.tail.messages else 0
@@ -63,26 +60,24 @@ async def newest_first(
             else:  # the entry is not known yet
                 entries = await reader.log.entries_around(cached.conversation, before=before, limit=at_once)
                 await reader.check(cached, entries)
-        for entry in reversed(active.of(entries)):
-            for message in reversed(entry.messages):
-                if message.ordinal < before:
-                    yield entry, message
+        for row in reversed(rows_of(active.of(entries))):
+            if row.message.ordinal < before:
+                yield row
         number, at_once = entries[0].number if entries else 1, grown(at_once)
 
 
 async def in_order(
     reader: LogReader, snapshot: Snapshot, *, after: int, at_once: int, start: int = 0
-) -> AsyncGenerator[LogMessage, None]:
+) -> AsyncGenerator[Row, None]:
     """Yield the active messages after an ordinal, in order; `start` is the number of their first entry, if known."""
     if after and not start:
         found = await reader.log.entries_around(snapshot.cached.conversation, before=after + 2, limit=1)
         start = found[0].number if found else 1
     async with aclosing(reader.batches(snapshot, start=start or 1, at_once=at_once)) as batches:
         async for entries in batches:
-            for entry in entries:
-                for message in entry.messages:
-                    if message.ordinal > after:
-                        yield entry, message
+            for row in rows_of(entries):
+                if row.message.ordinal > after:
+                    yield row
 
 
 def about(limit: int, items: int, entries: int) -> int:

@@ -139,9 +139,7 @@ class Load(ActiveRows):
         if record.start <= max(1, self._covered):
             return True
         row = next((row for row in self.rows if row.message.ordinal == record.start), None)
-        entry = next((one for one in self.entries if row and one.number == row.entry), None)
-        is_begin = row is not None and row.message.type == "human"
-        return is_begin and entry is not None and entry.totals.link == record.link
+        return row is not None and row.message.type == "human" and row.entry.totals.link == record.link
 
     @property
     def _covered(self) -> int:
@@ -151,9 +149,8 @@ class Load(ActiveRows):
         """Return the record with moved marks, and with the results before its start as of now."""
         begin, record = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal), self.record
         if marks[0] != record.start:
-            row = self.rows[begin]
-            link = next(one.totals.link for one in self.entries if one.number == row.entry)
-            record = ViewRecord(entry=row.entry, link=link)
+            entry = self.rows[begin].entry
+            record = ViewRecord(entry=entry.number, link=entry.totals.link)
         named = record._replace(start=marks[0], short_through=marks[1], stubs_through=marks[2])
         results, gaps = self.results_before(begin), self._gaps_before(marks[0])
         return named._replace(results=results, gaps=gaps, after=self._covered)

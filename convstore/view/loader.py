@@ -237,12 +237,12 @@ class Loader:
         """Cache the end of the log, back to the first entry that views under recent policies needed."""
         if decision.begin < len(load.rows):
             row = load.rows[decision.begin]
-            load.cached.view_start = row.entry, row.message.ordinal
+            load.cached.view_start = row.entry.number, row.message.ordinal
         needed = {key: number for key, number in load.held.needed.items() if key != load.key}
         needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {load.key: load.first_needed}
         first = max(min(needed.values()), load.kept_from)
         entries = load.entries[bisect_left(load.entries, first, key=lambda entry: entry.number) :]
-        rows = load.known_rows[bisect_left(load.known_rows, first, key=lambda row: row.entry) :]
+        rows = load.known_rows[bisect_left(load.known_rows, first, key=lambda row: row.entry.number) :]
         if len(load.shown) > 2 * len(rows) + _MIN_SHOWN:
             ids = {row.message.id for row in rows}
             load.shown = {id_: one for id_, one in load.shown.items() if id_ in ids}

@@ -29,7 +29,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.compaction.plan import plan_compaction
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreUnavailableError
 from convstore.integration import host_of
-from convstore.log.entry import EntryMessage
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rows import Row
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
@@ -41,6 +41,7 @@ from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import CompactionRule
 
 _NUMBERS = itertools.count(1)
+ENTRY = Entry(1, datetime.now(UTC), (), Totals())
 
 
 def pair_of(number: int, *, result: bool = True) -> list[BaseMessage]:
@@ -84,7 +85,7 @@ def rows_from(script: str, *, size: int = 10) -> list[Row]:
         type_ = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}[kind[0]]
         call = f"call{answered}" if type_ == "tool" else ""
         message = EntryMessage(index, str(index), type_, "", b"", size, size, calls=number, call=call)
-        rows.append(Row(message, index, index, (index - 1) * size, turn, 0))
+        rows.append(Row(message, ENTRY, index, (index - 1) * size, turn, 0))
     return rows
 
 
@@ -138,7 +139,7 @@ def test_what_would_save_little_is_not_folded() -> None:
     """At least an eighth of the trigger beyond what the summary is expected to take, unless it is forced."""
     rows = [*rows_from("h a"), *(row for row in rows_from("h a h a h") if row.place > 2)]
     rows = [
-        Row(EntryMessage(n, str(n), row.message.type, "", b"", size, size), n, n, 0, row.turn, 0)
+        Row(EntryMessage(n, str(n), row.message.type, "", b"", size, size), ENTRY, n, 0, row.turn, 0)
         for n, (row, size) in enumerate(zip(rows, [5, 5, 5, 5, 900], strict=True), 1)
     ]
     assert plan_compaction(rows, rule_of(160, keep=0)) == 0
