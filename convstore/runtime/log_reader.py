@@ -1,4 +1,4 @@
-"""Read the log consistently: entries, messages by id, payloads, and rewound ranges.
+"""Read the log consistently: snapshots of it, their entries with active messages only, messages by id, and payloads.
 
 A call reads by the conversation id that it found first. If the scope is deleted and used again during the call, it
 raises `ConversationDeletedError`, not an error about damage, and is repeated.
@@ -201,7 +201,7 @@ class LogReader:
         """
         found = list[Entry]()
         while True:
-            without = log.active.gaps(before)[-_MOST_EXCLUDED:]
+            without = [(one.first, one.last) for one in log.active.through(before)[-_MOST_EXCLUDED:]]
             entries = await self.log.newest_results(
                 log.cached.conversation, before=before, limit=limit, tools_only=tools_only, without=without
             )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from convstore.log.entry import Entry, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, RewoundRange, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 
 
@@ -22,6 +22,17 @@ def test_reading_passes_over_entries_without_live_messages() -> None:
     rewinds = Rewinds(ranges=(RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)))
     assert [rewinds.end_before(number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
     assert [rewinds.start_from(number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
+
+
+def test_an_entry_of_which_a_part_was_rewound_counts_the_rest() -> None:
+    """Its messages and totals are as if the rest alone had been appended."""
+    kinds = enumerate(("human", "ai", "human", "tool"), 1)
+    messages = tuple(EntryMessage(ordinal, str(ordinal), kind, "", b"", 5, 3) for ordinal, kind in kinds)
+    totals = Totals(entries=1, messages=4, active=4, turns=2, results=1, tokens=20, view_tokens=12)
+    entry = Entry(1, datetime.now(UTC), messages, totals)
+    [rest] = Rewinds(ranges=(RewoundRange(3, 4, 2, 1),)).of([entry])
+    assert rest.messages == messages[:2]
+    assert rest.totals == replace(totals, active=2, turns=1, results=0, tokens=10, view_tokens=6)
 
 
 def test_a_difference_needs_the_whole_list_that_it_continues() -> None:
