@@ -35,10 +35,10 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.runtime.clock import Clock
-from convstore.runtime.log_reader import LogReader
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import CompactionRule
+from convstore.view.loader import Loader
 
 _NUMBERS = itertools.count(1)
 ENTRY = Entry(1, datetime.now(UTC), (), Totals())
@@ -1122,15 +1122,15 @@ async def test_a_load_during_a_compaction_leaves_nothing_behind(monkeypatch: pyt
     for number in range(6, 12):
         await chat.append([HumanMessage("why " * 100, id=f"why{number}"), AIMessage("so " * 100)])
     is_reading, is_compacted = asyncio.Event(), asyncio.Event()
-    read = LogReader.payloads
+    read = Loader._read_payloads
 
-    async def wait(self: LogReader, *values: Any, **options: Any) -> Any:
+    async def wait(self: Loader, *values: Any, **options: Any) -> Any:
         if not is_reading.is_set():
             is_reading.set()
             await is_compacted.wait()
         return await read(self, *values, **options)
 
-    monkeypatch.setattr(LogReader, "payloads", wait)
+    monkeypatch.setattr(Loader, "_read_payloads", wait)
     load = asyncio.create_task(chat.load_history())
     await is_reading.wait()
     assert (await chat.compact(force=True)).status == "done"

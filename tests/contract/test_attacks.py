@@ -305,9 +305,9 @@ async def test_payloads_of_a_turn_are_forgotten_when_the_next_one_begins(
     await chat.append(rag_turn("What about seals?")[:3])
     known = store._known.get(tuple(chat.scope.items()))
     assert known
-    assert store._known.payloads.get(known)
+    assert known.payloads
     await chat.append(HumanMessage("And orcas?"))
-    assert not store._known.payloads.get(known)
+    assert not known.payloads
 
 
 async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: ConversationStore) -> None:
