@@ -57,7 +57,7 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
         decoded = decode_message(codec, message.body, fetch=fetch, limit=limit)
         if decoded.type != message.type or decoded.id != message.id:
             raise ValueError("its body belongs to another message")
-        decoded.__dict__["id"] = message.id  # both may be cached, with one id then
+        vars(decoded)["id"] = message.id  # both may be cached, with one id then
     except ValueError as error:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
     return decoded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -11,7 +10,6 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_Value = TypeVar("_Value", bound=Hashable)
 
 _set = object.__setattr__
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -66,7 +64,7 @@ class Template:
 
 
 @lru_cache(maxsize=1_000)
-def shared(value: _Value) -> _Value:
+def shared(value: Any) -> Any:
     """Return the first of some equal values."""
     return value
 

@@ -167,7 +167,8 @@ class ConversationCache:
     """
 
     def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:
-        self._clock, self._scope_keys, self._joined, self.size = clock, scope_keys, [self], 0
+        self._clock, self._scope_keys, self.size = clock, scope_keys, 0
+        self._joined: list[ConversationCache] = [self]
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
 
     def get(self, scope: Scope) -> CachedConversation | None:

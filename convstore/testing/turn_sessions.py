@@ -281,7 +281,7 @@ class TurnSessionContract:
         await turn.append(AIMessage("They do."))
         assert [message.text async for message in chat.messages()][-1] == "They do."
 
-    async def test_an_answer_never_ends_up_in_another_turn(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_an_answer_of_a_session_has_its_question(self, chat: Conversation, elsewhere: Conversation) -> None:
         """If a question was appended without a lease meanwhile, the answer is refused."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.append_turn("r2", human="And orcas?")
