@@ -23,7 +23,7 @@ from convstore.messages.tool_calls import has_calls
 pytestmark = pytest.mark.slow
 
 SECONDS, CONVERSATIONS, WORKERS = 25.0, 30, 3
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 30.0
 _PROGRAM = Path(turn_worker.__file__)
 
 
@@ -34,6 +34,7 @@ class WorkerProcess:
         self._arguments, self._waiting = arguments, dict[int, asyncio.Future[str]]()
         self.process: asyncio.subprocess.Process
         self._reading: asyncio.Task[None]
+        self._is_running = False
 
     async def start(self) -> None:
         """Start it."""
@@ -41,7 +42,7 @@ class WorkerProcess:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, str(_PROGRAM), *self._arguments, stdin=pipe, stdout=pipe
         )
-        self._reading = asyncio.create_task(self._read())
+        self._reading, self._is_running = asyncio.create_task(self._read()), True
 
     async def _read(self) -> None:
         assert self.process.stdout
@@ -51,6 +52,8 @@ class WorkerProcess:
 
     async def request(self, id_: int, **values: Any) -> str:
         """Return the outcome of a request; "killed" if there is none."""
+        if not self._is_running:
+            return "killed"
         assert self.process.stdin
         waiting = self._waiting[id_] = asyncio.get_running_loop().create_future()
         self.process.stdin.write(json.dumps({"id": id_, "cut": 0, "verdict": "", **values}).encode() + b"\n")
@@ -59,13 +62,15 @@ class WorkerProcess:
     async def end(self, *, kill: bool) -> None:
         """End it by SIGKILL, or let it come to its end."""
         assert self.process.stdin
+        self._is_running = False
         if kill:
             self.process.kill()
         self.process.stdin.close()
         await self.process.wait()
         await self._reading
         for waiting in self._waiting.values():
-            waiting.set_result("killed")
+            if not waiting.done():
+                waiting.set_result("killed")
         self._waiting.clear()
 
 
