@@ -285,6 +285,8 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
             f"the MongoDB client of this store is closed or was taken over ({error}); close the store before its client"
         ) from error
     except RuntimeError as error:
+        if "Lock is not acquired" in str(error):  # a flaw of PyMongo under cancellations, before it sends anything
+            raise StoreUnavailableError("a cancellation broke the search for the server; call again") from error
         if "loop" not in str(error):
             raise
         raise StoreError(

@@ -338,8 +338,7 @@ class TurnKeeper:
 
     def drafting(self, held: HeldTurn, text: Callable[[], str]) -> AbstractAsyncContextManager[None]:
         """Keep a draft of what `text` returns while a reply is streamed."""
-        begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "")
-        look = partial(self.look, held)
+        begun, look = Draft(held.record.turn_id, held.owner, held.tail.messages, ""), partial(self.look, held)
         return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep)
 
     async def renew(self, held: HeldTurn) -> None:
@@ -352,10 +351,7 @@ class TurnKeeper:
         return not held.is_lost
 
     async def leave(self, held: HeldTurn) -> None:
-        """Mark a turn that was asked to stop, and give the lease back; nothing can be appended with it then.
-
-        If the outcome of an append is unknown, a fence keeps it from being written later, under the next lease.
-        """
+        """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back."""
         kind = "stop" if held.is_stopping and not held.record.is_finished else "fence" if held.is_unsure else ""
         try:
             if kind and not held.is_lost:

@@ -15,10 +15,10 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 
 from convstore import ConversationStore
-from convstore.exceptions import InvalidScopeError, StoreError
+from convstore.exceptions import InvalidScopeError, StoreError, StoreUnavailableError
 from convstore.mongo import collection
 from convstore.mongo.collection import Collection
-from convstore.mongo.driver import Driver
+from convstore.mongo.driver import Driver, driver_errors
 
 KEYS = ("team_id", "user_id", "thread_id")
 REFUSALS = {
@@ -190,3 +190,10 @@ async def test_a_limit_of_the_client_is_kept(server_uri: str, own_database: Any)
         await chat.delete()
         await store.close()
     assert {name for name, command in seen.sent if not 0 < command.get("maxTimeMS", 0) <= 5_000} == set()
+
+
+async def test_a_lock_that_the_driver_lost_is_no_server() -> None:
+    """PyMongo may raise a RuntimeError if calls are cancelled while it looks for the server; they may be repeated."""
+    with pytest.raises(StoreUnavailableError):
+        async with driver_errors():
+            raise RuntimeError("Lock is not acquired")

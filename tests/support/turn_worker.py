@@ -21,7 +21,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.conversation import turn as sessions
-from convstore.exceptions import ConflictError, InvalidInputError
+from convstore.exceptions import ConflictError, InvalidInputError, StoreUnavailableError
 from convstore.turns import keeper, streaming
 
 __all__ = ["LEASE_SECONDS", "question"]
@@ -64,7 +64,7 @@ class Worker:
                 await asyncio.sleep(0)
         await asyncio.wait({work})
         error = None if work.cancelled() else work.exception()
-        if error is not None and not isinstance(error, ConflictError | InvalidInputError):
+        if error is not None and not isinstance(error, ConflictError | InvalidInputError | StoreUnavailableError):
             self.note(
                 "wrong", turn=request["turn"], problem="".join(traceback.format_exception(error))[-_MOST_PROBLEM:]
             )
