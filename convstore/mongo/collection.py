@@ -82,7 +82,12 @@ class Collection:
     async def update(self, query: Document, change: Any, *, upsert: bool = False) -> bool:
         """Update a document, as a mapping or a pipeline says; False if the filter matched none."""
         async with driver_errors():
-            return bool((await self.driver_collection.update_one(dict(query), change, upsert=upsert)).matched_count)
+            try:
+                result = await self.driver_collection.update_one(dict(query), change, upsert=upsert)
+            except DuplicateKeyError:
+                # Of two concurrent upserts of one key the server fails one; the document exists now.
+                result = await self.driver_collection.update_one(dict(query), change)
+            return bool(result.matched_count)
 
     async def find_and_update(
         self, query: Document, change: Any, fields: Mapping[str, int] | None = None

@@ -5,6 +5,7 @@ Floor 7, part of the contract.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -176,6 +177,13 @@ class EndContract:
         await new_store().conversation(**chat.scope).delete()
         with pytest.raises(ConversationDeletedError):
             _ = [message async for message in reading]
+
+    async def test_annotations_at_once_are_all_stored(self, chat: Conversation) -> None:
+        """The first values of a message from many callers at once, on the server two of one key collide."""
+        for number in range(10):
+            await chat.append(HumanMessage("Do seals sleep?", id=f"q{number}"))
+            await asyncio.gather(*(chat.annotate(f"q{number}", **{f"by{one}": one}) for one in range(20)))
+            assert len((await chat.annotations([f"q{number}"]))[f"q{number}"]) == 20
 
     async def test_annotations_are_stored_outside_the_log(self, chat: Conversation) -> None:
         """Values are set one by one and removed by None; listings have them, the log and the view do not."""
