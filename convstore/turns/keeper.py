@@ -75,7 +75,7 @@ class HeldTurn:
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back.
         is_unsure: An append may have been written, or may be written later.
-        ended: Set when one of these two becomes true.
+        ended: Set when `is_stopping` or `is_lost` becomes true.
         lock: Serialises the appends of one worker, such as parallel results.
     """
 
