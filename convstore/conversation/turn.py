@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.host import host_of
-from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError, TurnLostError
+from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
 from convstore.log.entry import TurnEvent
 from convstore.log.turn_record import calls_without_result
 from convstore.runtime.background import settle
@@ -28,7 +28,6 @@ from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
 
 _STOPPED = "Stopped by the user before it ran."
-
 
 _ENTERED: ContextVar[tuple[TurnSession, ...]] = ContextVar("_ENTERED", default=())
 
@@ -175,7 +174,8 @@ class TurnSession:
             source: A stream of LangChain, of OpenAI's SDK (Chat Completions or Responses), of Anthropic's, or of
                 strings.
             on_stop: "discard" appends nothing of a reply that was stopped.
-            redact: Returns the text that the draft may hold, for text that a later step would remove.
+            redact: Returns the text that the draft may hold, for text that a later step would remove. If it fails,
+                there is no draft, and the event loop logs the error.
 
         Raises:
             InvalidInputError: The source is none of these.
@@ -204,8 +204,7 @@ class TurnSession:
                 await self._append_reply(reply)
 
     async def _append_reply(self, reply: StreamedReply) -> None:
-        if self._held.is_lost:
-            raise TurnLostError(self.turn_id)
+        self._held.check()
         if (message := reply.message()) is None:
             raise InvalidMessageError("the stream ended without a message; ask the model again")
         await self.append(message)

@@ -9,22 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.log.entry import TurnEvent
-from convstore.messages.tool_calls import calls_of, has_calls, result_ids
+from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
 from convstore.values.turns import Decision, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
-
-
-class _Open(NamedTuple):
-    """A call without a result: the id of its result, and the call."""
-
-    result_id: str
-    call: TurnCall
 
 
 @dataclass(slots=True)
@@ -79,65 +72,60 @@ class TurnRecord:
     @property
     def undecided(self) -> list[TurnCall]:
         """The calls without a result that wait for a person's decision, in order."""
-        return [one.call for one in self._without_result() if self._waits(one.result_id)]
+        return [call for call in self._without_result() if self._waits(call)]
 
     @property
     def open_calls(self) -> list[TurnCall]:
         """The calls without a result that may be run, in order, as they were decided."""
-        return [self._decided(one) for one in self._without_result() if not self._waits(one.result_id)]
+        return [self._decided(call) for call in self._without_result() if not self._waits(call)]
 
     def find_call(self, call_id: str) -> TurnCall | None:
         """Return the newest call with an id, or the one whose result has it; None if there is none."""
         calls = reversed(_calls(self.messages))
-        return next((one.call for one in calls if call_id in (one.call.id, one.result_id)), None)
+        return next((call for call in calls if call_id in (call.id, call.result_id)), None)
 
-    def _waits(self, result_id: str) -> bool:
-        return result_id in self.waiting and result_id not in self.decisions
+    def _waits(self, call: TurnCall) -> bool:
+        return call.result_id in self.waiting and call.result_id not in self.decisions
 
-    def _without_result(self) -> list[_Open]:
-        return [] if self.is_finished else _unanswered(self.messages)
+    def _without_result(self) -> list[TurnCall]:
+        return [] if self.is_finished else calls_without_result(self.messages)
 
-    def _decided(self, one: _Open) -> TurnCall:
-        decision = self.decisions.get(one.result_id)
+    def _decided(self, call: TurnCall) -> TurnCall:
+        decision = self.decisions.get(call.result_id)
         if decision is None:
-            return one.call
-        args = one.call.args if decision.args is None else decision.args
-        return one.call.model_copy(update={"args": args, "decision": decision})
+            return call
+        args = call.args if decision.args is None else decision.args
+        return call.model_copy(update={"args": args, "decision": decision})
 
 
-def _calls(messages: Iterable[BaseMessage]) -> list[_Open]:
+def _calls(messages: Iterable[BaseMessage]) -> list[TurnCall]:
     """Return all calls of some messages, in order."""
-    found = list[_Open]()
+    found = list[TurnCall]()
     for message in messages:
         if isinstance(message, AIMessage):
             named = zip(calls_of(message), result_ids(message), strict=True)
-            found += [_Open(id_, _turn_call(message, call.position, id_)) for call, id_ in named]
+            found += [_turn_call(message, call, id_) for call, id_ in named]
     return found
 
 
-def _turn_call(message: AIMessage, position: int, result_id: str) -> TurnCall:
-    call, listed = calls_of(message)[position], len(message.tool_calls)
-    args: dict[str, Any] = dict(message.tool_calls[position]["args"]) if position < listed else {}
-    invalid = message.invalid_tool_calls[position - listed :][:1] if position >= listed else []
-    error = "" if position < listed else str((invalid and invalid[0].get("error")) or _UNREADABLE)
+def _turn_call(message: AIMessage, call: Call, result_id: str) -> TurnCall:
+    valid = message.tool_calls[call.position :][:1]
+    args: dict[str, Any] = dict(valid[0]["args"]) if valid else {}
+    invalid = message.invalid_tool_calls[call.position - len(message.tool_calls) :][:1]
+    error = "" if valid else str((invalid and invalid[0].get("error")) or _UNREADABLE)
     return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)
 
 
 def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
-    """Return the calls of some messages that have no result among them, in order."""
-    return [one.call for one in _unanswered(messages)]
-
-
-def _unanswered(messages: Sequence[BaseMessage]) -> list[_Open]:
-    """Return the calls without a result, in order.
+    """Return the calls of some messages that have no result among them, in order.
 
     A result answers the call whose `result_id` it has, else the last open one with its call id, as views pair them.
     """
-    open_ = list[_Open]()
+    open_ = list[TurnCall]()
     for message in messages:
         open_ += _calls([message])
         if isinstance(message, ToolMessage):
-            matching = [one for one in open_ if one.call.id == message.tool_call_id]
+            matching = [one for one in open_ if one.id == message.tool_call_id]
             own = [one for one in matching if one.result_id == message.id]
             for one in (own or matching[-1:])[:1]:
                 open_.remove(one)

@@ -98,6 +98,11 @@ class HeldTurn:
         if self.is_lost or self.is_stopping:
             self.ended.set()
 
+    def check(self) -> None:
+        """Raise a TurnLostError if the lease is lost."""
+        if self.is_lost:
+            raise TurnLostError(self.record.turn_id)
+
 
 class _Wait(NamedTuple):
     """How long to wait for a lease, whether to ask its holder to stop, and the next pause."""
@@ -204,18 +209,16 @@ class TurnKeeper:
 
     async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
         """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
-        for tries in range(_TRIES):
+
+        async def write() -> Written:
             cached = await self._reader.find(scope)
             tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
             results = await self._undecided(cached, turn_id) if cached and tail.calls and not tail.is_ended else []
-            try:
-                # Results that close the turn before belong to it, so the check of a turn does not apply to them.
-                return await self._writer.append(
-                    scope, [*results, *question], turn="" if results else turn_id, after=tail
-                )
-            except TailMoved:
-                await pause(tries)
-        raise StoreError(f"other writers were faster {_TRIES} times; call again")
+            # Results that close the turn before belong to it, so the check of a turn does not apply to them.
+            turn = "" if results else turn_id
+            return await self._writer.append(scope, [*results, *question], turn=turn, after=tail)
+
+        return await _until_written(write)
 
     async def _undecided(self, cached: CachedConversation, turn_id: str) -> list[ToolMessage]:
         """Return results for the calls of the last turn that wait for a person; none if the log has the new turn."""
@@ -304,34 +307,32 @@ class TurnKeeper:
         outcome: Callable[[_Result], tuple[Totals, Sequence[BaseMessage], TurnEvent | None]],
     ) -> _Result:
         """Write after the tail that a turn knows; if others appended meanwhile, read that and write again."""
+
+        async def write_once() -> _Result:
+            held.check()
+            try:
+                return await write()
+            except TailMoved:
+                await self._catch_up(held)
+                raise
+            except ContentConflictError:  # ids derive from positions, where another worker may have written
+                await self.renew(held)
+                held.check()
+                raise
+            except (asyncio.CancelledError, StoreError):
+                held.is_unsure = True
+                raise
+
         async with held.lock:
-            for tries in range(_TRIES):
-                if held.is_lost:
-                    raise TurnLostError(held.record.turn_id)
-                try:
-                    written = await write()
-                except TailMoved:
-                    await self._catch_up(held)
-                    await pause(tries)
-                    continue
-                except ContentConflictError:  # ids derive from positions, where another worker may have written
-                    await self.renew(held)
-                    if held.is_lost:
-                        raise TurnLostError(held.record.turn_id) from None
-                    raise
-                except (asyncio.CancelledError, StoreError):
-                    held.is_unsure = True
-                    raise
-                held.tail, messages, event = outcome(written)
-                held.record.add(messages, event)
-                return written
-        raise StoreError(f"other writers were faster {_TRIES} times; call again")
+            written = await _until_written(write_once)
+            held.tail, messages, event = outcome(written)
+            held.record.add(messages, event)
+            return written
 
     async def _catch_up(self, held: HeldTurn) -> None:
         """Read what others appended, unless they took the turn over."""
-        held.follow(await self._leases.renew(held.conversation, owner=held.owner, time=_LEASE))
-        if held.is_lost:
-            raise TurnLostError(held.record.turn_id)
+        await self.renew(held)
+        held.check()
         held.record, held.tail = await self._read(held.scope, held.record.turn_id)
         if not held.record.is_newest:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
@@ -382,19 +383,24 @@ class TurnKeeper:
 
     async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
         """Record what a person decided about a call; see `Conversation.decide`."""
-        for tries in range(_TRIES):
+
+        async def write() -> None:
             record, tail = await self._read(scope, turn_id)
-            call = _decidable(record, call_id, decision)
-            if call is None:
-                return
-            event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
-            try:
+            if call := _decidable(record, call_id, decision):
+                event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
                 await self._writer.append(scope, _results(call, decision), after=tail, event=event)
-            except TailMoved:
-                await pause(tries)
-                continue
-            return
-        raise StoreError(f"other writers were faster {_TRIES} times; call again")
+
+        await _until_written(write)
+
+
+async def _until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
+    """Write, and write again as long as other writers moved the end of the log."""
+    for tries in range(_TRIES):
+        try:
+            return await write()
+        except TailMoved:
+            await pause(tries)
+    raise StoreError(f"other writers were faster {_TRIES} times; call again")
 
 
 def _decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
@@ -420,10 +426,10 @@ def _results(call: TurnCall, decision: Decision) -> list[ToolMessage]:
     """Return the result that a decision gives at once: of a rejected call, or one that a person answered."""
     if decision.verdict == "respond":
         return [result_of(call, decision.message)]
-    reason = f": {decision.message}" if decision.message else "."
-    return (
-        [result_of(call, f"A person rejected this call{reason}", is_error=True)] if decision.verdict == "reject" else []
-    )
+    if decision.verdict == "reject":
+        reason = f": {decision.message}" if decision.message else "."
+        return [result_of(call, f"A person rejected this call{reason}", is_error=True)]
+    return []
 
 
 def result_of(call: TurnCall, content: str, *, is_error: bool = False) -> ToolMessage:
