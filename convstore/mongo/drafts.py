@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.bson_values import reading, sealed, stored_number, stored_text, unsealed
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
@@ -47,9 +49,11 @@ class Drafts:
         await self._drafts.delete_one(_query(conversation) | {"owner": draft.owner, "after": draft.after})
 
     async def find(self, conversation: str) -> Draft | None:
-        """Return the draft of a conversation."""
-        found = await self._drafts.find_one(_query(conversation))
-        return None if found is None else draft_in(found)
+        """Return the draft of a conversation; None if there is none, or a damaged one, which `verify` names."""
+        with suppress(CorruptDocumentError):
+            found = await self._drafts.find_one(_query(conversation))
+            return None if found is None else draft_in(found)
+        return None
 
 
 def draft_in(document: Document) -> Draft:

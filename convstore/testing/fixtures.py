@@ -5,16 +5,31 @@ Floor 7.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from convstore.conversation import Conversation
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 
-__all__ = ["ContractFixtures"]
+__all__ = ["ContractFixtures", "ahead", "kinds_of"]
+
+
+def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
+    """Return a clock that is ahead of time, or behind it; it waits `hurry` times shorter."""
+    return Clock(
+        now=lambda: datetime.now(UTC) + timedelta(seconds=seconds), sleep=lambda wait: asyncio.sleep(wait / hurry)
+    )
+
+
+async def kinds_of(chat: Conversation) -> list[str]:
+    """Return the types of the messages of a log."""
+    return [message.type async for message in chat.messages()]
 
 
 class ContractFixtures:
@@ -46,3 +61,8 @@ class ContractFixtures:
     def chat(self, store: ConversationStore) -> Conversation:
         """An empty conversation."""
         return store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+
+    @pytest.fixture
+    def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
+        """The same conversation in another worker."""
+        return new_store().conversation(**chat.scope)

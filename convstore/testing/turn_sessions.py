@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from convstore.conversation import Conversation
 from convstore.conversation.turn import TurnSession
 from convstore.exceptions import (
     ContentConflictError,
+    CorruptDocumentError,
     DecisionConflictError,
     InvalidInputError,
     InvalidMessageError,
@@ -30,22 +30,14 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.mongo.turn_leases import TurnLeases
-from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import ahead, kinds_of
 
 __all__ = ["TurnSessionContract"]
 
 
 def _calls(*names: str) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": name, "args": {"n": 1}, "id": f"call_{name}"} for name in names])
-
-
-def _ahead(seconds: float) -> Clock:
-    return Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=seconds))
-
-
-async def _kinds(chat: Conversation) -> list[str]:
-    return [message.type async for message in chat.messages()]
 
 
 async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
@@ -58,16 +50,11 @@ async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
 class TurnSessionContract:
     """`turn`, `stop`, `decide`, and `append` with `after`."""
 
-    @pytest.fixture
-    def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
-        """The same conversation in another worker."""
-        return new_store().conversation(**chat.scope)
-
     async def test_a_turn_is_asked_and_answered(self, chat: Conversation, elsewhere: Conversation) -> None:
         """Its messages are in the log when a call returns, and the answer gets the stamp of the view it answers."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             assert (turn.is_running, turn.is_finished, turn.open_calls) == (True, False, [])
-            assert await _kinds(elsewhere) == ["human"]
+            assert await kinds_of(elsewhere) == ["human"]
             history = await turn.load_history()
             await turn.append({"role": "assistant", "content": "They do."})
             assert (turn.is_running, turn.answer and turn.answer.text) == (False, "They do.")
@@ -83,7 +70,7 @@ class TurnSessionContract:
         async with await elsewhere.turn("r1", human="Do seals sleep?") as again:
             assert (again.is_finished, again.is_running, again.open_calls) == (True, False, [])
             assert again.messages == turn.messages
-        assert len(await _kinds(chat)) == 4
+        assert len(await kinds_of(chat)) == 4
 
     async def test_only_one_worker_works_on_a_conversation(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The same request and another question are refused while a turn is held; the question is not stored."""
@@ -92,9 +79,9 @@ class TurnSessionContract:
                 with pytest.raises(TurnBusyError) as caught:
                     await elsewhere.turn(request, human=text)
                 assert caught.value.turn_id == "r1"
-        assert await _kinds(chat) == ["human"]
+        assert await kinds_of(chat) == ["human"]
         async with await elsewhere.turn("r2", human="And orcas?"):
-            assert await _kinds(chat) == ["human", "human"]
+            assert await kinds_of(chat) == ["human", "human"]
 
     async def test_of_many_first_questions_one_is_taken(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -105,7 +92,7 @@ class TurnSessionContract:
         found = await asyncio.gather(*asked, return_exceptions=True)
         kinds = [type(one) for one in found]
         assert (kinds.count(TurnSession), kinds.count(TurnBusyError)) == (1, 9), found
-        assert await _kinds(chat) == ["human"]
+        assert await kinds_of(chat) == ["human"]
 
     async def test_a_titled_conversation_gets_its_first_turn(self, chat: Conversation) -> None:
         """A conversation may have a title and no message before its first question."""
@@ -114,7 +101,7 @@ class TurnSessionContract:
             await chat.turn("r1")
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(AIMessage("They do."))
-        assert await _kinds(chat) == ["human", "ai"]
+        assert await kinds_of(chat) == ["human", "ai"]
 
     async def test_a_second_question_waits(self, chat: Conversation, elsewhere: Conversation) -> None:
         """With ``busy="wait"`` it is asked as soon as the first turn is left, and after its answer."""
@@ -122,7 +109,7 @@ class TurnSessionContract:
             waiting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="wait"))
             await turn.append(AIMessage("They do."))
         async with await waiting as second:
-            assert await _kinds(chat) == ["human", "ai", "human"]
+            assert await kinds_of(chat) == ["human", "ai", "human"]
             assert second.turn_id == "r2"
 
     async def test_another_question_interrupts(self, chat: Conversation, elsewhere: Conversation) -> None:
@@ -245,8 +232,10 @@ class TurnSessionContract:
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.append(_calls("book"))
             await turn.add_result(turn.open_calls[0], "booked " * 2_000)
+            assert (await turn.load_history()).messages[-1].text.startswith("booked")
             await turn.finish()
             assert turn.is_finished
+            assert (await turn.load_history()).messages[-1].text.startswith('{"success": true')
         found = await elsewhere.get_turn("r1")
         assert found is not None
         assert found.is_finished
@@ -258,7 +247,7 @@ class TurnSessionContract:
         """After 30 seconds another worker takes the turn over, and the old one can write nothing any more."""
         old = await chat.turn("r1", human="Do seals sleep?")
         await old.append(_calls("search"))
-        later = new_store(clock=_ahead(31)).conversation(**chat.scope)
+        later = new_store(clock=ahead(31)).conversation(**chat.scope)
         async with await later.turn("r1", human="Do seals sleep?") as turn:
             assert [call.name for call in turn.open_calls] == ["search"]
             for late in (old.add_result(old.open_calls[0], "stale"), old.finish()):
@@ -270,11 +259,35 @@ class TurnSessionContract:
             await old.append(AIMessage("They do not."))
         assert [message.text async for message in chat.messages()][2:] == ["fresh", "They do."]
 
+    async def test_a_changed_event_is_damage(self, chat: Conversation, elsewhere: Conversation, database: Any) -> None:
+        """Nothing derives what the log says of a turn besides messages, so it has a checksum."""
+        async with await chat.turn("r1", human="Book a table") as turn:
+            await turn.finish()
+        query = {"conversation": (await chat.info()).conversation_id}
+        [entry] = [one async for one in database["log"].find(query) if "finish" in str(one.get("event"))]
+        event = [entry["event"][0].replace("finish", "stop"), entry["event"][1]]
+        await database["log"].update_one(query | {"_id": entry["_id"]}, {"$set": {"event": event}})
+        with pytest.raises(CorruptDocumentError, match=entry["_id"]):
+            await elsewhere.turn("r1")
+        assert not (await chat.store.verify(**chat.scope)).ok
+        await chat.delete()
+
+    async def test_a_held_lease_is_renewed(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """In the background, so that a long call of a model or a tool does not lose the turn."""
+        hurried = new_store(clock=ahead(0, hurry=100)).conversation(**chat.scope)
+        async with await hurried.turn("r1", human="Do seals sleep?"), asyncio.timeout(60):
+            query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
+            until = (await database["log"].find_one(query))["turn"]["until"]
+            while (await database["log"].find_one(query))["turn"]["until"] <= until:
+                pass
+
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """Its lease lapsed, and somebody else appended; the answer follows that."""
-        slow = new_store(clock=_ahead(-60)).conversation(**chat.scope)
+        slow = new_store(clock=ahead(-60)).conversation(**chat.scope)
         turn = await slow.turn("r1", human="Do seals sleep?")
         await chat.append(AIMessage("", id="note", tool_calls=[]))
         await chat.reserve_source_ids(1)
@@ -287,7 +300,7 @@ class TurnSessionContract:
             await elsewhere.append_turn("r2", human="And orcas?")
             with pytest.raises(TurnConflictError):
                 await turn.append(AIMessage("They do."))
-        assert await _kinds(chat) == ["human", "human"]
+        assert await kinds_of(chat) == ["human", "human"]
 
     async def test_a_deleted_conversation_gets_no_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
         """One that was deleted and begun again has nothing of a turn of before, which may be told or not."""
@@ -296,7 +309,7 @@ class TurnSessionContract:
             await elsewhere.append_turn("r2", human="Anew")
             with suppress(TurnLostError):
                 await turn.append(AIMessage("They do."))
-        assert await _kinds(elsewhere) == ["human"]
+        assert await kinds_of(elsewhere) == ["human"]
 
     async def test_a_session_is_used_until_it_is_left(self, chat: Conversation, elsewhere: Conversation) -> None:
         """It is entered once; what it would append later, under the lease of another worker, is refused."""
@@ -308,7 +321,7 @@ class TurnSessionContract:
             with pytest.raises(TurnLostError):
                 await turn.append(AIMessage("late", id="late"))
             await again.append(AIMessage("They do."))
-        assert await _kinds(chat) == ["human", "ai"]
+        assert await kinds_of(chat) == ["human", "ai"]
 
     async def test_a_finished_turn_takes_no_more(self, chat: Conversation) -> None:
         """A message after `finish` is refused, and the turn stays finished."""
@@ -351,7 +364,7 @@ class TurnSessionContract:
             with pytest.raises(UnknownMessageError):
                 await turn.append(AIMessage("They do."))
             assert turn.is_stopped
-        assert await _kinds(chat) == ["human"]
+        assert await kinds_of(chat) == ["human"]
 
     async def test_calls_with_one_id_are_decided_apart(self, chat: Conversation) -> None:
         """Models repeat ids of calls, so a decision may name the id of the call's result."""
@@ -395,7 +408,7 @@ class TurnSessionContract:
         with pytest.raises(LogMovedError) as caught:
             await chat.append(AIMessage("Third", id="c"), after=1)
         assert (caught.value.after, caught.value.last) == (1, 2)
-        assert len(await _kinds(chat)) == 2
+        assert len(await kinds_of(chat)) == 2
 
     async def test_a_rewind_restores_how_a_turn_ended(self, chat: Conversation, elsewhere: Conversation) -> None:
         """After a rewind of the next question a finished turn is finished, and in progress if its end was rewound."""

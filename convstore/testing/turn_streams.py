@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,18 +14,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, ToolCallChunk
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidMessageError
-from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import ahead, kinds_of
 
 __all__ = ["TurnStreamContract"]
 
-
-def _ahead(seconds: float) -> Clock:
-    return Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=seconds))
-
-
-async def _kinds(chat: Conversation) -> list[str]:
-    return [message.type async for message in chat.messages()]
+_PATIENCE = 60.0
 
 
 async def _stream(chunks: list[Any], error: BaseException | None = None, closed: list[str] | None = None) -> Any:
@@ -43,13 +36,15 @@ async def _stream(chunks: list[Any], error: BaseException | None = None, closed:
             closed.append("closed")
 
 
+async def _draft_in(chat: Conversation, text: str) -> None:
+    """Wait until the first turn has this draft."""
+    async with asyncio.timeout(_PATIENCE):
+        while (turn := await chat.get_turn("r1")) is None or turn.draft != text:
+            pass
+
+
 class TurnStreamContract:
     """`stream` of a turn."""
-
-    @pytest.fixture
-    def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
-        """The same conversation in another worker."""
-        return new_store().conversation(**chat.scope)
 
     async def test_a_stream_is_appended_at_its_end(self, chat: Conversation) -> None:
         """Its chunks come through as they are; the message has the stamp of the view it answers."""
@@ -72,10 +67,89 @@ class TurnStreamContract:
         assert (found.is_finished, found.draft) == (False, "They do")
         async with await elsewhere.turn("r1", human="Do seals sleep?") as again:
             assert (again.is_running, again.draft) == (True, "They do")
-            await again.append(AIMessage("They do."))
-        found = await chat.get_turn("r1")
+
+    async def test_a_draft_is_shown_only_where_its_reply_would_stand(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """One that a killed worker left before a message of the log is not shown any more."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(_stream(["Let me "], ConnectionError())):
+                    pass
+            await turn.append(AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "c"}]))
+        found = await elsewhere.get_turn("r1")
         assert found is not None
-        assert found.draft == ""
+        assert (found.is_finished, found.draft) == (False, "")
+        async with await elsewhere.turn("r1") as again:
+            assert again.draft == ""
+
+    async def test_a_draft_is_seen_while_its_reply_is_streamed(
+        self, chat: Conversation, elsewhere: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """Another worker sees what was said so far; once the reply is in the log, nothing of the draft is left."""
+        hurried = new_store(clock=ahead(0, hurry=100)).conversation(**chat.scope)
+
+        async def reply() -> Any:
+            yield "They "
+            await _draft_in(elsewhere, "They ")
+            yield "do."
+
+        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
+            async for _ in turn.stream(reply()):
+                pass
+            assert turn.answer is not None
+        conversation = (await chat.info()).conversation_id
+        assert await database["drafts"].count_documents({"conversation": conversation}) == 0
+
+    async def test_a_stalled_stream_leaves_the_draft_of_its_successor(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """It had begun a draft before its lease was taken, and changes that of the other worker no more."""
+        slow = new_store(clock=ahead(-60, hurry=100)).conversation(**chat.scope)
+        old, gate = await slow.turn("r1", human="Do seals sleep?"), asyncio.Event()
+
+        async def read() -> None:
+            async for _ in old.stream(_stream(["They do not", gate], ConnectionError())):
+                pass
+
+        reading = asyncio.ensure_future(read())
+        await _draft_in(chat, "They do not")
+        async with await chat.turn("r1") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(_stream(["They do"], ConnectionError())):
+                    pass
+            gate.set()
+            await asyncio.wait([reading])
+        assert reading.exception() is not None
+        await _draft_in(chat, "They do")
+
+    async def test_a_draft_is_deleted_with_its_conversation(self, chat: Conversation, database: Any) -> None:
+        """At once, and the receipt counts it."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(_stream(["They"], ConnectionError())):
+                    pass
+        conversation = (await chat.info()).conversation_id
+        assert (await chat.delete()).drafts == 1
+        assert await database["drafts"].count_documents({"conversation": conversation}) == 0
+
+    async def test_a_damaged_draft_counts_as_none(self, chat: Conversation, database: Any) -> None:
+        """Its text has a checksum: no read shows it, the turn goes on, `verify` names it, and a repair removes it."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(_stream(["They"], ConnectionError())):
+                    pass
+        query = {"conversation": (await chat.info()).conversation_id}
+        [document] = await database["drafts"].find(query).to_list(None)
+        await database["drafts"].update_one(query, {"$set": {"text": ["They do not", document["text"][1]]}})
+        await _draft_in(chat, "")
+        async with await chat.turn("r1") as turn:
+            assert (turn.is_running, turn.draft) == (True, "")
+        for repair in (False, True):
+            report = await chat.store.verify(repair=repair, **chat.scope)
+            [found] = report.findings
+            assert (found.kind, found.collection, found.repaired) == ("damaged", "drafts", repair)
+        assert (await chat.store.verify(**chat.scope)).ok
 
     async def test_a_reader_that_leaves_ends_a_stream(self, chat: Conversation) -> None:
         """A client that goes away closes the source; a cancelled task as well; nothing is appended."""
@@ -89,7 +163,7 @@ class TurnStreamContract:
             reading.cancel()
             await asyncio.wait([reading])
         assert closed == ["closed", "closed"]
-        assert await _kinds(chat) == ["human"]
+        assert await kinds_of(chat) == ["human"]
 
     @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
     async def test_a_stopped_stream_ends_in_the_middle(
@@ -113,7 +187,7 @@ class TurnStreamContract:
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             async for _ in turn.stream(_stream([said, asyncio.Event()])):
                 await elsewhere.stop("r1")
-        assert await _kinds(chat) == ["human", "ai", "tool"]
+        assert await kinds_of(chat) == ["human", "ai", "tool"]
         assert (await chat.load_history()).report.missing_results == ()
 
     async def test_a_stalled_worker_replaces_no_draft(
@@ -121,7 +195,7 @@ class TurnStreamContract:
     ) -> None:
         """The draft is that of the worker who has the turn."""
         old = await chat.turn("r1", human="Do seals sleep?")
-        later = new_store(clock=_ahead(31)).conversation(**chat.scope)
+        later = new_store(clock=ahead(31)).conversation(**chat.scope)
         async with await later.turn("r1") as turn:
             for session, text in ((turn, "They do"), (old, "They do not")):
                 with pytest.raises(ConnectionError):
@@ -143,11 +217,17 @@ class TurnStreamContract:
         assert found.draft == "They "
 
     async def test_a_redactor_that_fails_hides_no_error(self, chat: Conversation) -> None:
-        """Then there is no draft, and the error is that of the source."""
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
-                    pass
+        """Then there is no draft, the error is that of the source, and the event loop logs that of the redactor."""
+        loop, logged = asyncio.get_running_loop(), list[Any]()
+        loop.set_exception_handler(lambda _, context: logged.append(context.get("exception")))
+        try:
+            async with await chat.turn("r1", human="Do seals sleep?") as turn:
+                with pytest.raises(ConnectionError):
+                    async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
+                        pass
+        finally:
+            loop.set_exception_handler(None)
+        assert list(map(type, logged)) == [ValueError]
         found = await chat.get_turn("r1")
         assert found is not None
         assert found.draft == ""

@@ -85,18 +85,26 @@ async def drafting(
 ) -> AsyncIterator[None]:
     """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
 
-    A draft that cannot be written is no reason to end a stream: its reply is appended all the same. None is begun if
-    `is_held` is false: it would replace that of another worker, or outlive its conversation.
+    A draft that cannot be written is no reason to end a stream: its reply is appended all the same. The event loop logs
+    an error of the application's redactor, once. None is begun if `is_held` is false: it would replace that of another
+    worker, or outlive its conversation.
     """
     written: str | None = None
+    is_logged = False
 
     async def write() -> None:
-        nonlocal written
-        with suppress(Exception):  # of the application's redactor, too
+        nonlocal written, is_logged
+        try:
             now = text()[:DRAFT_CHARACTERS]
             if now and now != written and (written is not None or await is_held()):
                 await (drafts.begin if written is None else drafts.write)(conversation, begun._replace(text=now))
                 written = now
+        except StoreError:
+            pass  # written again in a second; the append of the reply reports what lasts
+        except Exception as error:  # noqa: BLE001 - a redactor may raise anything
+            if not is_logged:
+                is_logged, message = True, f"convstore cannot keep a draft of turn {begun.turn!r}"
+                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     async def repeat() -> None:
         while True:

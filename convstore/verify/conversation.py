@@ -119,12 +119,14 @@ async def _check_annotations(subject: Subject, last: int) -> None:
 
 
 async def _check_draft(subject: Subject) -> None:
-    """Check that a draft can be read."""
+    """Check that a draft can be read; a repair removes one that cannot, as no read shows it."""
     async for document in subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation):
         try:
             draft_in(document)
         except CorruptDocumentError as error:
-            subject.report("damaged", DRAFTS, str(document["_id"]), str(error))
+            key = str(document["_id"])
+            removed = bool(subject.repair and await subject.inspection.remove(DRAFTS, [key]))
+            subject.report("damaged", DRAFTS, key, str(error), repairable=True, repaired=removed)
 
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:

@@ -110,6 +110,8 @@ async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conve
     late = again(database, chat)
     if kind == "state":
         assert (await late.load_history()).summary is None
+        with pytest.raises(SchemaVersionError, match="upgrade"):  # its lease would be a field of the state
+            await late.turn("r1", human="More?")
     await late.append([HumanMessage("More?"), AIMessage("Less.")])
     assert (await late.load_history(HistoryPolicy(max_turns=1))).messages[-1].text == "Less."
     assert (await late.compact(force=True)).status != "failed"
