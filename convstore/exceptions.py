@@ -21,8 +21,8 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── SourceIdClashError                a source has a number that is taken; nothing was written
     │   ├── TurnConflictError                 the turn has different messages, or a later turn exists
     │   ├── TurnBusyError                     another worker holds a turn of the conversation: says which
-    │   ├── TurnLostError                     another worker took the turn over; nothing was written
-    │   ├── TurnClosedError                   the turn is over, so nothing can be decided in it any more
+    │   ├── TurnLostError                     this worker does not hold the turn any more; nothing was written
+    │   ├── TurnClosedError                   the turn is over, so nothing can be added or decided any more
     │   ├── DecisionConflictError             something else was decided about the call before
     │   ├── LogMovedError                     the log ends with another message than the caller expected
     │   ├── ResentHistoryError                the log already contains the beginning of the batch: says how much
