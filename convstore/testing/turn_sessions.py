@@ -23,12 +23,14 @@ from convstore.exceptions import (
     InvalidInputError,
     InvalidMessageError,
     LogMovedError,
+    StoreUnavailableError,
     TurnBusyError,
     TurnClosedError,
     TurnConflictError,
     TurnLostError,
     UnknownMessageError,
 )
+from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead, kinds_of
@@ -258,6 +260,25 @@ class TurnSessionContract:
         with pytest.raises(TurnLostError):
             await old.append(AIMessage("They do not."))
         assert [message.text async for message in chat.messages()][2:] == ["fresh", "They do."]
+
+    async def test_leaving_fences_off_an_append_of_unknown_outcome(
+        self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its insert may still land, and must not land in the turn of the next worker."""
+
+        async def unavailable(*_: Any, **__: Any) -> None:
+            raise StoreUnavailableError("no answer")
+
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            with monkeypatch.context() as patch:
+                patch.setattr(Log, "insert", unavailable)
+                with pytest.raises(StoreUnavailableError):
+                    await turn.append(AIMessage("They do."))
+        query = {"conversation": (await chat.info()).conversation_id}
+        *_, last = sorted(
+            [one async for one in database["log"].find(query) if "totals" in one], key=lambda one: one["_id"]
+        )
+        assert '"fence"' in last["event"][0]
 
     async def test_a_changed_event_is_damage(self, chat: Conversation, elsewhere: Conversation, database: Any) -> None:
         """Nothing derives what the log says of a turn besides messages, so it has a checksum."""

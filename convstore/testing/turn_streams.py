@@ -108,8 +108,14 @@ class TurnStreamContract:
         slow = new_store(clock=ahead(-60, hurry=100)).conversation(**chat.scope)
         old, gate = await slow.turn("r1", human="Do seals sleep?"), asyncio.Event()
 
+        async def reply() -> Any:
+            yield "They do not"
+            await gate.wait()
+            yield " sleep"
+            raise ConnectionError
+
         async def read() -> None:
-            async for _ in old.stream(_stream(["They do not", gate], ConnectionError())):
+            async for _ in old.stream(reply()):
                 pass
 
         reading = asyncio.ensure_future(read())
@@ -120,7 +126,7 @@ class TurnStreamContract:
                     pass
             gate.set()
             await asyncio.wait([reading])
-        assert reading.exception() is not None
+        assert isinstance(reading.exception(), ConnectionError)
         await _draft_in(chat, "They do")
 
     async def test_a_draft_is_deleted_with_its_conversation(self, chat: Conversation, database: Any) -> None:
@@ -164,6 +170,27 @@ class TurnStreamContract:
             await asyncio.wait([reading])
         assert closed == ["closed", "closed"]
         assert await kinds_of(chat) == ["human"]
+
+    async def test_a_stopped_stream_of_an_sdk_is_closed(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """It is an object with `close` that no cancellation ends, and it holds a connection."""
+
+        class Source:
+            is_closed = False
+
+            def __aiter__(self) -> Source:
+                return self
+
+            async def __anext__(self) -> str:
+                return "Yes. "
+
+            async def close(self) -> None:
+                self.is_closed = True
+
+        source = Source()
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            async for _ in turn.stream(source):
+                await elsewhere.stop("r1")
+        assert source.is_closed
 
     @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
     async def test_a_stopped_stream_ends_in_the_middle(
