@@ -244,7 +244,7 @@ class TurnSessionContract:
         assert (await elsewhere.load_history()).messages[-1].text.startswith('{"success": true')
 
     async def test_a_killed_worker_is_succeeded(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
         """After 30 seconds another worker takes the turn over, and the old one can write nothing any more."""
         old = await chat.turn("r1", human="Do seals sleep?")
@@ -252,9 +252,12 @@ class TurnSessionContract:
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
         async with await later.turn("r1", human="Do seals sleep?") as turn:
             assert [call.name for call in turn.open_calls] == ["search"]
-            for late in (old.add_result(old.open_calls[0], "stale"), old.finish()):
+            [call], query = old.open_calls, {"conversation": (await chat.info()).conversation_id}
+            entries = await database["log"].count_documents(query)
+            for late in (old.reserve(1), old.add_result(call, "stale"), old.finish()):
                 with pytest.raises(TurnLostError):
                     await late
+            assert await database["log"].count_documents(query) == entries
             await turn.add_result(turn.open_calls[0], "fresh")
             await turn.append(AIMessage("They do."))
         with pytest.raises(TurnLostError):

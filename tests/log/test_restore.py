@@ -118,6 +118,21 @@ async def test_a_fork_without_a_hole_is_found(
             _ = [message async for message in one.messages()]
 
 
+async def test_a_fork_is_found_between_two_batches_of_entries(
+    chat: Conversation, client: Client, database_name: str, database: Any
+) -> None:
+    """The first entry of each batch must follow the last one of the batch before it."""
+    await talk(chat, range(reader._ENTRIES_AT_ONCE - 2))
+    backup = await saved(database, chat)
+    await talk(chat, range(1_000, 1_002))
+    await restore(database, backup)
+    await talk(cold(client, database_name, chat), range(2_000, 2_002))
+    await chat.append(turn())
+    with pytest.raises(BrokenLogError, match="does not follow") as raised:
+        _ = [message async for message in cold(client, database_name, chat).messages()]
+    assert raised.value.document_id.endswith(f":{reader._ENTRIES_AT_ONCE + 1:012d}")
+
+
 async def test_a_young_store_reports_a_lost_end_once(
     chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
