@@ -304,7 +304,7 @@ class TurnSessionContract:
         async with await hurried.turn("r1", human="Do seals sleep?"), asyncio.timeout(60):
             query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
             until = (await database["log"].find_one(query))["turn"]["until"]
-            while (await database["log"].find_one(query))["turn"]["until"] <= until:
+            while (await database["log"].find_one(query))["turn"]["until"] <= until:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.01)  # a call in memory may be over without leaving the event loop to others
 
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
