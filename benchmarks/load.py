@@ -8,7 +8,7 @@ turns have a result of 1 to 5 MB; some iterations read a result back in full, or
 With ``--rate 20 --conversations 32 --seconds 180`` the traffic is steady instead: so many turns a second, each a load
 and an append of 25 KB, after five turns in each conversation. Half of the conversations rest for half of the time. With
 ``--search-every 60`` each conversation is searched so often; ``--no-index`` is the same without segments. Processor
-time is counted until nothing is due to be sealed.
+time is counted until nothing is due to be sealed, a minute after the last turn.
 
 A ticker on the loop measures its delay. One iteration of a busy loop runs all ready callbacks, so the longest single
 callbacks are listed too, with their names. Each has its wall time, and the processor time of the loop's thread without
@@ -41,6 +41,7 @@ from pymongo import AsyncMongoClient
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
 from convstore.integration import host_of
+from convstore.search.sealer import REST_SECONDS
 from convstore.testing import rag_turn
 
 _FILL_AT_ONCE = 10
@@ -260,6 +261,7 @@ class Steady:
         ticker.cancel()  # it would take more processor time than the rest of the wait
         sealer = (await host_of(self.store).services()).sealer
         if sealer:
+            await asyncio.sleep(REST_SECONDS + 2)  # until the last conversation rests, and the sealer's timer rings
             await sealer.wait()
         return turns, time.process_time() - busy
 

@@ -124,7 +124,7 @@ async def one_conversation(
 
 async def across(database: Any, conversations: int, turns: Sequence[list[BaseMessage]], queries: Sequence[str]) -> None:
     """Measure searches over the conversations of one user, each of about a hundred messages."""
-    store, dice = ConversationStore(database, search_index="across"), random.Random(1)  # noqa: S311 - a sample
+    store, dice = ConversationStore(database), random.Random(1)  # noqa: S311 - a sample
     for number in range(conversations):
         chat, numbers, messages = store.conversation(user_id="many", thread_id=f"{number}"), count(), 0
         while messages < 100:

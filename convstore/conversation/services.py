@@ -6,7 +6,6 @@ Each service is the work of one room below; `store` makes all of them once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
@@ -56,9 +55,6 @@ from convstore.verify.verifier import Verifier
 from convstore.view.loader import Loader
 from convstore.view.past import PastViews
 
-SearchIndex = Literal[True, False, "across"]
-"""The value of the store's option `search_index`."""
-
 
 class Services:
     """The services of one store, one for each use case."""
@@ -76,14 +72,13 @@ class Services:
         policy: HistoryPolicy,
         compaction_seconds: float,
         extractors: Mapping[str, SourceExtractor],
-        search_index: SearchIndex,
+        search_index: bool,
     ) -> None:
         states, tombstones, segments = States(driver), Tombstones(driver), Segments(driver)
         reader = LogReader(heads=Heads(driver), log=Log(driver), cache=cache, codec=codec, counter=counter, clock=clock)
         self.reader, ends = reader, LogEndReader(reader, states, Summaries(driver))
         self._make_search(segments, search_index)
-        note = self.index.note if search_index == "across" else None
-        refresher = HeadRefresher(reader.heads, clock=clock, on_append=note)
+        refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note if self.sealer else None)
         self.writer = Writer(reader, tombstones, refresher, extractors)
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
@@ -103,7 +98,7 @@ class Services:
         schema = SchemaCheck(driver, migrator)
         self.verifier = Verifier(Inspection(driver), reader.log, schema, clock=clock, index=self.index)
 
-    def _make_search(self, segments: Segments, index: SearchIndex) -> None:
+    def _make_search(self, segments: Segments, index: bool) -> None:
         reader, logs = self.reader, LogParts(self.reader, segments if index else None)
         self.index = Sealer(reader, logs, segments)
         sealer = self.index if index else None

@@ -32,8 +32,6 @@ _AT_ONCE = 2
 """Number of such searches that an event loop runs at once; the others wait."""
 _MAX_CHARACTERS, _MAX_SECONDS = 4_000_000, 2.0
 """Limits of what a search reads that is in no segment."""
-_MAX_TAILS = 20
-"""If more conversations have such entries, the others are sealed after the search."""
 _SPARE = 200
 """Messages that are ranked beyond the limit, as some may not be active. If more are not, messages are ranked again."""
 _GAP = [IndexedMessage(0, "human", 0, "", "", datetime.min.replace(tzinfo=UTC))] * 8
@@ -131,20 +129,17 @@ class AcrossSearcher:
             log = await self._logs.read(cached, search.request, chain)
             if log.unsealed:
                 log.unsealed[1].keep(search.request.groups)
-            if log.is_due or index in unsealed[_MAX_TAILS:]:
-                self._schedule(cached)
+            if self._sealer:
+                self._sealer.searched(cached, chain, log)
             return log
 
         logs = [SearchedLog(one.parts) for one in known]
         for index, log in zip(unsealed, await search.each(unsealed, read, SearchedLog()), strict=True):
             logs[index] = log
-        for index in search.incomplete:
-            self._schedule(search.conversations[index][0])
-        return logs
-
-    def _schedule(self, cached: CachedConversation) -> None:
         if self._sealer:
-            self._sealer.schedule(*cached.key)
+            for index in search.incomplete:
+                self._sealer.schedule(*search.conversations[index][0].key)
+        return logs
 
     async def _known(self, search: _Search) -> list[Chain]:
         """Return the segments of each conversation, with the words of the query alone. One command."""

@@ -1,9 +1,9 @@
 """Seal the texts of logs into immutable segments, in the background.
 
-Appends write nothing for search. A conversation is due once a search could not read it from segments; with "across"
-also once it has had no append for a minute. What a search split into words is stored as it is, what it did not is read
-and split here. One conversation is sealed at a time, a segment of each in turn, by at most a tenth of a core. Nothing
-is lost if none ever is: searches read from the log what no segment covers.
+Appends write nothing for search. A conversation is due once it has had no append for a minute, or once a search had to
+read much of it from the log. What a search split into words is stored as it is, the rest is read and split here. One
+conversation is sealed at a time, a segment of each in turn, by at most a tenth of a core. Nothing is lost if none ever
+is: searches read from the log what no segment covers.
 """
 
 from __future__ import annotations
@@ -89,15 +89,16 @@ class Sealer:
 
     def _arm(self, seconds: float) -> None:
         """Set the timer of this event loop, unless it is set; it keeps neither the loop nor the store alive."""
-        loop, owner = asyncio.get_running_loop(), weakref.ref(self)
+        if (loop := asyncio.get_running_loop()) in self._armed:
+            return
+        self._armed.add(loop)
+        owner = weakref.ref(self)
 
         def ring() -> None:
             if sealer := owner():
                 sealer.ring()
 
-        if loop not in self._armed:
-            self._armed.add(loop)
-            self._clock.call_later(seconds, ring)
+        self._clock.call_later(seconds, ring)
 
     def ring(self) -> None:
         """Begin to seal the conversations that rest; the timer calls it."""
@@ -108,10 +109,14 @@ class Sealer:
         if self._resting:
             self._arm(next(iter(self._resting.values()))[0] - now)
 
-    def searched(self, cached: CachedConversation, chain: Chain, log: SearchedLog | None = None) -> None:
-        """Seal a conversation if a search found too much of it in no segment; what was split is not split again."""
+    def searched(
+        self, cached: CachedConversation, chain: Chain, log: SearchedLog | None = None, *, split: Unsealed | None = None
+    ) -> None:
+        """Seal a conversation if a search found much of it in no segment, and the little of another once it rests."""
         if (log and log.is_due) or chain.is_read_mark_due(self._clock.now()):
-            self.schedule(*cached.key, split=log.unsealed if log else None)
+            self.schedule(*cached.key, split=split)
+        elif log and log.unsealed and cached.conversation not in self._resting:
+            self.note(*cached.key)
 
     def schedule(self, scope: Scope, conversation: str, *, rests: bool = False, split: Unsealed | None = None) -> None:
         """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago.
@@ -130,19 +135,12 @@ class Sealer:
         """Wait for the running work of this event loop, if any."""
         await self._background.wait()
 
-    async def finish(self) -> None:
-        """Seal what rests or is scheduled now, without pauses."""
-        self._pace.sleep = no_pause
-        for conversation, (_, scope) in self._resting.items():
-            self.schedule(scope, conversation)
-        self._resting.clear()
-        await self.wait()
-
     async def close(self) -> None:
-        """Seal what is due for a moment; the next searches and appends seal the rest."""
+        """Seal what is due for a moment, without pauses; the next searches and appends seal the rest."""
+        self._pace.sleep = no_pause
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.finish()
+                await self.wait()
         self._is_closed = True
 
     async def _seal_scheduled(self) -> None:
@@ -194,9 +192,10 @@ class Sealer:
 
         It ends within the time of the longest append, so that a sweep finds what it wrote.
         """
-        cached = await self._reader.find(due.scope)
-        if cached is None:
+        head = await self._reader.heads.find(dict(due.scope))
+        if head is None:
             return False
+        cached = self._reader.outside(due.scope, head)  # the cache is for conversations in use
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
                 return await self._seal_next(cached, pace, due)

@@ -80,7 +80,7 @@ class Searcher:
                 self._read_ahead(cached, ends, texts, request),
             )
             if self._sealer:
-                self._sealer.searched(cached, ends.chain, log)
+                self._sealer.searched(cached, ends.chain, log, split=log.unsealed)
             found = await ranked_of(log.parts, lambda _: log, request, limit=request.limit + 1)
             matches = await self.matches(cached, log, found[: request.limit], request, texts)
             return Matches(matches, len(found) <= request.limit, log.last)

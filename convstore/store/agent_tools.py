@@ -64,8 +64,8 @@ def search_conversations_tool(
     if the other one is erased.
 
     Args:
-        store: The store of the conversations, best with ``search_index="across"``; or the agent's conversation, whose
-            scope values are used instead of those of a run.
+        store: The store of the conversations; or the agent's conversation, whose scope values are used instead of those
+            of a run.
         scope: Names of scope keys whose values the conversations share, at least one.
         page_tokens: Size of an answer, 100 to 16,000.
 

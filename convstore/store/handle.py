@@ -15,7 +15,7 @@ from convstore.chain import ChainSummarizer
 from convstore.compaction.strategies import as_strategy
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host
-from convstore.conversation.services import SearchIndex, Services
+from convstore.conversation.services import Services
 from convstore.exceptions import InvalidInputError
 from convstore.messages.custom_types import functions_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
@@ -62,7 +62,7 @@ class StoreOptions(TypedDict, total=False):
     token_counter_name: str | None
     compaction_seconds: float
     collection_prefix: str
-    search_index: SearchIndex
+    search_index: bool
     clock: Clock | None
 
 
@@ -87,8 +87,8 @@ class ConversationStore:
         compaction_seconds: Seconds that a load under ``compact="before_load"`` waits for the summarizer. It then
             returns the old view; the work continues, at most until `close`, and is committed when done.
         collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection.
-        search_index: Keep segments of conversations that are searched, so that the next `search` need not read the
-            whole log; "across" keeps them for all conversations. Without them, a search returns the same hits.
+        search_index: Keep segments of conversations that are at rest or were searched, so that a `search` need not read
+            the whole log. Without them, it returns the same hits.
         clock: Source of time, for tests.
 
     Attributes:
@@ -108,14 +108,14 @@ class ConversationStore:
         token_counter_name: str | None = None,
         compaction_seconds: float = 30,
         collection_prefix: str = "",
-        search_index: SearchIndex = True,
+        search_index: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if type(collection_prefix) is not str or not _PREFIX.fullmatch(collection_prefix):
             raise InvalidInputError(
                 f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
-        check_choice(search_index, True, False, "across", name="search_index")
+        check_choice(search_index, True, False, name="search_index")
         driver = Driver(database, prefix=collection_prefix, now=clock.now if clock else None)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
@@ -318,8 +318,8 @@ class ConversationStore:
     ) -> SearchResult:
         """Return the messages that match some words best, from all conversations with these scope values.
 
-        A store with ``search_index="across"`` keeps segments of short conversations, too. At most 4 million characters
-        or 2 seconds of messages in no segment are read; the other conversations are named in the result, and sealed.
+        Conversations at rest are in segments. At most 4 million characters or 2 seconds of messages in no segment are
+        read; the other conversations are named in the result, and sealed.
         One command lists the conversations, one reads all segments, two read a conversation with messages in no
         segment, and one the hits of a conversation; large results take one more.
 

@@ -100,12 +100,12 @@ class SealContract:
         found = {text: [hit.ordinal for hit in await chat.search(text)] for text in ("begin", "end", "narwhals")}
         assert found == {"begin": [3], "end": [], "narwhals": [4]}
 
-    async def test_what_rests_is_sealed_for_searches_across(
+    async def test_what_rests_is_sealed(
         self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
     ) -> None:
-        """With "across", after a minute without appends of any process; a short conversation, too."""
+        """After a minute without appends of any process; a short conversation, too, and one that was only searched."""
         clock, seconds = ticking
-        store, other = new_store(clock=clock, search_index="across"), new_store(clock=clock)
+        store, other = new_store(clock=clock), new_store(clock=clock)
         chat, short = (store.conversation(user_id="ada", thread_id=new_id()) for _ in range(2))
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
@@ -118,6 +118,14 @@ class SealContract:
             await services.sealer.wait()
             assert [one["until"] for one in await _segments(database, chat)] == until
         assert [one["until"] for one in await _segments(database, short)] == [1]
+        await new_store(search_index=False).conversation(**short.scope).append(HumanMessage("ho", id=new_id()))
+        seconds[0] += 90
+        for later, until in ((0, [1]), (61, [1, 2])):
+            seconds[0] += later
+            services.sealer.ring()
+            await services.sealer.wait()
+            assert [one["until"] for one in await _segments(database, short)] == until
+            assert [hit.ordinal for hit in await short.search("ho")] == [2]
         assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id())])
@@ -134,10 +142,10 @@ class SealContract:
     async def test_a_store_that_is_closed_seals_what_is_due(
         self, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """A script that ends at once leaves a segment of what it searched, and with "across" of all."""
+        """A script that ends at once leaves a segment of what it searched, and waits for nothing to rest."""
         texts = [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
-        for option, is_searched, sealed in ((True, True, [1]), (True, False, []), ("across", False, [1])):
-            store = new_store(search_index=option)
+        for is_searched, sealed in ((True, [1]), (False, [])):
+            store = new_store()
             chat = store.conversation(user_id="ada", thread_id=new_id())
             await chat.append(texts)
             if is_searched:
@@ -158,9 +166,9 @@ class SealContract:
         await store.close()
 
     async def test_another_search_index_is_refused(self, new_store: Callable[..., ConversationStore]) -> None:
-        """The option has three values."""
+        """The option is true or false."""
         with pytest.raises(InvalidInputError, match="search_index"):
-            new_store(search_index="always")
+            new_store(search_index="across")
 
     async def test_two_processes_seal_at_once(
         self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any

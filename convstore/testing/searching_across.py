@@ -25,6 +25,13 @@ async def _said(store: ConversationStore, user: str, thread: str, *texts: str) -
         await chat.append([HumanMessage(text, id=new_id()), AIMessage("I see.", id=new_id())])
 
 
+async def _seal_all(store: ConversationStore, user: str) -> None:
+    sealer = (await host_of(store).services()).sealer
+    assert sealer is not None
+    for one in (await store.list_conversations(user_id=user)).conversations:
+        await sealer.seal(tuple((key, one.scope[key]) for key in store.scope_keys))
+
+
 class SearchAcrossContract:
     """`ConversationStore.search`."""
 
@@ -33,7 +40,7 @@ class SearchAcrossContract:
         self, new_store: Callable[..., ConversationStore], sealed: bool
     ) -> None:
         """Grouped with title and scope; another user's, rewound and deleted messages are not among them."""
-        store, ada, eve = new_store(search_index="across"), new_id(), new_id()
+        store, ada, eve = new_store(), new_id(), new_id()
         await store.setup()
         await _said(store, ada, "whales", "Narwhals dive deep.", "Do orcas?")
         await _said(store, ada, "food", "A recipe with narwhals?")
@@ -44,9 +51,7 @@ class SearchAcrossContract:
         await chat.append(HumanMessage("rewound narwhals", id="rewound"))
         await chat.rewind(before="rewound")
         if sealed:
-            services = await host_of(store).services()
-            assert services.sealer is not None
-            await services.sealer.finish()
+            await _seal_all(store, ada)
         await store.conversation(user_id=ada, thread_id="gone").delete()
         for searching in (store, new_store(), new_store(search_index=False)):
             result = await searching.search("narwhals", user_id=ada)
@@ -77,7 +82,7 @@ class SearchAcrossContract:
         self, new_store: Callable[..., ConversationStore], sealed: bool
     ) -> None:
         """However many of them match better than an active message of another conversation."""
-        store, ada = new_store(search_index="across"), new_id()
+        store, ada = new_store(), new_id()
         await store.setup()
         await _said(store, ada, "old", f"Somebody saw an orca. {'The rest is about bees. ' * 20}")
         chat = store.conversation(user_id=ada, thread_id="new")
@@ -86,9 +91,7 @@ class SearchAcrossContract:
         await chat.append(AIMessage("orca", id=new_id()))
         await chat.rewind(before=str(first.message.id))
         if sealed:
-            services = await host_of(store).services()
-            assert services.sealer is not None
-            await services.sealer.finish()
+            await _seal_all(store, ada)
         for searching in (store, new_store()):
             result = await searching.search("orca", user_id=ada)
             assert [one.scope["thread_id"] for one in result.conversations] == ["old"]

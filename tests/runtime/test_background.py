@@ -23,7 +23,7 @@ def test_the_end_of_the_loop_cancels_a_seal_quietly(caplog: pytest.LogCaptureFix
     """A script that does not close its store prints nothing when it ends."""
 
     async def main() -> None:
-        store = ConversationStore(AsyncMongoMockClient()["background"], search_index="across")
+        store = ConversationStore(AsyncMongoMockClient()["background"])
         await store.setup()
         await store.conversation(user_id="ada", thread_id="1").append(rag_turn("What do orcas eat?"))
         services = await host_of(store).services()

@@ -197,7 +197,7 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
         call_later=lambda *_: None,
         monotonic=lambda: seconds,
     )
-    store = store_on(database, clock=clock, search_index="across")
+    store = store_on(database, clock=clock)
     await store.setup()
     chat = store.conversation(user_id=new_id(), thread_id="t")
     await said(chat, "narwhals dive")

@@ -147,7 +147,7 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
 async def test_a_search_across_leaves_the_conversation_cache_alone(
     client: Client, commands: Commands, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many conversations it reads, the next append of one in use is one command."""
+    """However many conversations it reads and seals, the next append of one in use is one command."""
     monkeypatch.setattr("convstore.runtime.cache._MAXIMUM_CONVERSATIONS", 3)
     store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
@@ -157,6 +157,8 @@ async def test_a_search_across_leaves_the_conversation_cache_alone(
         await chat.append([HumanMessage("orcas", id=new_id())])
     await chats[-1].append([AIMessage("Yes.", id=new_id())])
     assert len((await store.search("orcas", user_id=user)).conversations) == 6
+    for chat in chats:
+        await (await sealer_of(store)).seal(tuple(chat.scope.items()))
     with commands.counted():
         await chats[-1].append([HumanMessage("And seals?", id=new_id())])
     assert commands.names == ["insert"]

@@ -17,8 +17,8 @@ from convstore.testing.samples import rag_turn
 
 @pytest.fixture
 async def store(database: Any) -> AsyncIterator[ConversationStore]:
-    """A store with segments of all conversations."""
-    store = ConversationStore(database, search_index="across")
+    """A store."""
+    store = ConversationStore(database)
     await store.setup()
     yield store
     await store.close()
