@@ -130,8 +130,7 @@ class TurnSessionContract:
         async with await chat.turn("r1", human="Do seals sleep?"):
             pass
         assert await elsewhere.stop("r1")
-        turn = await chat.get_turn("r1")
-        assert turn is not None
+        assert (turn := await chat.get_turn("r1")) is not None
         assert turn.is_finished
         assert not await elsewhere.stop("r1")
         assert not await elsewhere.stop("r2")
@@ -238,8 +237,7 @@ class TurnSessionContract:
             await turn.finish()
             assert turn.is_finished
             assert (await turn.load_history()).messages[-1].text.startswith('{"success": true')
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
+        assert (found := await elsewhere.get_turn("r1")) is not None
         assert found.is_finished
         assert (await elsewhere.load_history()).messages[-1].text.startswith('{"success": true')
 
@@ -354,8 +352,7 @@ class TurnSessionContract:
             await turn.finish()
             with pytest.raises(TurnClosedError):
                 await turn.append(AIMessage("They do."))
-        found = await chat.get_turn("r1")
-        assert found is not None
+        assert (found := await chat.get_turn("r1")) is not None
         assert (found.is_finished, len(found.messages)) == (True, 1)
 
     async def test_a_cancelled_request_leaves_no_lease(
@@ -443,8 +440,7 @@ class TurnSessionContract:
         await chat.append_turn("r2", human="And a room")
         for before, is_finished in (("r2", True), (turn.messages[1].id, False)):
             await elsewhere.rewind(before=str(before))
-            found = await chat.get_turn("r1")
-            assert found is not None
+            assert (found := await chat.get_turn("r1")) is not None
             assert found.is_finished is is_finished
         async with await chat.turn("r1") as again:
             assert again.is_running
