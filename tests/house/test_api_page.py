@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from test_public_names import defined_in
 
 import convstore
-from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, integration, types
+from convstore import Conversation, ConversationStore, ConvstoreError, integration, types
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 
@@ -161,7 +161,7 @@ def test_the_arguments_of_a_store_are_documented() -> None:
     Documented("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
 
 
-@pytest.mark.parametrize("options", [HistoryPolicy, CompactionRule])
+@pytest.mark.parametrize("options", [CompactionRule])
 def test_every_option_is_documented(options: Any) -> None:
     """Each field of policy and rule with its default, in order."""
     listed = [(*codes(name), *codes(default)) for name, default, _ in rows(f"`{options.__name__}`")]

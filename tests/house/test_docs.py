@@ -6,12 +6,19 @@ import ast
 import contextlib
 import io
 import re
+import tomllib
+import uuid
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from pymongo import MongoClient
 
-from convstore import exceptions, summarization
+from convstore import HistoryPolicy, exceptions, summarization
+from convstore.cli.commands import app
 from convstore.sources import detection
 from convstore.tools import retrieval
 
@@ -26,20 +33,47 @@ PROGRAMS = [
 ]
 
 
+def rows_below(page: str, heading: str) -> list[list[str]]:
+    """The cells of the rows of the table whose first heading is given."""
+    table = PAGES[page].partition(f"\n| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
+
+
+@pytest.fixture
+def mongodb_uri(server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An address in MONGODB_URI; its database is dropped."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setenv("MONGODB_URI", urlsplit(server_uri)._replace(path=f"/{name}").geturl())
+    yield
+    with MongoClient(server_uri) as client:
+        client.drop_database(name)
+
+
 @pytest.mark.parametrize(("program", "output"), PROGRAMS)
-def test_programs_print_what_is_said(program: Any, output: Any) -> None:
+def test_programs_print_what_is_said(program: Any, output: Any, request: Any) -> None:
     """Each alone, nothing carried over from the one before; its output is printed below it."""
+    if "MONGODB_URI" in program:
+        request.getfixturevalue("mongodb_uri")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(ast.parse(program), "docs", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own page
     assert [("text", printed.getvalue())] == output
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_lead_somewhere() -> None:
-    """Every link to a file of the project finds it."""
+    """Every link to a file of the project finds it, and its heading."""
     for path in (*DOCS.parent.glob("*.md"), *DOCS.glob("*.md")):
-        links = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))
-        assert [(path, link) for link in links if "://" not in link and not (path.parent / link).exists()] == []
+        for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+            file, _, anchor = link.partition("#")
+            target = path.parent / file if file else path
+            assert "://" in link or target.exists(), (path, link)
+            assert "://" in link or not anchor or anchor in anchors(target), (path, link)
 
 
 def test_the_names_of_summaries_are_ours() -> None:
@@ -54,3 +88,23 @@ def test_the_arguments_of_the_tool_are_those_documented() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", PAGES["read-back.md"], re.MULTILINE)
     assert rows == list(retrieval.RetrieveArguments.model_json_schema()["properties"])
     assert {"sources", "results", "documents"} <= set(detection.SHAPES)
+
+
+def test_the_policy_table_is_the_policy() -> None:
+    """Every field with its default, in order."""
+    rows = rows_below("policies.md", "policy")
+    documented = [(name.strip("`"), eval(default.strip("`"))) for name, default, _ in rows]  # noqa: S307 - our own page
+    assert documented == [(field.name, field.default) for field in fields(HistoryPolicy)]
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    """Each extra that can be installed is listed."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    documented = {name.strip("`") for row in rows_below("getting-started.md", "extra") for name in row[0].split(", ")}
+    assert documented == set(project["optional-dependencies"])
+
+
+def test_the_commands_are_those_of_the_command_line() -> None:
+    """Each command of ``convstore`` is listed, and no other."""
+    documented = {row[0].split()[1].strip("`") for row in rows_below("command-line.md", "command")}
+    assert documented == {command.name for command in app.registered_commands}
