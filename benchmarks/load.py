@@ -8,7 +8,7 @@ turns have a result of 1 to 5 MB; some iterations read a result back in full, or
 With ``--rate 20 --conversations 32 --seconds 180`` the traffic is steady instead: so many turns a second, each a load
 and an append of 25 KB, after five turns in each conversation. Half of the conversations rest for half of the time. With
 ``--search-every 60`` each conversation is searched so often; ``--no-index`` is the same without segments. Processor
-time is counted until nothing is due to be sealed, a minute after the last turn.
+time is counted until nothing is due to be sealed, and again until the last conversation rests and is sealed.
 
 A ticker on the loop measures its delay. One iteration of a busy loop runs all ready callbacks, so the longest single
 callbacks are listed too, with their names. Each has its wall time, and the processor time of the loop's thread without
@@ -239,8 +239,8 @@ class Steady:
     def _is_at_rest(self, number: int, second: float) -> bool:
         return number % 2 == 1 and 0.25 <= second / self.seconds < 0.75
 
-    async def run(self, stalls: Stalls) -> tuple[int, float]:
-        """Return the number of turns, and the processor time of the process until nothing is due."""
+    async def run(self, stalls: Stalls) -> tuple[int, float, float]:
+        """Return the number of turns, the processor time until nothing is due, and until all conversations rest."""
         began, busy, turns, number = time.perf_counter(), time.process_time(), 0, 0
         running = set[asyncio.Task[None]]()
         ticker = asyncio.create_task(stalls.tick())
@@ -261,9 +261,12 @@ class Steady:
         ticker.cancel()  # it would take more processor time than the rest of the wait
         sealer = (await host_of(self.store).services()).sealer
         if sealer:
+            await sealer.wait()
+        due = time.process_time() - busy
+        if sealer:
             await asyncio.sleep(REST_SECONDS + 2)  # until the last conversation rests, and the sealer's timer rings
             await sealer.wait()
-        return turns, time.process_time() - busy
+        return turns, due, time.process_time() - busy
 
     async def _turn(self, number: int) -> None:
         self.busy[number], turn = True, self.users.take(25_000)
@@ -288,8 +291,12 @@ async def steady(store: ConversationStore, chats: list[Conversation], arguments:
     traffic, stalls = Steady(store, chats, arguments), Stalls()
     await traffic.users.fill(5)
     _freeze()
-    turns, busy = await traffic.run(stalls)
-    print(f"{turns:,} turns, {turns / arguments.seconds:.1f} a second, processor {busy / turns * 1000:.1f} ms each")
+    turns, *busy = await traffic.run(stalls)
+    due, all_sealed = (seconds / turns * 1000 for seconds in busy)
+    print(f"{turns:,} turns, {turns / arguments.seconds:.1f} a second")
+    print(
+        f"processor time of each: {due:.1f} ms until nothing is due, {all_sealed:.1f} ms until all rest and are sealed"
+    )
     _print(traffic.users, stalls, [_memory()], arguments.seconds)
 
 

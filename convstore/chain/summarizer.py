@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
@@ -11,7 +11,7 @@ from convstore.chain.models import ChainSummarizerConfig, ChainSummary, SummaryC
 from convstore.chain.parse import check_messages
 from convstore.chain.work import Work, failed
 from convstore.exceptions import InvalidInputError
-from convstore.summarization.engine import KeptAnswers, Steps, coroutine, drive_async, model_name
+from convstore.summarization.engine import KeptAnswers, Steps, drive_async, model_name
 from convstore.summarization.prompts import MIN_PROMPT_BYTES
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
@@ -80,8 +80,7 @@ class ChainSummarizer:
         """Name of the model or of the function. It is stored with each summary."""
         return model_name(self._handler)
 
-    @coroutine
-    def summarize(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
+    async def summarize(self, messages: Sequence[BaseMessage]) -> ChainSummary:
         """Summarise a chain as configured: older sections first, then the last sections, then the fold.
 
         Args:
@@ -96,34 +95,31 @@ class ChainSummarizer:
         stages: list[_Stage] = [Work.summarize_sections]
         stages += [Work.rotate] if self.config.preserve_last else []
         stages += [Work.fold] if self.config.use_qa else []
-        return self._run(messages, stages)
+        return await self._run(messages, stages)
 
-    @coroutine
-    def summarize_sections(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
+    async def summarize_sections(self, messages: Sequence[BaseMessage]) -> ChainSummary:
         """Replace the body of each section by one summary pair, except in the last `keep_sections` sections.
 
         All sections are summarised concurrently. Arguments, result and errors are those of `summarize`.
         """
-        return self._run(messages, [Work.summarize_sections])
+        return await self._run(messages, [Work.summarize_sections])
 
-    @coroutine
-    def rotate_last_section(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
+    async def rotate_last_section(self, messages: Sequence[BaseMessage]) -> ChainSummary:
         """Bring each of the last `keep_sections` sections within `last_section_bytes`, the newest first.
 
         First, each pair above `max_pair_bytes` becomes a summary; if its call fails, the pair is kept. If the section
         is still too large, the older pairs become one summary, and the newest that fit three quarters of the limit are
         kept. Arguments, result and errors are those of `summarize`.
         """
-        return self._run(messages, [Work.rotate])
+        return await self._run(messages, [Work.rotate])
 
-    @coroutine
-    def fold_qa_pairs(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
+    async def fold_qa_pairs(self, messages: Sequence[BaseMessage]) -> ChainSummary:
         """Fold old sections into one if there are too many or they are too large.
 
         The newest sections that fit the limits are kept, at least `keep_sections` of them. The folded section counts
         as one. Arguments, result and errors are those of `summarize`.
         """
-        return self._run(messages, [Work.fold])
+        return await self._run(messages, [Work.fold])
 
     def forget(self, calls: Sequence[SummaryCall]) -> None:
         """Forget the answers of successful calls."""
@@ -131,10 +127,12 @@ class ChainSummarizer:
             if call.error is None:
                 self._answers.texts.pop(call.request, None)
 
-    def _run(self, messages: Sequence[BaseMessage], stages: Sequence[_Stage]) -> Coroutine[Any, Any, ChainSummary]:
+    async def _run(self, messages: Sequence[BaseMessage], stages: Sequence[_Stage]) -> ChainSummary:
         # Parsing a long chain and writing its requests can take seconds, so both run in threads.
         steps = self._steps(messages, stages)
-        return drive_async(steps, self._call, in_threads=True, concurrency=self._max_concurrency, answers=self._answers)
+        return await drive_async(
+            steps, self._call, in_threads=True, concurrency=self._max_concurrency, answers=self._answers
+        )
 
     def _call(self, messages: list[BaseMessage]) -> Awaitable[object]:
         if isinstance(self._handler, ChainModel):

@@ -120,6 +120,8 @@ class IndexBuilder:
             begin: Number of the first window of its message.
         """
         label, until = text.label, len(self.windows)
+        if text.is_rest and shown.isspace():
+            return
         is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
         for start, end in windows_of(text.text) or ([(0, 0)] if label else []):
             piece = shown[start:end]

@@ -1,4 +1,4 @@
-"""Ask a model for summaries; the only module of the pure rooms that awaits.
+"""Ask a model for summaries; all that the pure rooms await runs here.
 
 A strategy is a generator. It yields the requests that it needs answered next, receives the answers in the same order
 and returns its result. So a strategy is pure, and the same code serves models that are called or awaited.
@@ -7,10 +7,9 @@ and returns its result. So a strategy is pure, and the same code serves models t
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 
@@ -18,7 +17,6 @@ from convstore.exceptions import SummaryError
 from convstore.messages.encoding import digest_of
 
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
 _KEPT_ANSWERS, _KEPT_CHARACTERS = 256, 16_000
 Answer = Any
 """The text that answers a request, the result of a nested strategy, or the exception that either raised."""
@@ -149,21 +147,6 @@ async def drive_async(
                 raise
 
     return cast("_T", await finish(steps, await advance(steps, None)))
-
-
-def coroutine(function: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """Decorate a function that returns a coroutine, so that frameworks recognise a coroutine function."""
-
-    @functools.wraps(function)
-    async def awaited(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await function(*args, **kwargs)
-
-    return awaited
-
-
-async def finished(value: _T) -> _T:
-    """Return a value that needed no model, to a caller that awaits it."""
-    return value
 
 
 def model_name(model: object) -> str:

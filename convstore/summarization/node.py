@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
-from convstore.summarization.engine import Steps, coroutine, drive, drive_async
+from convstore.summarization.engine import Steps, drive, drive_async
 from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -79,23 +79,22 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         """
         return self._call_with_config(self._run, input, config, **kwargs)
 
-    @coroutine
-    def ainvoke(  # pyright: ignore[reportIncompatibleMethodOverride] - a Coroutine that is not a CoroutineType
+    async def ainvoke(
         self,
         input: Any,  # noqa: A002 - the name is LangChain's
         config: RunnableConfig | None = None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, dict[str, Any]]:
+    ) -> dict[str, Any]:
         """`invoke` with a model that is awaited."""
-        return self._acall_with_config(self._arun, input, config, **kwargs)
+        return await self._acall_with_config(self._arun, input, config, **kwargs)
 
     def _run(self, given: Any, **bound: Any) -> dict[str, Any]:
         model = bound.pop("model", self.model)
         return drive(self._steps(given, bound), model.invoke)
 
-    def _arun(self, given: Any, **bound: Any) -> Coroutine[Any, Any, dict[str, Any]]:
+    async def _arun(self, given: Any, **bound: Any) -> dict[str, Any]:
         model = bound.pop("model", self.model)
-        return drive_async(self._steps(given, bound), model.ainvoke)
+        return await drive_async(self._steps(given, bound), model.ainvoke)
 
     def _steps(self, state: Any, bound: dict[str, Any]) -> Steps[dict[str, Any]]:
         messages, context = self._read(state)

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.tool_calls import without_orphans
 from convstore.summarization.cuts import Cuts, choose_cut, next_step
-from convstore.summarization.engine import Steps, ask, coroutine, drive, drive_async
+from convstore.summarization.engine import Steps, ask, drive, drive_async
 from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -91,8 +91,7 @@ def summarize_messages(
     return drive(summarization_steps(messages, running_summary, options), model.invoke)
 
 
-@coroutine
-def asummarize_messages(
+async def asummarize_messages(
     messages: Sequence[BaseMessage],
     *,
     running_summary: RunningSummary | None,
@@ -105,10 +104,10 @@ def asummarize_messages(
     existing_summary_prompt: ChatPromptTemplate = DEFAULT_EXISTING_SUMMARY_PROMPT,
     final_prompt: ChatPromptTemplate = DEFAULT_FINAL_SUMMARY_PROMPT,
     overflow: Overflow = "fold",
-) -> Coroutine[Any, Any, SummarizationResult]:
+) -> SummarizationResult:
     """`summarize_messages` with `ainvoke`: the same parameters, the same result."""
     options = Options.among(locals())
-    return drive_async(summarization_steps(messages, running_summary, options), model.ainvoke)
+    return await drive_async(summarization_steps(messages, running_summary, options), model.ainvoke)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

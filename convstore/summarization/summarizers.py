@@ -5,15 +5,15 @@ A summarizer receives messages and the summary of the messages before them, and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
-from convstore.summarization.engine import Steps, ask, coroutine, drive_async, finished, model_name
+from convstore.summarization.engine import Steps, ask, drive_async, model_name
 from convstore.summarization.prompts import record_prompt, record_steps, words_of
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
@@ -82,14 +82,13 @@ class RunningSummarizer:
         """The name of the model, or of its class."""
         return model_name(self._model)
 
-    @coroutine
-    def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> Coroutine[Any, Any, str]:
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """Return the summary of all; asks the model once for each step.
 
         Raises:
             SummaryError: The model answered without text.
         """
-        return drive_async(self._steps(messages, summary), self._model.ainvoke)
+        return await drive_async(self._steps(messages, summary), self._model.ainvoke)
 
     def _steps(self, messages: Sequence[BaseMessage], summary: str | None) -> Steps[str]:
         for step in record_steps(messages, self._room):
@@ -116,12 +115,8 @@ class HeadTailSummarizer:
         self.rule = rule or CompactionRule()
         self._half = check_number(characters, name="characters", minimum=_MIN_CHARACTERS) // 2
 
-    @coroutine
-    def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> Coroutine[Any, Any, str]:
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """Return the lines of the earlier summary and one for each message."""
-        return finished(self._text(messages, summary))
-
-    def _text(self, messages: Sequence[BaseMessage], summary: str | None) -> str:
         title, *lines = [self._TITLE] if summary is None else summary.split("\n")
         lines += [f"{message.type}: {self._ends(' '.join(words_of(message).split()))}" for message in messages]
         room = min((self.rule.max_tokens_before_summary or _SMALL_TRIGGER) * CHARACTERS_PER_TOKEN // 2, _MAX_CHARACTERS)
