@@ -106,10 +106,6 @@ class LogReader:
             self.cache.forget(cached)
         return None
 
-    def outside(self, scope: Scope, head: Head) -> CachedConversation:
-        """Return the conversation of a head that was just read, without caching it."""
-        return self.cache.outside(scope, head.conversation)
-
     async def _is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation."""
         now = self.seen(cached.scope, await self.heads.find(dict(cached.scope)))

@@ -195,7 +195,7 @@ class Sealer:
         head = await self._reader.heads.find(dict(due.scope))
         if head is None:
             return False
-        cached = self._reader.outside(due.scope, head)  # the cache is for conversations in use
+        cached = self._reader.cache.outside(due.scope, head.conversation)  # the cache is for conversations in use
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
                 return await self._seal_next(cached, pace, due)

@@ -342,7 +342,7 @@ class ConversationStore:
         searched = []
         for (head, totals, _), _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
-            cached = services.reader.outside(tuple((key, head.scope[key]) for key in keys), head)
+            cached = self._known.outside(tuple((key, head.scope[key]) for key in keys), head.conversation)
             searched.append((cached, totals))
         matches, incomplete = await services.across.search(searched, request)
         hits: dict[int, list[SearchHit]] = {}

@@ -1,18 +1,17 @@
-"""Counts the active messages after each rewind entry, to compare them with the entry's totals.
-
-All entries are counted during the pass. Ranges that a rewind entry hides are read a second time, each part once.
-"""
+"""Counts the active messages after each rewind entry, to compare them with the entry's totals."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 
 from convstore.log.entry import Entry, RewoundRange, Totals
 from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, counts_of, difference
-from convstore.mongo.documents import entry_from
-from convstore.mongo.keys import entry_id
-from convstore.verify.findings import Subject
+
+_Row = tuple[int, int, tuple[int, ...]]
+"""A message: the number of its entry, its ordinal, and what it adds to each of the totals."""
 
 
 @dataclass(slots=True)
@@ -24,18 +23,17 @@ class ActiveTotals:
         problems: Problems of the entry added last, if it is a rewind entry.
     """
 
-    subject: Subject
     messages: Rewinds = NO_REWINDS
     problems: list[str] = field(default_factory=list)
     _active: Counter[str] | None = field(default_factory=Counter)
     _counters: set[str] = field(default_factory=set)
-    _known: dict[int, tuple[RewoundRange, Counter[str]]] = field(default_factory=dict)
+    _rows: list[_Row] = field(default_factory=list)
 
     def lose(self) -> None:
         """Mark the totals as unknown, because an entry cannot be read."""
         self._active = None
 
-    async def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Count an entry; if it is a rewind entry, compare its totals."""
         before, self.problems = self.messages, []
         if entry.is_rewind:
@@ -46,35 +44,27 @@ class ActiveTotals:
         if self._active is None:
             return
         self._active.update(counts_of(entry.messages))
-        if entry.messages:
+        for message in entry.messages:
             self._counters.add(entry.totals.counter)
+            counts = counts_of([message])
+            self._rows.append((entry.number, message.ordinal, tuple(counts[name] for name in COUNTS)))
         if self.messages is not before:
             rewound, restored = difference(before.ranges, self.messages.ranges)
             for range_ in restored:
-                self._active.update(self._known[range_.first][1])
+                self._active.update(self._counts_in(range_))
             for range_ in rewound:
-                self._active.subtract(await self._counts_in(range_, entry.number))
+                self._active.subtract(self._counts_in(range_))
             # Sizes made by different token counters cannot be added.
             names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
             if wrong := [name for name in names if getattr(entry.totals, name) != self._active[name]]:
                 self.problems = [f"the totals of active messages are wrong: {', '.join(wrong)}"]
 
-    async def _counts_in(self, range_: RewoundRange, number: int) -> Counter[str]:
-        """Return the counts of a rewound range, continuing those made for an earlier rewind entry."""
-        known, found = self._known.get(range_.first, (None, Counter[str]()))
-        if known == range_:
-            return found
-        start, after, counts = range_.entry - 2, range_.first - 1, Counter[str]()
-        if known and known.entry == range_.entry and known.last <= range_.last and known.until <= range_.until:
-            start, after, counts = known.until, known.last, Counter(found)
-        conversation, read = self.subject.conversation, self.subject.inspection.entries
-        key, end = (entry_id(conversation, at) for at in (max(0, start), min(range_.until + 1, number)))
-        while key < end and (documents := await read(conversation, after=key, through=end)):
-            messages = (one for document in documents for one in entry_from(document).messages)
-            counts.update(counts_of([one for one in messages if after < one.ordinal <= range_.last]))
-            key = str(documents[-1]["_id"])
-        self._known[range_.first] = (range_, counts)
-        return counts
+    def _counts_in(self, range_: RewoundRange) -> Counter[str]:
+        """Return the counts of a rewound range, which may begin in the middle of the entry before its first one."""
+        rows = islice(self._rows, bisect_left(self._rows, (range_.entry - 1,)), None)
+        within = takewhile(lambda row: row[0] <= range_.until + 1, rows)
+        counts = [counts for _, ordinal, counts in within if range_.first <= ordinal <= range_.last]
+        return Counter(dict(zip(COUNTS, map(sum, zip(*counts, strict=True)), strict=False)))
 
 
 def recounted_totals(entry: Entry, before: Totals) -> Totals | None:

@@ -55,7 +55,7 @@ class LogCheck:
     is_damaged: bool = False
     is_broken: bool = False
     is_readable: bool = True
-    active: ActiveTotals = field(init=False)
+    active: ActiveTotals = field(default_factory=ActiveTotals)
     _next: int = 1
     _messages: int | None = 0
     _link: int | None = 0
@@ -63,9 +63,6 @@ class LogCheck:
     _was_lost: bool = False
     _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
-
-    def __post_init__(self) -> None:
-        self.active = ActiveTotals(self.subject)
 
     def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)
@@ -121,7 +118,7 @@ class LogCheck:
             await asyncio.to_thread(self._check_content, entry, payloads)
         else:
             self._check_content(entry, payloads)
-        await self.active.add(entry)
+        self.active.add(entry)
         is_recounted = self._repair and self._repair.entry <= entry.number < self._repair.until
         for problem in self.active.problems if not is_recounted else ():
             self._report("totals", key, problem)
