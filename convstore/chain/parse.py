@@ -75,9 +75,10 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
         MalformedChainError: A rule is broken; the error names the message. With `repair`, only for items that are not
             messages.
 
-    >>> chain = parse_chain([HumanMessage("Hi!"), AIMessage("Hello!"), HumanMessage("Bye!")])
-    >>> [(section.header.human.text, len(section.body), section.size) for section in chain.sections]
-    [('Hi!', 1, 9), ('Bye!', 0, 4)]
+    Examples:
+        >>> chain = parse_chain([HumanMessage("Hi!"), AIMessage("Hello!"), HumanMessage("Bye!")])
+        >>> [(section.header.human.text, len(section.body), section.size) for section in chain.sections]
+        [('Hi!', 1, 9), ('Bye!', 0, 4)]
     """
     return read_chain(messages, repair=repair)[0]
 

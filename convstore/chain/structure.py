@@ -79,8 +79,9 @@ class Pair:
     def is_summary(self) -> bool:
         """True if the pair is a summary, of either form.
 
-        >>> Pair(AIMessage(SUMMARY_PREFIX + "Ada likes orcas.")).is_summary
-        True
+        Examples:
+            >>> Pair(AIMessage(SUMMARY_PREFIX + "Ada likes orcas.")).is_summary
+            True
         """
         return self.kind == "summarization" or (
             self.kind == "completion" and str(self.ai.text).startswith(SUMMARY_PREFIX)
@@ -139,9 +140,10 @@ class Chain:
         If the last section has a body, or there is no section, the message begins a new one. Otherwise it completes
         the header of the last section: an unanswered human message is joined with it, the old content first.
 
-        >>> chain = Chain().append_human("I am Ada.").append_human("Who am I?")
-        >>> [message.text for message in chain.messages()]
-        ['I am Ada.\n\nWho am I?']
+        Examples:
+            >>> chain = Chain().append_human("I am Ada.").append_human("Who am I?")
+            >>> [message.text for message in chain.messages()]
+            ['I am Ada.\n\nWho am I?']
         """
         human = content if isinstance(content, HumanMessage) else HumanMessage(content)
         last = self.sections[-1] if self.sections else None

@@ -14,8 +14,9 @@ from convstore.values.models import Source
 def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
     """Return the paragraph for a system prompt about shortened tool results and how to read them.
 
-    >>> "retrieve_previous_sources" in sources_prompt()
-    True
+    Examples:
+        >>> "retrieve_previous_sources" in sources_prompt()
+        True
     """
     return (
         "Tool results of earlier turns are shortened in this history: you see the tool, whether it succeeded and the "

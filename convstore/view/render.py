@@ -53,10 +53,11 @@ class View:
 def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the conversation without tools: system, human and AI messages without tool calls, as the same objects.
 
-    >>> from langchain_core.messages import HumanMessage, ToolMessage
-    >>> log = [HumanMessage("hi"), ToolMessage("x", tool_call_id="1")]
-    >>> [message.text for message in get_conversational_history(log)]
-    ['hi']
+    Examples:
+        >>> from langchain_core.messages import HumanMessage, ToolMessage
+        >>> log = [HumanMessage("hi"), ToolMessage("x", tool_call_id="1")]
+        >>> [message.text for message in get_conversational_history(log)]
+        ['hi']
     """
     return [
         message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import pkgutil
 import re
 import tomllib
 import uuid
@@ -17,7 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from pymongo import MongoClient
 
-from convstore import HistoryPolicy, exceptions, summarization
+import convstore
+from convstore import HistoryPolicy, exceptions, summarization, types
 from convstore.cli.commands import app
 from convstore.sources import detection
 from convstore.tools import retrieval
@@ -68,7 +70,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_links_lead_somewhere() -> None:
     """Every link to a file of the project finds it, and its heading."""
-    for path in (*DOCS.parent.glob("*.md"), *DOCS.glob("*.md")):
+    for path in (*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")):
         for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
             file, _, anchor = link.partition("#")
             target = path.parent / file if file else path
@@ -108,3 +110,20 @@ def test_the_commands_are_those_of_the_command_line() -> None:
     """Each command of ``convstore`` is listed, and no other."""
     documented = {row[0].split()[1].strip("`") for row in rows_below("command-line.md", "command")}
     assert documented == {command.name for command in app.registered_commands}
+
+
+def test_the_site_has_every_page() -> None:
+    """The navigation names each page of the documentation once."""
+    root = DOCS.parent
+    named = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", (root / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(str(path.relative_to(root)) for path in (*root.glob("*.md"), *DOCS.rglob("*.md")))
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """Each name that ``convstore`` exports is shown by itself or with its module, and what is shown exists."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
+    shown = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
+    for name in shown:
+        pkgutil.resolve_name(name)
+    with_modules = {f"convstore.{name}" for name in (*types.__all__, *vars(exceptions))} | shown
+    assert {f"convstore.{name}" for name in convstore.__all__} - with_modules == {"convstore.SOURCES_PROMPT"}

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 COPIED = (".ci", "convstore", "migrations", "examples", "benchmarks", "docs", "tests", "pyproject.toml", "README.md")
-ALSO = ("CHANGELOG.md", "SECURITY.md", "LICENSE")
+ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "mkdocs.yml")
 LEFT_OUT = ("testing", "devserver.py", "__main__.py")
 """Parts of the package that only tests and demonstrations use."""
 SECONDS = 1_800.0
