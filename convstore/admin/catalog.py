@@ -28,6 +28,11 @@ class Catalog:
         found = await self._heads.find_listed(dict(scope))
         return self._info(found, *found.head.described(self._codec)) if found else ConversationInfo(scope=dict(scope))
 
+    async def children(self, scope: Scope) -> list[ConversationInfo]:
+        """Return the conversations of sub-agents directly below one, oldest first. Two commands."""
+        head = await self._heads.find(dict(scope))
+        return [self._listed(one) for one in await self._heads.children(head.conversation)] if head else []
+
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
         """Return the scope of the conversation with an id; None if there is none with these scope values."""
         head = await self._heads.find_by_conversation(conversation_id)
@@ -61,7 +66,7 @@ class Catalog:
             raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
         described = False
         while not described:  # retry if the conversation was deleted in between
-            dates = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
+            dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
             head, _ = await self._heads.claim(dict(scope), **dates)
             cached = self._cache.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
@@ -91,5 +96,6 @@ class Catalog:
             bytes=totals.stored_bytes,
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
+            has_children=head.has_children,
             problem=problem,
         )

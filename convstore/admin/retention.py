@@ -116,7 +116,7 @@ class Retention:
                 return _EMPTY_RECEIPT
             if last_date and last_date >= before:
                 return _EMPTY_RECEIPT
-            return await (self._count(head) if dry_run else self._end(head, pruned=True))
+            return await (self._count_all(head) if dry_run else self._end(head, pruned=True))
 
         receipt = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope)
         last: Head | None = None
@@ -155,6 +155,8 @@ class Retention:
             return  # another process sweeps it
         if await self.tombstones.is_ended(conversation, tombstone):
             await self.tombstones.clear(conversation)
+            if tombstone.get("has_children"):  # one may have begun during the deletion
+                await self._end_children(conversation)
         await self.tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
 
     async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
@@ -162,14 +164,19 @@ class Retention:
         if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
         self.reader.cache.end(head.scope)
-        return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
+        own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
+        return _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
+
+    async def _end_children(self, conversation: str) -> ErasureReceipt:
+        """Delete the conversations of sub-agents below a deleted one; without it, they are not found any more."""
+        return _sum(await in_parallel(self._end, await self.tombstones.children(conversation)))
 
     async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
         """Finish interrupted deletions of conversations with these scope values."""
         receipt = _EMPTY_RECEIPT
         for conversation in await self.tombstones.unswept(dict(partial_scope)):
             if await self.tombstones.is_ended(conversation):
-                receipt = _sum([receipt, await self._remove(conversation)])
+                receipt = _sum([receipt, await self._remove(conversation), await self._end_children(conversation)])
         return receipt
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
@@ -182,6 +189,11 @@ class Retention:
         entries, chunks = await self.reader.log.count(head.conversation)
         found = {name: await part.count(head.conversation) for name, part in self.parts.items()}
         return ErasureReceipt(conversations=1, entries=entries, payload_chunks=chunks, **found)
+
+    async def _count_all(self, head: Head) -> ErasureReceipt:
+        """Count a conversation with those of its sub-agents."""
+        children = await self.tombstones.children(head.conversation) if head.has_children else []
+        return _sum([await self._count(head), *await in_parallel(self._count_all, children)])
 
 
 def _sum(receipts: Sequence[ErasureReceipt]) -> ErasureReceipt:

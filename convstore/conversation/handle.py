@@ -36,7 +36,7 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
-from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number
+from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number, child_scope
 from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
 from convstore.values.turns import Verdict, check_decision
 from convstore.view.past import check_moment
@@ -293,6 +293,29 @@ class Conversation:
             return await turn.reserve(number)
         numbers, _ = await (await self._services()).writer.reserve(self._scope, number)
         return numbers
+
+    def child(self, id_: str, call_id: str | None = None, /) -> Conversation:
+        """Return the handle of a sub-agent's conversation below this one; no I/O.
+
+        It is named by the call that the sub-agent answers, or by its own name. It has its own log, views and turns. It
+        is in no listing but `children`, and is deleted, pruned and exported with this conversation. A child can have
+        children, up to eight levels.
+
+        Args:
+            id_: Id of the AI message with the call; or the name of an agent that is called once, such as a node.
+            call_id: Id of the call; None for a name.
+
+        Raises:
+            InvalidInputError: An id is not a plain non-empty str, or there are too many levels.
+        """
+        return Conversation(self._host, child_scope(self._scope, [id_] if call_id is None else [id_, call_id]))
+
+    async def children(self) -> list[ConversationInfo]:
+        """Return the conversations of sub-agents directly below this one, oldest first. Two commands.
+
+        ``store.conversation(**info.scope)`` is the handle of one.
+        """
+        return await (await self._services()).catalog.children(self._scope)
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """Return the view for the next model call: valid for any provider, stable, and within the budget.

@@ -31,8 +31,19 @@ from convstore.mongo.bson_values import reading, sealed, stored_list, stored_num
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import totals_from
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import HEADS, LOG, entry_id, head_id, scope_filter
+from convstore.mongo.keys import (
+    HEADS,
+    LOG,
+    child_id,
+    date_field,
+    entry_id,
+    head_id,
+    parent_id,
+    root_id,
+    scope_filter,
+)
 from convstore.mongo.versions import check_version, stamped
+from convstore.values.scope import parent_scope, root_scope
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _BATCH = 1_000
@@ -60,6 +71,7 @@ class Head:
         written_at: When the head was last refreshed, by the writer's clock; never backdated.
         entry: The last entry at the last refresh; it is missing in the log if its append failed, or the log lost it.
         details: Title and metadata as the codec wrote them, as far as they were set, each with its checksum.
+        has_children: A conversation of a sub-agent was begun below it.
     """
 
     key: str
@@ -70,6 +82,7 @@ class Head:
     written_at: datetime
     entry: EntryRef
     details: Mapping[str, Any] = field(default_factory=dict)
+    has_children: bool = False
 
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
@@ -119,38 +132,49 @@ class Heads:
         self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
-        """Return the head of a scope, or None if it has no conversation. One command."""
-        document = await self._heads.find_one({"_id": head_id(scope)})
+        """Return the head of a scope, or None if it has no conversation. One command; for a child one a level."""
+        document = await self._heads.find_one({"_id": await head_key(self._heads, scope)})
         return head_from(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
-        """Return the head of a conversation that was not deleted, or None. One command."""
+        """Return the head of a conversation that was not deleted, or None. One command, for a child a few more."""
+        if parent := parent_id(conversation):
+            child = await self._heads.find_one({"parent": parent, "conversation": conversation})
+            return await self.find(head_from(child).scope) if child else None  # its parent may be deleted
         # The deleted ones keep their id in their tombstone, without a date.
         document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
         return head_from(document) if document else None
 
-    async def claim(self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime) -> tuple[Head, bool]:
+    async def claim(
+        self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime, for_child: bool = False
+    ) -> tuple[Head, bool]:
         """Return the head of a scope, created if missing, and True if this call created it. One command.
 
-        Of two concurrent writers both get the same head, and only one gets True. Dates never go back.
+        Of two concurrent writers both get the same head, and only one gets True. Dates never go back. The parent of a
+        child is claimed first, `for_child`, which is noted in its head.
         """
-        conversation = secrets.token_hex(12)
-        update = {
-            "$max": {"updated_at": updated_at, "written_at": written_at},
-            "$setOnInsert": stamped(
-                {
-                    "conversation": conversation,
-                    "scope": dict(scope),
-                    "created_at": creation(updated_at, conversation),
-                    "entry": list(EntryRef()),
-                },
-                "head",
-            ),
+        outer, parent = parent_scope(scope), ""
+        if outer is not None:
+            above, _ = await self.claim(outer, updated_at=updated_at, written_at=written_at, for_child=True)
+            parent = above.conversation
+        conversation, date = child_id(parent, secrets.token_hex(12)), {date_field(scope): updated_at}
+        new = {
+            "conversation": conversation,
+            "scope": dict(scope),
+            "created_at": creation(updated_at, conversation),
+            "entry": list(EntryRef()),
+            **({"parent": parent} if parent else {}),
+            **(date if for_child else {}),
+        }
+        update: dict[str, Any] = {
+            "$max": {"written_at": written_at, **({} if for_child else date)},
+            "$setOnInsert": stamped(new, "head"),
+            **({"$set": {"has_children": True}} if for_child else {}),
         }
         async with driver_errors():
             upsert = partial(
                 self._heads.driver_collection.find_one_and_update,
-                {"_id": head_id(scope)},
+                {"_id": head_id(scope, parent)},
                 update,
                 upsert=True,
                 return_document=ReturnDocument.AFTER,
@@ -171,30 +195,38 @@ class Heads:
         updated_at: datetime,
         written_at: datetime,
     ) -> bool:
-        """Write the last entry and later dates; False if the scope has another conversation now. One command."""
+        """Write the last entry and later dates; False if the scope has another conversation now. One command.
+
+        For a child one more, which keeps the outermost conversation from being pruned while a sub-agent works.
+        """
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
             fields["created_at"] = creation(updated_at, conversation)  # of the first message, not of an earlier title
-        update = {"$set": fields, "$max": {"updated_at": updated_at, "written_at": written_at}}
-        return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, update)
+        update = {"$set": fields, "$max": {date_field(scope): updated_at, "written_at": written_at}}
+        if not await self._heads.update(_query(scope, conversation), update):
+            return False
+        if not parent_id(conversation):
+            return True
+        root = _query(dict(root_scope(tuple(scope.items()))), root_id(conversation))
+        return await self._heads.update(root, {"$max": {"written_at": written_at}})
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
         changes = {f"details.{name}": sealed(text, conversation, name) for name, text in details.items()}
         if not changes:
             return True
-        return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, {"$set": changes})
+        return await self._heads.update(_query(scope, conversation), {"$set": changes})
 
     async def find_listed(self, scope: Mapping[str, str]) -> ListedHead | None:
         """Return the head of a scope with the totals of its log, or None if it has no conversation. One command."""
-        found = await self._with_last_entry({"_id": head_id(scope)}, order={"_id": 1}, limit=1)
+        found = await self._with_last_entry({"_id": await head_key(self._heads, scope)}, order={"_id": 1}, limit=1)
         return ListedHead(head_from(found[0]), _last_totals(found[0])) if found else None
 
     async def page(
         self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
     ) -> list[ListedHead]:
         """Return heads with these scope values, newest first. One command."""
-        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}}
+        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True, "$ne": None}}  # skips children
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["updated_at"] = {"$lte": moment}  # where the index begins to be read
@@ -204,7 +236,16 @@ class Heads:
 
     async def each(self, partial_scope: Mapping[str, str]) -> AsyncIterator[ListedHead]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
-        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}, "_id": {"$gt": ""}}
+        async for found in self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}}):
+            yield found
+
+    async def children(self, conversation: str) -> list[ListedHead]:
+        """Return the heads of the children of a conversation, oldest first. One command for each thousand."""
+        found = [one async for one in self._each({"parent": conversation})]
+        return sorted(found, key=lambda one: one.head.created_at)
+
+    async def _each(self, query: dict[str, Any]) -> AsyncIterator[ListedHead]:
+        query["_id"] = {"$gt": ""}
         while True:
             documents = await self._with_last_entry(query, order={"_id": 1}, limit=_BATCH)
             for document in documents:
@@ -236,6 +277,19 @@ class Heads:
         return await self._log.find(query, _TOTALS, order=[*_LAST_FIRST.items()], limit=1)
 
 
+async def head_key(heads: Collection, scope: Mapping[str, str]) -> str:
+    """Return the key of a scope's head, "" for a child whose parent is missing. One command for each level above it."""
+    if (outer := parent_scope(scope)) is None:
+        return head_id(scope)
+    parent = await heads.find_one({"_id": await head_key(heads, outer)}, {"conversation": 1})
+    return head_id(scope, str(parent["conversation"])) if parent else ""
+
+
+def _query(scope: Mapping[str, str], conversation: str) -> dict[str, Any]:
+    """Return the filter for the head of a conversation."""
+    return {"_id": head_id(scope, parent_id(conversation)), "conversation": conversation}
+
+
 def _join(log: str) -> dict[str, Any]:
     """Return the stage that joins the last entry to a head by the index of ordinals.
 
@@ -256,17 +310,18 @@ def head_from(document: Document) -> Head:
     check_version(document, "head")
     with reading(document, HEADS):
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
-        if head_id(scope) != document["_id"]:
+        if head_id(scope, parent_id(stored_text(document["conversation"]))) != document["_id"]:
             raise ValueError("the key does not match the scope")
         return Head(
             key=document["_id"],
             conversation=stored_text(document["conversation"]),
             scope=scope,
             created_at=datetime.fromisoformat(unsealed(document["created_at"], document["conversation"], "created_at")),
-            updated_at=utc(document["updated_at"]),
+            updated_at=utc(document[date_field(scope)]),
             written_at=utc(document["written_at"]),
             entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
             details=dict(document.get("details", {})),
+            has_children="has_children" in document,
         )
 
 
@@ -308,6 +363,7 @@ def readable_head(document: Document) -> Head:
         updated_at,
         written_at,
         EntryRef(),
+        has_children="has_children" in document,
     )
 
 

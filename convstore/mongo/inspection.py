@@ -12,7 +12,8 @@ from typing import Any
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
-from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges, scope_filter, state_id
+from convstore.mongo.keys import HEADS, LOG, chunk_range, date_field, entry_range, log_ranges, scope_filter, state_id
+from convstore.values.scope import PATH
 
 _ENTRIES, _KEYS, _SMALL = 50, 10_000, 500
 _BATCH = 1_000
@@ -37,7 +38,9 @@ class Inspection:
     async def set_head(self, head: Document, changes: Mapping[str, Any]) -> bool:
         """Change a head, unless a writer refreshed it since it was read. One command."""
         unchanged = {name: head.get(name) for name in ("_id", "conversation", "updated_at", "written_at", "entry")}
-        return await self._heads.update(unchanged, {"$set": dict(changes)})
+        date = date_field(head.get("scope") or {})
+        renamed = {date if name == "updated_at" else name: value for name, value in changes.items()}
+        return await self._heads.update(unchanged, {"$set": renamed})
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
         """Return the next page of entries after a key and through another, in order; empty at the end. One command."""
@@ -146,7 +149,7 @@ class SchemaInspection:
         """Return the sorted scope keys of any one conversation; empty if there is none. One command."""
         found = await Collection(self._driver, HEADS).find_one({"scope": {"$exists": True}}, {"scope": 1})
         scope = (found or {}).get("scope")
-        return sorted(map(str, scope)) if isinstance(scope, Mapping) else []
+        return sorted(map(str, scope.keys() - {PATH})) if isinstance(scope, Mapping) else []
 
     async def indexes(self, collection: str) -> dict[str, Document]:
         """Return the indexes of a collection by name. One command."""

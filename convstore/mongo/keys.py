@@ -16,6 +16,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from convstore.values.scope import PATH
+
 ANNOTATIONS = "annotations"
 LOG = "log"
 HEADS = "heads"
@@ -28,10 +30,39 @@ OF_CONVERSATIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH, DRAFTS)
 """The collections in which each conversation has a key range."""
 
 
-def head_id(scope: Mapping[str, str]) -> str:
-    """Return the key of a scope's head; the order of the scope's keys does not matter."""
-    canonical = json.dumps(sorted(scope.items()), ensure_ascii=True, separators=(",", ":"))
+def head_id(scope: Mapping[str, str], parent: str = "") -> str:
+    """Return the key of a scope's head; the order of the scope's keys does not matter.
+
+    The key of a child's head has the id of its parent, so it is not found once that is deleted.
+    """
+    pairs = [*sorted(scope.items()), *([("", parent)] if parent else [])]
+    canonical = json.dumps(pairs, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def date_field(scope: Mapping[str, str]) -> str:
+    """Return the field for the last use of a scope's conversation; that of a child is in no index of listings."""
+    return "active_at" if PATH in scope else "updated_at"
+
+
+def child_id(parent: str, token: str) -> str:
+    """Return the id of a new child; those of all children, at any depth, follow the id of the outermost parent."""
+    return f"{parent}~{token}" if parent else token
+
+
+def parent_id(conversation: str) -> str:
+    """Return the id of a child's parent, "" for a conversation that is no child."""
+    return conversation.rpartition("~")[0]
+
+
+def root_id(conversation: str) -> str:
+    """Return the id of the outermost conversation around a child."""
+    return conversation.partition("~")[0]
+
+
+def family(conversation: str) -> dict[str, str]:
+    """Return the filter for the ids of a conversation and of all its children."""
+    return {"$gte": conversation, "$lt": f"{conversation}\x7f"}
 
 
 def scope_filter(partial_scope: Mapping[str, str]) -> dict[str, Any]:

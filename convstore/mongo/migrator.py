@@ -33,7 +33,7 @@ from convstore.mongo.indexes import indexes_for
 from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
-from convstore.values.scope import check_listing
+from convstore.values.scope import PATH, check_listing
 
 _LEASE = "lease"
 _LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
@@ -107,7 +107,7 @@ class Migrator:
     async def check_keys(self) -> None:
         """Warn if all stored conversations, or 100 by the order of their hashes, have other scope keys. One command."""
         heads = await self._heads.page({}, after="", limit=100)
-        stored = {tuple(sorted(head.scope)) for head in heads if head.scope}
+        stored = {tuple(sorted(head.scope.keys() - {PATH})) for head in heads if head.scope}
         if stored and tuple(sorted(self.scope_keys)) not in stored:
             warnings.warn(
                 f"the scope keys of this store are {', '.join(self.scope_keys)}, those of the conversations in the "

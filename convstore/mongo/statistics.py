@@ -12,7 +12,7 @@ import bson
 from convstore.mongo.bson_values import reading, stored_number, stored_text
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import LOG, conversation_range
+from convstore.mongo.keys import LOG, family
 
 _BATCH = 1_000
 _DAY = "%Y-%m-%d"
@@ -68,8 +68,7 @@ class Statistics:
         """Measure the documents of a collection, of all or some conversations. One command; the server reads them."""
         query: dict[str, Any] = {}
         if conversations is not None:
-            ranges = [conversation_range(conversation) for conversation in conversations]
-            query["$or"] = [{"_id": {"$gte": low, "$lt": high}} for low, high in ranges]
+            query["$or"] = [{"_id": family(conversation)} for conversation in conversations]
         if self._driver.name == "memory":  # it does not measure documents
             return [_amount(collection, one) for one in await Collection(self._driver, collection).find(query)]
         pipeline = [{"$match": query}, {"$group": _GROUP}]

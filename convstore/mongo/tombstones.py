@@ -15,10 +15,10 @@ from pymongo import ReturnDocument
 
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.heads import Head, readable_head
-from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, scope_filter
+from convstore.mongo.heads import Head, head_key, readable_head
+from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, root_id, scope_filter
 
-_KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1}
+_KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
 _BY_KEY = (("_id", 1),)
 
 
@@ -31,8 +31,12 @@ class Tombstones:
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""
-        document = await self._heads.find_one({"_id": head_id(scope)}, _KEY_FIELDS)
+        document = await self._heads.find_one({"_id": await head_key(self._heads, scope)}, _KEY_FIELDS)
         return readable_head(document) if document else None
+
+    async def children(self, conversation: str) -> list[Head]:
+        """Return the heads of the children of a conversation. One command for each thousand."""
+        return [readable_head(one) for one in await self._heads.find({"parent": conversation}, _KEY_FIELDS)]
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
         """Return heads with these scope values after a key, ordered by key. One command."""
@@ -70,20 +74,24 @@ class Tombstones:
             "marks": {key: _mark(key, value) for key, value in head.scope.items()},
             "pruned": pruned,
             "swept": False,
+            "has_children": True,  # until it is known
         }
         written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
         key = {"_id": _tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
         await self._heads.update(key, written, upsert=True)
-        ended = await self._heads.delete_one(query)
+        async with driver_errors():
+            ended = await self._heads.driver_collection.find_one_and_delete(query, {"has_children": 1})
         if ended:
             # Written again: a concurrent sweep may have dropped it because it still found the head.
+            tombstone["has_children"] = "has_children" in ended
+            written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
             await self._heads.update(key, written, upsert=True)
-        return ended
+        return bool(ended)
 
     async def was_pruned(self, conversation: str) -> bool:
-        """Return True if prune() ended the conversation, not delete(). One command."""
-        tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)}, {"pruned": 1})
+        """Return True if prune() ended the conversation, with its parents, not delete(). One command."""
+        tombstone = await self._heads.find_one({"_id": _tombstone_id(root_id(conversation))}, {"pruned": 1})
         return bool(tombstone and tombstone.get("pruned"))
 
     async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:

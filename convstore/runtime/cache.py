@@ -20,7 +20,7 @@ from convstore.log.rows import Row
 from convstore.log.state import LeadingSystem, State
 from convstore.log.stored_message import KeptMessage, Shown
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
-from convstore.values.scope import Scope
+from convstore.values.scope import PATH, Scope
 
 TAIL_LIFETIME = 10.0
 """Seconds after which a cached tail is compared with the log before use: a backup may have been restored."""
@@ -239,9 +239,10 @@ class ConversationCache:
 
     def end(self, values: Mapping[str, str]) -> None:
         """Drop a deleted conversation here and in joined caches; one of a store with other scope keys is in none."""
-        if values.keys() == set(self._scope_keys):
+        if values.keys() - {PATH} == set(self._scope_keys):
+            scope = tuple((key, values[key]) for key in (*self._scope_keys, PATH) if key in values)
             for cache in self._joined:
-                cache._drop(tuple((key, values[key]) for key in self._scope_keys))  # noqa: SLF001 - likewise
+                cache._drop(scope)  # noqa: SLF001 - likewise
 
     def forget(self, cached: CachedConversation) -> None:
         """Drop a conversation that no longer belongs to its scope."""

@@ -40,6 +40,7 @@ from convstore.values.reports import (
     VerifyReport,
 )
 from convstore.values.scope import (
+    PATH,
     check_choice,
     check_id,
     check_partial_scope,
@@ -246,7 +247,7 @@ class ConversationStore:
         """
         wanted = check_partial_scope(self.scope_keys, partial_scope)
         scope = await (await self._host.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
-        return self.conversation(**scope) if scope and set(scope) == set(self.scope_keys) else None
+        return self.conversation(**scope) if scope and scope.keys() - {PATH} == set(self.scope_keys) else None
 
     async def get_tool_messages(
         self, *values: Any, tool_message_ids: Sequence[str] | None = None, **scope: str

@@ -15,6 +15,7 @@ Every test makes scopes of its own, so that all of them can share one database.
 from __future__ import annotations
 
 from convstore.testing.appending import AppendContract
+from convstore.testing.children import ChildContract
 from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
@@ -49,6 +50,7 @@ __all__ = ["StoreContract", "rag_turn", "same_messages"]
 class StoreContract(
     LosslessContract,
     AppendContract,
+    ChildContract,
     ResendContract,
     LoadContract,
     LongTextContract,

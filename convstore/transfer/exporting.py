@@ -29,7 +29,7 @@ from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
 from convstore.types import Summary
-from convstore.values.scope import check_number, check_partial_scope
+from convstore.values.scope import PATH, check_number, check_partial_scope
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
 
@@ -53,6 +53,8 @@ async def export_conversations(
 ) -> ExportReport:
     """Write every conversation, or those with some scope values, as stored when each is read.
 
+    The conversations of sub-agents follow the one that they are below.
+
     - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewound messages, titles,
       metadata and annotations. `read_file` and `import_conversations` restore all of it.
     - "openai" has one conversation a line, with its active messages, their ids and their fields in OpenAI's format.
@@ -67,7 +69,7 @@ async def export_conversations(
         write: Function that takes bytes, async or not, such as ``open(path, "wb").write``.
         format: "convstore", "openai" or "fine-tuning".
         scope: Values of some scope keys.
-        limit: Maximum number of conversations to write, newest first.
+        limit: Maximum number of conversations to write, newest first, each with those of its sub-agents.
         on_problem: Called with each problem.
         on_conversation: Called with the report after each conversation.
 
@@ -85,19 +87,31 @@ async def export_conversations(
         check_number(limit, name="limit", minimum=1)
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
-    work = _Export(store, report, format)
+    work, written = _Export(store, report, format), 0
     async for info in _conversations(store, partial):
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-            if await work.conversation(info, file):
-                report.size += file.tell()
-                file.seek(0)
-                while piece := file.read(_COPY_BYTES):
-                    if isinstance(done := write(piece), Awaitable):
-                        await done
-        on_conversation(report)
-        if limit is not None and report.conversations >= limit:
+        before = report.conversations
+        async for one in _with_children(store, info):
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+                if await work.conversation(one, file):
+                    report.size += file.tell()
+                    file.seek(0)
+                    while piece := file.read(_COPY_BYTES):
+                        if isinstance(done := write(piece), Awaitable):
+                            await done
+            on_conversation(report)
+        written += report.conversations > before
+        if limit is not None and written >= limit:
             break
     return report
+
+
+async def _with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:
+    """Yield a conversation, then those of its sub-agents, each with those below it."""
+    yield info
+    if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):
+        for child in await store.conversation(**info.scope).children():
+            async for one in _with_children(store, child):
+                yield one
 
 
 async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:
@@ -197,7 +211,7 @@ class _Export:
         try:
             if info.problem:
                 raise StoreError(info.problem)
-            if info.scope.keys() != set(self._store.scope_keys):
+            if info.scope.keys() - {PATH} != set(self._store.scope_keys):
                 keys = ", ".join(info.scope)
                 raise InvalidScopeError(
                     f"its scope keys are {keys}; make the store with these (--scope-key, once for each)"

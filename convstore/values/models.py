@@ -295,6 +295,7 @@ class ConversationInfo(Value):
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
             model is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None if there is none.
+        has_children: Sub-agents have conversations below it; see `Conversation.children`.
         problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
             damaged, or have a value of a type that this store has not registered; else "".
     """
@@ -311,6 +312,7 @@ class ConversationInfo(Value):
     bytes: int = 0
     usage: dict[str, dict[str, int]] = {}
     last_message: MessagePreview | None = None
+    has_children: bool = False
     problem: str = ""
 
 

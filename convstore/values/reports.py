@@ -15,7 +15,8 @@ class ErasureReceipt(_Value):
     """Counts of the documents that were removed from the database.
 
     Attributes:
-        conversations: Conversations that this call deleted; one whose removal was interrupted earlier was counted then.
+        conversations: Conversations that this call deleted, with those of sub-agents; one whose removal was interrupted
+            earlier was counted then.
         entries: Appended batches.
         payload_chunks: Chunks of large results and of other large parts of messages.
         summaries: Summaries, including earlier versions.

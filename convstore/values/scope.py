@@ -9,12 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 
 Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
+
+PATH = "path"
+"""The key that the scope of a child has in addition to those of its parent: its way from the outermost conversation.
+
+Each step is one or two ids, quoted as in an address and joined by ":"; "/" separates steps.
+"""
 
 MAX_ID_BYTES = 512
 
@@ -29,6 +36,7 @@ _RESERVED = frozenset(
         "everything",
         "limit",
         "older_than",
+        PATH,
         "progress",
         "repair",
         "sizes",
@@ -38,7 +46,7 @@ _RESERVED = frozenset(
 )
 """Names of other parameters of the store's methods."""
 
-_MAX_KEYS = 8
+_MAX_KEYS, _MAX_DEPTH = 8, 8
 
 
 def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
@@ -112,11 +120,55 @@ def check_listing(keys: Sequence[str], listing: Sequence[str]) -> tuple[str, ...
 
 
 def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a complete scope, in the order of the store's keys, else raise an InvalidScopeError."""
+    """Return the pairs of a complete scope, in the order of the store's keys, else raise an InvalidScopeError.
+
+    That of a child has its path as the last one.
+    """
+    if PATH in values:
+        outer = check_scope(keys, {key: value for key, value in values.items() if key != PATH})
+        return (*outer, (PATH, _check_path(values[PATH])))
     checked = dict(check_partial_scope(keys, values))
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(f"the scope lacks {', '.join(missing)}; this store's scope is {', '.join(keys)}")
     return tuple((key, checked[key]) for key in keys)
+
+
+def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
+    """Return the scope of the child that one or two ids name, such as those of a message and of a call in it.
+
+    >>> child_scope(child_scope((("user_id", "ada"),), ["m1", "call/1"]), ["critic"])
+    (('user_id', 'ada'), ('path', 'm1:call%2F1/critic'))
+    """
+    step = ":".join(quote(check_id(one, name="an id of a child"), safe="") for one in ids)
+    above = dict(scope).get(PATH)
+    path = step if above is None else f"{above}/{step}"
+    if path.count("/") >= _MAX_DEPTH:
+        raise InvalidInputError(f"a child is at most {_MAX_DEPTH} levels below the outermost conversation, not {path}")
+    return (*root_scope(scope), (PATH, path))
+
+
+def root_scope(scope: Scope) -> Scope:
+    """Return the scope of the outermost conversation around a child; that of any other conversation is unchanged."""
+    return tuple(pair for pair in scope if pair[0] != PATH)
+
+
+def parent_scope(scope: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the scope of a child's parent; None for a conversation that is no child."""
+    if PATH not in scope:
+        return None
+    above, _, _ = scope[PATH].rpartition("/")
+    root = {key: value for key, value in scope.items() if key != PATH}
+    return root | {PATH: above} if above else root
+
+
+def _check_path(path: Any) -> str:
+    """Return the path of a child if `child_scope` could have made it, else raise an InvalidScopeError."""
+    steps = path.split("/") if type(path) is str else []
+    ids = [one for step in steps for one in step.split(":", 1)]
+    is_made = not any(id_problem(unquote(one)) or quote(unquote(one), safe="") != one for one in ids)
+    if not is_made or not 1 <= len(steps) <= _MAX_DEPTH:
+        raise InvalidScopeError(f"path is that of a child, as `chat.child(...).scope` has it, not {path!r}")
+    return str(path)
 
 
 def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

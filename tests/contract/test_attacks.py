@@ -83,7 +83,7 @@ async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(tim
             await store.setup()
             chat = store.conversation(user_id="u", thread_id="t")
             await chat.append(rag_turn("What about seals?"))
-            failing = {"failCommands": ["delete"], "closeConnection": True}
+            failing = {"failCommands": ["findAndModify"], "closeConnection": True}
             server.primary().command("configureFailPoint", "failCommand", mode={"times": 2}, data=failing)
             with pytest.raises(StoreUnavailableError):
                 await chat.delete()

@@ -138,6 +138,7 @@ IN_SHORT = {
     "test_two_stores_append_to_one_conversation_without_holes",
     "test_readers_see_a_prefix_while_writers_write",
     "test_other_content_under_an_id_is_a_conflict",
+    "test_a_child_is_deleted_with_its_parent",
     "test_a_cancelled_append_can_be_repeated",
     "test_missing_and_stray_results_are_paired_in_the_view_only",
     "test_a_history_is_appended_without_what_is_known",

@@ -257,6 +257,8 @@ CALLS: dict[str, Call] = {
     "rewind": lambda _, chat, guess: chat.rewind(before=guess.id()),
     "undo_rewind": lambda _, chat, __: chat.undo_rewind(),
     "info": lambda _, chat, __: chat.info(),
+    "child": lambda _, chat, guess: chat.child(*guess.ids()[:2]).get_tool_messages(guess.ids()),
+    "children": lambda _, chat, __: chat.children(),
     "update": lambda _, chat, guess: chat.update(title=guess.id(), metadata={guess.id(): 1}),
     "delete": lambda _, chat, __: chat.delete(),
     "get_sources": lambda _, chat, guess: chat.get_sources(

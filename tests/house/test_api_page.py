@@ -247,6 +247,7 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("chat", "view_at"): lambda: chat.view_at("q4"),
         ("chat", "outline"): chat.outline,
         ("chat", "info"): chat.info,
+        ("chat", "children"): chat.children,
         ("chat", "update"): lambda: chat.update(title="Fish"),
         ("store", "migrations"): store.migrations,
         ("store", "stats"): lambda: store.stats(user_id="nobody"),

@@ -1,0 +1,212 @@
+"""Conversations of sub-agents below another one: their own logs, found from a call, ended and exported with it.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError, InvalidScopeError, StoreUnavailableError
+from convstore.mongo.heads import Heads
+from convstore.mongo.tombstones import Tombstones
+from convstore.store import ConversationStore
+from convstore.testing.fixtures import ahead, kinds_of
+from convstore.testing.samples import new_id, rag_turn
+from convstore.transfer import export_conversations
+from convstore.values.reports import ErasureReceipt
+
+__all__ = ["ChildContract"]
+
+_NewStore = Callable[..., ConversationStore]
+_COLLECTIONS = ("log", "heads")
+
+
+async def _said(chat: Conversation) -> list[str]:
+    return [message.text async for message in chat.messages()]
+
+
+async def _family(chat: Conversation) -> list[Conversation]:
+    """Return a conversation with a child of a call, a nested one and one with a name, each with a message."""
+    call = chat.child("m1", "call/1:a")
+    chats = [chat, call, call.child("critic"), chat.child("researcher")]
+    for number, one in enumerate(chats):
+        await one.append(HumanMessage(f"message {number}", id="m"))
+    return chats
+
+
+async def _left(database: Any, conversation: str) -> int:
+    """Count what is stored of a conversation and of all below it, but for tombstones."""
+    query = {"conversation": {"$regex": f"^{conversation}"}, "sweep_at": {"$exists": False}}
+    return sum([await database[name].count_documents(query) for name in _COLLECTIONS])
+
+
+async def _killed(*_: Any) -> Any:
+    raise StoreUnavailableError("killed")
+
+
+class ChildContract:
+    """Children: agents within agents."""
+
+    @pytest.fixture
+    async def outer(self, store: ConversationStore) -> Conversation:
+        """A conversation alone with its user."""
+        return store.conversation(user_id=new_id(), thread_id="t")
+
+    async def test_a_child_has_a_log_of_its_own(self, new_store: _NewStore, outer: Conversation) -> None:
+        """Parent, child and grandchild each read their own messages, from every process."""
+        chats = await _family(outer)
+        other = new_store()
+        for number, one in enumerate(chats):
+            for handle in (one, other.conversation(**one.scope)):
+                assert await _said(handle) == [f"message {number}"]
+                assert [message.text for message in (await handle.load_history()).messages] == [f"message {number}"]
+        assert chats[1].scope == outer.scope | {"path": "m1:call%2F1%3Aa"}
+        assert chats[2].scope == outer.scope | {"path": "m1:call%2F1%3Aa/critic"}
+
+    async def test_a_child_is_found_below_its_parent_and_in_no_list(self, outer: Conversation) -> None:
+        """The user's list has the parent alone; `children` has those directly below."""
+        chats = await _family(outer)
+        listed = (await outer.store.list_conversations(user_id=outer.scope["user_id"])).conversations
+        assert [(one.scope, one.has_children) for one in listed] == [(outer.scope, True)]
+        assert [one.scope for one in await outer.children()] == [chats[1].scope, chats[3].scope]
+        (nested,) = await chats[1].children()
+        assert (nested.scope, nested.message_count, nested.has_children) == (chats[2].scope, 1, False)
+        found = await outer.store.find_conversation(nested.conversation_id, user_id=outer.scope["user_id"])
+        assert found is not None
+        assert found.scope == chats[2].scope
+        assert await outer.store.find_conversation(nested.conversation_id, user_id="eve") is None
+
+    async def test_bad_ids_of_children_are_refused(self, outer: Conversation) -> None:
+        """An operator instead of an id, or a path that no child has, never reaches a query."""
+        for id_ in ({"$ne": ""}, "", None, 7, "\ud800", "x" * 513):
+            with pytest.raises(InvalidInputError):
+                outer.child(id_)  # type: ignore[arg-type]
+        for path in ({"$ne": ""}, "", "/", "a/", "a:", "%zz", "a b", "a:b:c", "/".join("a" * 9)):
+            with pytest.raises(InvalidScopeError):
+                outer.store.conversation(**outer.scope, path=path)
+        with pytest.raises(InvalidInputError):
+            outer.child("m1", {"$ne": ""})  # type: ignore[arg-type]
+        for name in ("a\x00b", "$where", "a.b", "ünï", "/", ".."):
+            assert await outer.child(name).get_tool_messages(["m"]) == []
+
+    async def test_a_child_of_another_scope_is_missing(self, store: ConversationStore, outer: Conversation) -> None:
+        """The same ids below another user's conversation, or below another path, reach nothing."""
+        await _family(outer)
+        eve = store.conversation(user_id="eve", thread_id=outer.scope["thread_id"])
+        for other in (eve.child("m1", "call/1:a"), eve.child("researcher"), outer.child("m1"), outer.child("critic")):
+            assert await _said(other) == []
+            assert await other.get_tool_messages(["m"]) == []
+            assert (await other.info()).created_at is None
+        assert await eve.children() == []
+
+    async def test_a_child_is_deleted_with_its_parent(
+        self, database: Any, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """At once, in every process; the scope used again has none of it."""
+        chats = await _family(outer)
+        root = (await outer.info()).conversation_id
+        receipt = await outer.delete()
+        assert (receipt.conversations, receipt.entries) == (4, 4)
+        assert await _left(database, root) == 0
+        await outer.append(HumanMessage("new", id="new"))
+        for one in chats[1:]:
+            for handle in (one, new_store().conversation(**one.scope)):
+                assert await _said(handle) == []
+
+    async def test_a_child_is_deleted_alone(self, outer: Conversation) -> None:
+        """With all below it; parent and siblings stay."""
+        chats = await _family(outer)
+        assert (await chats[1].delete()).conversations == 2
+        assert [await _said(one) for one in chats] == [["message 0"], [], [], ["message 3"]]
+
+    async def test_erasure_takes_children_and_counts_them(self, database: Any, outer: Conversation) -> None:
+        """The dry run counts the same."""
+        await _family(outer)
+        root, user = (await outer.info()).conversation_id, outer.scope["user_id"]
+        counted = await outer.store.erase(dry_run=True, user_id=user)
+        assert counted == await outer.store.erase(user_id=user) == ErasureReceipt(conversations=4, entries=4)
+        assert await _left(database, root) == 0
+
+    async def test_children_are_pruned_with_an_idle_parent(
+        self, database: Any, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """Not while a sub-agent works, although the parent has no new message."""
+        chats, user = await _family(outer), outer.scope["user_id"]
+        root, age = (await outer.info()).conversation_id, timedelta(minutes=10)
+        later = new_store(clock=ahead(900))
+        await later.conversation(**chats[2].scope).append(HumanMessage("working", id="w"))
+        assert (await later.prune(older_than=age, user_id=user)).conversations == 0
+        idle = new_store(clock=ahead(1_800))
+        assert (await idle.prune(older_than=age, dry_run=True, user_id=user)).conversations == 4
+        assert (await idle.prune(older_than=age, user_id=user)).conversations == 4
+        assert await _left(database, root) == 0
+
+    async def test_a_child_does_not_survive_an_interrupted_deletion(
+        self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Killed between parent and children: no process finds them, and the next call removes them."""
+        chats = await _family(outer)
+        root = (await outer.info()).conversation_id
+        with monkeypatch.context() as patch:
+            patch.setattr(Tombstones, "children", _killed)
+            with pytest.raises(StoreUnavailableError):
+                await outer.delete()
+        for one in chats[1:]:
+            assert await _said(new_store().conversation(**one.scope)) == []
+        assert await _left(database, root) > 0
+        await new_store().conversation(**outer.scope).delete()
+        assert await _left(database, root) == 0
+
+    async def test_a_child_that_begins_during_a_deletion_is_swept(
+        self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is written after the parent was removed; nothing finds it, and the sweep removes it."""
+        await outer.append(HumanMessage("hello", id="m"))
+        root = (await outer.info()).conversation_id
+        claim = Heads.claim
+
+        async def slow_claim(heads: Heads, scope: Any, *, for_child: bool = False, **dates: Any) -> Any:
+            claimed = await claim(heads, scope, for_child=for_child, **dates)
+            if for_child:
+                await new_store().conversation(**outer.scope).delete()
+            return claimed
+
+        monkeypatch.setattr(Heads, "claim", slow_claim)
+        await new_store().conversation(**outer.child("late").scope).append(HumanMessage("late", id="m"))
+        monkeypatch.undo()
+        assert await _said(new_store().conversation(**outer.child("late").scope)) == []
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        await database["heads"].update_one({"_id": f"deleted:{root}"}, {"$set": {"sweep_at": past}})
+        await new_store().erase(user_id=outer.scope["user_id"])
+        assert await _left(database, root) == 0
+
+    async def test_children_are_exported_with_their_parent(self, outer: Conversation) -> None:
+        """Directly after it, the nested ones below theirs."""
+        chats, lines = await _family(outer), list[bytes]()
+        scope = {"user_id": outer.scope["user_id"]}
+        report = await export_conversations(outer.store, lines.append, format="openai", scope=scope)
+        assert (report.conversations, report.problems) == (4, [])
+        assert [line.decode().partition('"id": ')[2].partition(",")[0] for line in lines] == [
+            f'"{list(one.scope.values())[-1]}"' for one in chats
+        ]
+
+    async def test_a_child_has_views_turns_and_details(self, outer: Conversation) -> None:
+        """It is a conversation like any other."""
+        child = outer.child("researcher")
+        async with await child.turn("t1", human="Find it") as turn:
+            await turn.append(AIMessage("Found"))
+        await child.update(title="Research", metadata={"depth": 1})
+        assert (await kinds_of(child), await kinds_of(outer)) == (["human", "ai"], [])
+        info = await child.info()
+        assert (info.title, info.metadata, info.turns) == ("Research", {"depth": 1}, 1)
+        await child.append(rag_turn("What about seals?"))
+        assert await child.rewind(before="t1") > 0
+        report = await outer.store.verify(user_id=outer.scope["user_id"])
+        assert (report.conversations, report.findings) == (2, ())
