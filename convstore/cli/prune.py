@@ -56,5 +56,5 @@ def read_age(text: str) -> timedelta:
     found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max
     if age > datetime.now(UTC) - datetime.min.replace(tzinfo=UTC):
-        raise typer.BadParameter(f"an age is a number and m, h, d or w, such as 90d, not {text!r}")
+        raise typer.BadParameter(f"an age must be a number and m, h, d or w, such as 90d, not {text!r}")
     return age

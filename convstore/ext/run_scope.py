@@ -61,13 +61,13 @@ def scope_of(
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
     """Return a scope choice; raise an error for an invalid one, or for no store, now and not at the first run."""
     if not isinstance(store, ConversationStore):
-        raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+        raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
     if isinstance(chosen, Mapping):
         check_partial_scope(store.scope_keys, chosen)
         return dict(chosen)
     if chosen is not None and not callable(chosen):
         raise InvalidScopeError(
-            f"scope is a mapping of scope values, or a function from a Run to one, not {type(chosen).__name__}"
+            f"scope must be a mapping of scope values, or a function from a Run to one, not {type(chosen).__name__}"
         )
     return chosen
 

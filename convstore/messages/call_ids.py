@@ -55,7 +55,7 @@ class CallIdTemplate:
 
     def __post_init__(self) -> None:
         if not isinstance(self.template, str):
-            raise InvalidInputError(f"a template of call ids is a str, not {self.template!r}")
+            raise InvalidInputError(f"a template of call ids must be a str, not {self.template!r}")
         random = [part for part in _PART.finditer(self.template) if not part[3]]
         for part in random:
             if _charset(part[2]) is None or not 1 <= int(part[1][:9]) <= _LONGEST:

@@ -91,7 +91,7 @@ class Codec:
         if type_ in self._by_type or type_ in _JSON_TYPES or type_ in (int, list, dict):
             raise InvalidInputError(f"{type_.__qualname__} is already registered")
         if type(kind.name) is not str or not kind.name:
-            raise InvalidInputError(f"the name of a type is a non-empty str, not {kind.name!r}")
+            raise InvalidInputError(f"the name of a type must be a non-empty str, not {kind.name!r}")
         if kind.name in self._by_name or kind.name == _LINE:
             raise InvalidInputError(f"the name {kind.name!r} is taken; pass another name=")
         self._by_type[type_] = kind

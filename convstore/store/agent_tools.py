@@ -46,7 +46,7 @@ def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int
         InvalidScopeError: From the tool, if the run lacks a scope key, or has two different values for it.
     """
     if not isinstance(store, ConversationStore):
-        raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+        raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
     from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     return make_retrieval_tool(
@@ -74,7 +74,7 @@ def search_conversations_tool(
         InvalidScopeError: From the tool, if the run lacks one of the keys.
     """
     if not isinstance(store, ConversationStore | Conversation):
-        raise InvalidInputError(f"store is a ConversationStore or a Conversation, not {type(store).__name__}")
+        raise InvalidInputError(f"store must be a ConversationStore or a Conversation, not {type(store).__name__}")
     chat = store if isinstance(store, Conversation) else None
     owner: ConversationStore = store.store if isinstance(store, Conversation) else store
     keys = tuple(scope) if not isinstance(scope, str) and isinstance(scope, Sequence) else ()
@@ -137,7 +137,7 @@ def number_sources(
         InvalidScopeError: From the tool, as for `retrieve_previous_sources_tool`.
     """
     if not isinstance(chat, Conversation | ConversationStore):
-        raise InvalidInputError(f"chat is a conversation or a store, not {type(chat).__name__}")
+        raise InvalidInputError(f"chat must be a conversation or a store, not {type(chat).__name__}")
     from convstore.tools.numbering import make_numbered_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     return make_numbered_tool(tool, lambda config: _numbering(_chat_of(chat, config)), render=render)

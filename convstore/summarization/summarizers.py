@@ -66,7 +66,7 @@ class RunningSummarizer:
         if isinstance(model, str):
             model = _chat_model(model)
         if not hasattr(model, "ainvoke"):
-            raise InvalidInputError(f"model is a LangChain chat model, not {type(model).__name__}")
+            raise InvalidInputError(f"model must be a LangChain chat model, not {type(model).__name__}")
         check_number(max_tokens, name="max_tokens", minimum=100)
         self.rule = CompactionRule(
             max_tokens_before_summary=max_tokens_before_summary,
@@ -141,11 +141,11 @@ class _Function:
 def as_summarizer(given: SummarizerLike) -> Summarizer:
     """Return a summarizer, made of a function if one is given; raise an InvalidInputError if it is neither."""
     if not isinstance(rule := getattr(given, "rule", None), CompactionRule | None):
-        raise InvalidInputError(f"the rule of a summarizer is a CompactionRule, not {type(rule).__name__}")
+        raise InvalidInputError(f"the rule of a summarizer must be a CompactionRule, not {type(rule).__name__}")
     if hasattr(given, "summarize"):
         return cast("Summarizer", given)
     if not callable(given):
-        raise InvalidInputError(f"summarizer is a Summarizer or an async function, not {type(given).__name__}")
+        raise InvalidInputError(f"summarizer must be a Summarizer or an async function, not {type(given).__name__}")
     return _Function(given)
 
 

@@ -53,10 +53,10 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     >>> item_of({"type": "human", "data": {"content": "Hi"}}).message.text
     'Hi'
     >>> item_of(["Hi"]).problem
-    'a message is an object, not list'
+    'a message must be an object, not list'
     """
     if not isinstance(raw, dict):
-        return RecordItem(message=None, problem=f"a message is an object, not {type(raw).__name__}", where=where)
+        return RecordItem(message=None, problem=f"a message must be an object, not {type(raw).__name__}", where=where)
     try:
         message = from_langchain(raw) if is_langchain(raw) else with_artifact(raw)
         at = at or moment_of(raw)

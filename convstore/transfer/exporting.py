@@ -78,7 +78,7 @@ async def export_conversations(
         StoreUnavailableError: The server does not answer. Only complete conversations were written.
     """
     if format not in _FORMATS:
-        raise InvalidInputError(f"format is one of {', '.join(_FORMATS)}, not {format!r}")
+        raise InvalidInputError(f"format must be one of {', '.join(_FORMATS)}, not {format!r}")
     if not callable(write):
         raise InvalidInputError(
             f'write is a function that takes bytes, such as open(path, "wb").write, not {type(write).__name__}'

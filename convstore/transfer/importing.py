@@ -80,7 +80,7 @@ async def import_conversations(
     if limit is not None:
         check_number(limit, name="limit", minimum=1)
     if scope is not None and not callable(scope) and not isinstance(scope, Mapping):
-        raise InvalidInputError(f"scope is a dict, a ScopeRule or a function, not {type(scope).__name__}")
+        raise InvalidInputError(f"scope must be a dict, a ScopeRule or a function, not {type(scope).__name__}")
     if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):
         raise InvalidInputError(
             f"records must come from read_file(path) or be a list of ConversationRecords, not {type(records).__name__}"
@@ -115,7 +115,7 @@ class _Import:
                 self.on_conversation(self.report)
             else:
                 raise InvalidInputError(
-                    f"a record is a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
+                    f"a record must be a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
                     "read_file(path) makes them of a file"
                 )
             if limit is not None and self.report.conversations >= limit:

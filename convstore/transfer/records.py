@@ -52,7 +52,9 @@ class RecordItem:
 
     def __post_init__(self) -> None:
         if self.at is not None and not isinstance(self.at, datetime):
-            raise InvalidInputError(f"at is a datetime, not {type(self.at).__name__}; datetime.fromisoformat makes one")
+            raise InvalidInputError(
+                f"at must be a datetime, not {type(self.at).__name__}; datetime.fromisoformat makes one"
+            )
         if self.at is not None and self.at.tzinfo is None:
             object.__setattr__(self, "at", self.at.replace(tzinfo=UTC))
 

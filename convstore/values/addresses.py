@@ -36,7 +36,7 @@ def check_address(uri: object) -> str:
     """Return the address if it is well-formed; the driver checks the rest. No error contains a part of it."""
     if not isinstance(uri, str):
         raise InvalidInputError(
-            f"an address is a str such as 'mongodb://localhost:27017/app', not {type(uri).__name__}"
+            f"an address must be a str such as 'mongodb://localhost:27017/app', not {type(uri).__name__}"
         )
     if uri != uri.strip(_AROUND):
         raise InvalidInputError("the address has a blank, a line break or a quote at its beginning or end: remove it")

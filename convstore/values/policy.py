@@ -78,7 +78,7 @@ class HistoryPolicy:
             check_number(getattr(self, name), name=name, minimum=0)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise InvalidInputError(f"{name} is one of {choices}, not {getattr(self, name)!r}")
+                raise InvalidInputError(f"{name} must be one of {choices}, not {getattr(self, name)!r}")
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as the command line's ``--policy`` takes them."""
@@ -150,5 +150,5 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
     """Return the same policy, None for the store's; raise an InvalidInputError for anything else."""
     if policy is not None and not isinstance(policy, HistoryPolicy):
-        raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+        raise InvalidInputError(f"policy must be a HistoryPolicy, not {type(policy).__name__}")
     return policy

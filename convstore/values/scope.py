@@ -67,7 +67,7 @@ def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
     """
     found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
     if found is None or not all(isinstance(one, str) for one in found):
-        raise InvalidInputError(f"{name} is a collection of tool names, each a str, not {names!r}")
+        raise InvalidInputError(f"{name} must be a collection of tool names, each a str, not {names!r}")
     return frozenset(found)
 
 
@@ -90,7 +90,7 @@ def check_seconds(value: float, *, name: str) -> float:
     0.5
     """
     if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise InvalidInputError(f"{name} is a number of seconds from 0, not {value!r}")
+        raise InvalidInputError(f"{name} must be a number of seconds from 0, not {value!r}")
     return value
 
 
@@ -104,10 +104,10 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
     for key in names:
         if type(key) is not str or not key.isidentifier() or key in _RESERVED:
             raise InvalidScopeError(
-                f"a scope key is a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
+                f"a scope key must be a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
             )
     if not 1 <= len(names) <= _MAX_KEYS or len(set(names)) != len(names):
-        raise InvalidScopeError(f"scope_keys is 1 to {_MAX_KEYS} different names, not {keys!r}")
+        raise InvalidScopeError(f"scope_keys must be 1 to {_MAX_KEYS} different names, not {keys!r}")
     return names
 
 
@@ -246,7 +246,7 @@ def check_id(value: str, *, name: str) -> str:
 def check_ids(ids: Any, *, name: str) -> list[str]:
     """Return a caller's message ids as a list if all are valid; more than `MAX_IDS` are a TooManyIdsError."""
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
-        raise InvalidInputError(f"{name} is a list of message ids, not {type(ids).__name__}")
+        raise InvalidInputError(f"{name} must be a list of message ids, not {type(ids).__name__}")
     values = list(ids)
     if len(values) > MAX_IDS:
         raise TooManyIdsError(f"{len(values)} ids in one call; ask for at most {MAX_IDS} at a time")

@@ -175,7 +175,7 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
 def check_stamp(stamp: object) -> ViewStamp:
     """Return a caller's stamp; raise an InvalidInputError if it is none, or cannot be stored."""
     if not isinstance(stamp, ViewStamp):
-        raise InvalidInputError(f"stamp is the stamp of a view (history.stamp), not {type(stamp).__name__}")
+        raise InvalidInputError(f"stamp must be the stamp of a view (history.stamp), not {type(stamp).__name__}")
     try:
         return read_stamp(write_stamp(stamp), stamp.conversation_id)
     except ValueError as error:  # too many tools in never_stub, text that UTF-8 cannot encode, or not validated

@@ -207,7 +207,7 @@ def check_moment(at: object) -> Moment:
     if type(at) is int:
         check_number(at, name="at", minimum=1, maximum=2**53)
         return at
-    raise InvalidInputError(f"at is a stamp, a message id or an ordinal, not {type(at).__name__}")
+    raise InvalidInputError(f"at must be a stamp, a message id or an ordinal, not {type(at).__name__}")
 
 
 def _missing(at: Moment) -> UnknownMessageError:

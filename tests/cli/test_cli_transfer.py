@@ -153,7 +153,7 @@ def test_an_empty_source_is_reported(uri: Any, tmp_path: Path) -> None:
         (["--scope", "user_id=ada", "--scope", "user_id=bob"], "names 'user_id' twice"),
         (["--scope", "team=x"], "'team' is not in this store's scope"),
         (["--scope-match", "SessionId=("], "not a regular expression"),
-        (["--scope-key", "no name"], "a scope key is a Python name"),
+        (["--scope-key", "no name"], "a scope key must be a Python name"),
         (["--jobs", "0"], "--jobs"),
     ],
 )

@@ -158,7 +158,7 @@ def test_who_is_erased_is_said_once(uri: str, chosen: Any) -> None:
 def test_an_age_that_is_none_is_refused(uri: str, age: str) -> None:
     """Before anything is opened; exit code 2."""
     result = convstore("prune", "--uri", uri, "--older-than", age)
-    assert (result.exit_code, "an age is a number" in " ".join(result.stderr.split())) == (2, True)
+    assert (result.exit_code, "an age must be a number" in " ".join(result.stderr.split())) == (2, True)
 
 
 @pytest.mark.parametrize("scope", ["user_id", "user_id=", "=x", "a b=x"])

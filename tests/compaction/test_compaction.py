@@ -544,7 +544,7 @@ def test_a_sync_load_does_not_hang_either() -> None:
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, True, "30", None])
 def test_the_time_that_a_load_waits_is_a_number_of_seconds(seconds: Any) -> None:
     """Anything else is refused when the store is made."""
-    with pytest.raises(InvalidInputError, match="compaction_seconds is a number of seconds"):
+    with pytest.raises(InvalidInputError, match="compaction_seconds must be a number of seconds"):
         ConversationStore(memory(), compaction_seconds=seconds)
 
 

@@ -762,9 +762,9 @@ async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store: 
     for wrong in ({"tenant": "x"}, {"user_id": ""}, "ada"):
         with pytest.raises(InvalidScopeError):
             load_node(store, scope=wrong)
-    with pytest.raises(InvalidInputError, match="policy is a HistoryPolicy"):
+    with pytest.raises(InvalidInputError, match="policy must be a HistoryPolicy"):
         load_node(store, policy={"max_turns": 3})
-    with pytest.raises(InvalidInputError, match="store is a ConversationStore"):
+    with pytest.raises(InvalidInputError, match="store must be a ConversationStore"):
         append_node("mongodb://localhost")
 
 

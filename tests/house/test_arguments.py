@@ -58,14 +58,14 @@ def test_what_is_no_policy_is_refused_where_it_is_passed(
     chat: Conversation, take: Callable[[Conversation, Any], Any], wrong: Any
 ) -> None:
     """It is refused when a store or an integration is made, and never taken for the default."""
-    with pytest.raises(InvalidInputError, match=f"policy is a HistoryPolicy, not {type(wrong).__name__}"):
+    with pytest.raises(InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"):
         take(chat, wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"max_tokens": 5}, {}, "default", 0], ids=repr)
 async def test_what_is_no_policy_is_refused_by_a_load(chat: Conversation, wrong: Any) -> None:
     """Also if it is empty, which is not the same as none."""
-    with pytest.raises(InvalidInputError, match=f"policy is a HistoryPolicy, not {type(wrong).__name__}"):
+    with pytest.raises(InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"):
         await chat.load_history(wrong)
 
 
@@ -165,7 +165,7 @@ async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conver
 
 def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None:
     """A conversation has a tool of its own."""
-    with pytest.raises(InvalidInputError, match="store is a ConversationStore, not Conversation"):
+    with pytest.raises(InvalidInputError, match="store must be a ConversationStore, not Conversation"):
         retrieve_previous_sources_tool(chat)
 
 

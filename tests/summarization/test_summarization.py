@@ -904,7 +904,7 @@ def test_two_fields_are_a_running_summary(summarize: Summarize, as_dict: bool) -
 @pytest.mark.parametrize("wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}])
 def test_anything_else_is_no_running_summary(summarize: Summarize, wrong: Any) -> None:
     """It is a ValueError that says what is wanted."""
-    with pytest.raises(ValueError, match="running_summary is a RunningSummary or None"):
+    with pytest.raises(ValueError, match="running_summary must be a RunningSummary or None"):
         summarize(talk("h"), model=ScriptedModel(), max_tokens=2, running_summary=wrong)
 
 

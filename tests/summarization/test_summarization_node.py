@@ -119,7 +119,7 @@ def test_keys_are_parameters(run: Any) -> None:
         ({"messages": "hi"}, "`messages` of the input must be a list of messages"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "`messages` of the input must be a list of messages"),
         ({"messages": [], "context": 7}, "`context` of the input must be a dict"),
-        ({"messages": [], "context": {"running_summary": 7}}, "running_summary is a RunningSummary or None"),
+        ({"messages": [], "context": {"running_summary": 7}}, "running_summary must be a RunningSummary or None"),
     ],
 )
 def test_a_wrong_state_is_refused(run: Any, state: Any, problem: str) -> None:

@@ -147,7 +147,7 @@ def test_both_forms_of_langchain_are_read(message: Any) -> None:
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        (7, "a message is an object, not int"),
+        (7, "a message must be an object, not int"),
         ({"type": "alien", "data": {"content": ""}}, "not a message of LangChain"),
         ({"type": "constructor", "lc": 1, "id": ["os", "system"], "kwargs": {"command": "true"}}, "not a message"),
         ({"type": "human", "data": {}}, "content"),
@@ -245,7 +245,7 @@ def test_the_date_of_an_item_is_a_datetime() -> None:
     """One without a time zone is UTC, as PyMongo gives it; a text is refused at once."""
     item = RecordItem(message=HumanMessage("Hi"), at=datetime(2026, 3, 1, 12, 30, 15, 123_000))  # noqa: DTZ001
     assert item.at == AT
-    with pytest.raises(InvalidInputError, match="at is a datetime, not str"):
+    with pytest.raises(InvalidInputError, match="at must be a datetime, not str"):
         RecordItem(message=HumanMessage("Hi"), at="2026-03-01")
 
 

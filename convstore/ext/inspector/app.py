@@ -65,7 +65,7 @@ def inspector(
         InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, or `policy` no policy.
     """
     if not isinstance(store, ConversationStore):
-        raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+        raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
     if not callable(authorize):
         raise InvalidInputError(
             "pass authorize=, a function from the request to the scope values that it may see; without it anybody who "
