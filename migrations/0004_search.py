@@ -6,5 +6,6 @@ from convstore.mongo.migrator import Target
 
 
 async def up(database: Target) -> None:
-    """Make sure of the collection; may be repeated."""
-    await database.ensure("search")
+    """Create both; may be repeated."""
+    await database.create("search")
+    await database.index("search", "conversations", {"conversation": 1, "_id": 1})

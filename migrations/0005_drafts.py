@@ -6,5 +6,5 @@ from convstore.mongo.migrator import Target
 
 
 async def up(database: Target) -> None:
-    """Make sure of the collection; may be repeated."""
-    await database.ensure("drafts")
+    """Create the collection; may be repeated."""
+    await database.create("drafts")

@@ -6,5 +6,5 @@ from convstore.mongo.migrator import Target
 
 
 async def up(database: Target) -> None:
-    """Make sure of the index; may be repeated."""
-    await database.ensure("heads")
+    """Create the index; may be repeated."""
+    await database.index("heads", "children", {"parent": 1, "_id": 1}, present="parent")

@@ -150,7 +150,7 @@ async def emptied_database(_reused_database: Any) -> AsyncIterator[Any]:
 async def store(database: Any) -> AsyncIterator[ConversationStore]:
     """A store on the database of this run, which is set up: another look at it would read a hundred heads."""
     store = ConversationStore(database)
-    store._host.is_ready = True
+    store._host.schema.is_ready = True
     yield store
     await store.close()
 

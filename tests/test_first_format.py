@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from bson import json_util
-from first_format import FILE, KEYS, RULE, SCOPES, batches, dump, edges, regretted
+from first_format import FILE, KEYS, RULE, SCOPES, TURN_ENTRIES, batches, dump, edges, regretted
 from fixture_types import Client
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo import migrator as migrate
@@ -47,17 +47,18 @@ async def chat(old: Any) -> Conversation:
 
 
 async def shape(database: Any) -> dict[str, Any]:
-    """Options and indexes of each collection, the record of the migrations apart."""
+    """Options, with validators, and indexes of each collection, and what is recorded of migrations but for the date."""
     whole = await dump(database)
-    return {
+    parts = {
         name: (collection["options"], {index["name"]: index for index in collection["indexes"]})
         for name, collection in whole.items()
-        if name != MIGRATIONS
     }
+    ran = [{**record, "applied_at": None} for record in whole[MIGRATIONS]["documents"]]
+    return {**parts, "records": ran}
 
 
 async def test_a_migrated_schema_equals_a_fresh_one(old: Any, pymongo_client: Client, database_name: str) -> None:
-    """Collections, options and indexes: a change of the schema without a migration ends here."""
+    """Collections, options, indexes and checksums: a change of the schema or of a migration ends here."""
     await ConversationStore(old, scope_keys=KEYS).setup()
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     fresh = pymongo_client[name]
@@ -75,7 +76,7 @@ async def test_the_way_does_not_matter(
     monkeypatch: pytest.MonkeyPatch,
     first: int,
 ) -> None:
-    """A database that was set up by any earlier version ends up like a fresh one."""
+    """A database that was set up by any earlier version ends up like a fresh one, with the same records."""
     known = discover()
     monkeypatch.setattr(migrate, "discover", lambda: known[: first + 1])
     await ConversationStore(own_database, scope_keys=KEYS).setup()
@@ -139,7 +140,8 @@ async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> 
     info = await chat.info()
     assert (info.title, info.metadata, info.message_count) == ("Bees", {"tags": ["sea"], "\x00": None}, 18)
     report = await chat.store.verify()
-    assert (report.findings, report.conversations, report.entries) == ((), 3, 11 + len(edges()) + 2 * len(regretted()))
+    entries = 11 + len(edges()) + 2 * len(regretted()) + TURN_ENTRIES
+    assert (report.findings, report.conversations, report.entries) == ((), len(SCOPES), entries)
 
 
 async def test_it_goes_on(chat: Conversation) -> None:
@@ -149,7 +151,7 @@ async def test_it_goes_on(chat: Conversation) -> None:
     assert receipt.first == sum(map(len, batches())) + 1
     assert await chat.undo_rewind() == 2
     assert (await chat.store.verify()).ok
-    assert (await chat.store.erase(everything=True)).conversations == 3
+    assert (await chat.store.erase(everything=True)).conversations == len(SCOPES)
 
 
 async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
@@ -165,6 +167,25 @@ async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
     assert [record.content for record in records] == [one.content for one in results]
     assert await chat.undo_rewind() == 1
     assert (await store.verify()).ok
+
+
+async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
+    """With its draft, its decisions and the calls that are open; the lease has lapsed, other turns are over."""
+    store = ConversationStore(old, scope_keys=KEYS)
+    await store.setup()
+    chat = store.conversation(**SCOPES[3])
+    turn = await chat.get_turn("t3")
+    assert turn is not None
+    assert (turn.draft, turn.is_finished) == ("Paid ", False)
+    assert [one.is_finished async for one in chat.turns()] == [True, True, False]
+    async with await chat.turn("t3") as entered:
+        assert [(call.id, call.args) for call in entered.open_calls] == [("c3", {"sum": 2}), ("c5", {"sum": 1})]
+        for call in entered.open_calls:
+            await entered.add_result(call, "done")
+        await entered.append(AIMessage("All is paid."))
+    async with await chat.turn("t2") as stopped:
+        assert stopped.is_stopped
+    assert (await store.verify()).findings == ()
 
 
 CONSTANTS = {

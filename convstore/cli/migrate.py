@@ -21,6 +21,9 @@ def migrate_command(
     *,
     uri: Uri,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
+    after_deployment: Annotated[
+        bool, typer.Option("--after-deployment", help="Every process runs this version: refuse older ones, and finish.")
+    ] = False,
     scope_key: ScopeKeys = None,
     listing: Annotated[
         Pairs, typer.Option("--listing", metavar="KEY,KEY", help="More scope keys to list by; once for each index.")
@@ -41,6 +44,10 @@ def migrate_command(
     by several keys is slow without an index of its own, as --listing makes it.
 
     \b
+    Migrations shown as "after deployment" wait until no process of an older
+    version is left. Run them with --after-deployment then; they begin 80 s later.
+
+    \b
     Examples:
       convstore migrate --uri mongodb://localhost:27017/app --dry-run
       convstore migrate --uri mongodb://localhost:27017/app
@@ -52,12 +59,14 @@ def migrate_command(
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
-                await store.setup(listings=[text.split(",") for text in listing or ()])
+                listings = [text.split(",") for text in listing or ()]
+                await store.setup(listings=listings, after_deployment=after_deployment)
             after, keys = await store.migrations(), store.scope_keys
         states = {
             "applied": [step for step in before if step.is_applied],
             "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
-            "pending": [step for step in after if not step.is_applied],
+            "pending": [step for step in after if not step.is_applied and step.phase == "before"],
+            "after_deployment": [step for step in after if not step.is_applied and step.phase == "after"],
         }
         names = {state: [step.name for step in steps] for state, steps in states.items()}
         head = {"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys)}
@@ -73,6 +82,7 @@ def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[
         "applied": Text("applied before"),
         "ran": Text("applied now", "green"),
         "pending": Text("pending", "yellow"),
+        "after_deployment": Text("after deployment", "yellow"),
     }
     for state, steps in states.items():
         for step in steps:

@@ -157,7 +157,7 @@ class Conversation:
         check_choice(resent, None, "skip", "raise", name="resent")
         stamp = None if stamp is None else check_stamp(stamp)
         options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "stamp": stamp}
-        services = await self._services()
+        services = await self._services(writes=True)
         if resent:
             return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
         try:
@@ -232,7 +232,7 @@ class Conversation:
         if not isinstance(wait_seconds, int | float) or not 0 <= wait_seconds <= _MAX_WAIT:
             raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
         whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
-        keeper = (await self._services()).turn_keeper
+        keeper = (await self._services(writes=True)).turn_keeper
         with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
             held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds)
         return TurnSession(self, keeper, held)
@@ -243,7 +243,7 @@ class Conversation:
         A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once.
         A stopped turn is finished, and so is its repeated request.
         """
-        keeper = (await self._services()).turn_keeper
+        keeper = (await self._services(writes=True)).turn_keeper
         return await keeper.stop(self._scope, check_id(turn_id, name="turn_id"))
 
     async def decide(
@@ -277,7 +277,7 @@ class Conversation:
         """
         check_id(turn_id, name="turn_id")
         decision = check_decision(verdict, args=args, message=message, by=by)
-        await (await self._services()).turn_keeper.decide(self._scope, turn_id, call_id, decision)
+        await (await self._services(writes=True)).turn_keeper.decide(self._scope, turn_id, call_id, decision)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.
@@ -291,7 +291,7 @@ class Conversation:
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
         if turn := entered_turn(self.store, self._scope):
             return await turn.reserve(number)
-        numbers, _ = await (await self._services()).writer.reserve(self._scope, number)
+        numbers, _ = await (await self._services(writes=True)).writer.reserve(self._scope, number)
         return numbers
 
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:
@@ -356,11 +356,11 @@ class Conversation:
         Raises:
             InvalidInputError: The store has no summarizer.
         """
-        return await (await self._services()).compactor.compact(self._scope, force=force)
+        return await (await self._services(writes=True)).compactor.compact(self._scope, force=force)
 
     async def undo_compaction(self) -> bool:
         """Undo the current summary: views show the previous one, or the messages. Returns False if there is none."""
-        return await (await self._services()).summaries.undo(self._scope)
+        return await (await self._services(writes=True)).summaries.undo(self._scope)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:
         """Attach values to a message, such as user feedback, a label or an audit note. They are stored outside the log.
@@ -377,7 +377,7 @@ class Conversation:
             UnencodableError: A value has a type that cannot be restored exactly.
         """
         check_id(message_id, name="message_id")
-        await (await self._services()).annotator.annotate(self._scope, message_id, values)
+        await (await self._services(writes=True)).annotator.annotate(self._scope, message_id, values)
 
     async def rewind(self, *, before: str) -> int:
         """Remove a message and all later ones from views and listings, to edit a question or regenerate an answer.
@@ -393,7 +393,7 @@ class Conversation:
         Raises:
             UnknownMessageError: No message of this conversation has the id.
         """
-        return await (await self._services()).rewinder.rewind(self._scope, check_id(before, name="before"))
+        return await (await self._services(writes=True)).rewinder.rewind(self._scope, check_id(before, name="before"))
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
@@ -411,13 +411,13 @@ class Conversation:
         """
         if before is not None:
             check_id(before, name="before")
-        return await (await self._services()).rewinder.undo(self._scope, before)
+        return await (await self._services(writes=True)).rewinder.undo(self._scope, before)
 
     async def update(
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
     ) -> None:
         """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation."""
-        await (await self._services()).catalog.update(self._scope, title=title, metadata=metadata)
+        await (await self._services(writes=True)).catalog.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
@@ -425,7 +425,7 @@ class Conversation:
         It also discards appends in flight from other processes. Nothing happens if there is no conversation. A failed
         or killed call can be retried as it is. Returns a receipt of the removed data.
         """
-        return await (await self._services()).retention.delete(self._scope)
+        return await (await self._services(writes=True)).retention.delete(self._scope)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """Return the id of the source that first showed each text; None for texts not among the newest 200.

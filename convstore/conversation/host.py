@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from convstore.conversation.services import Services
 from convstore.exceptions import StoreClosedError, SyncUnsupportedError
 from convstore.messages.values import Codec
-from convstore.mongo.migrator import Migrator
 from convstore.readback.request import ReadBack, Request
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
@@ -30,7 +29,7 @@ class Host:
         codec: Encodes and decodes values, with the types registered by `register_artifact_type`.
         source_extractors: The functions passed to `register_source_extractor`, by tool name.
         twin: A second store for sync callers; None if the client belongs to the caller.
-        is_ready: True once the database is known to be set up.
+        schema: Knows whether this version may use the database.
         is_closed: True once the store was closed.
     """
 
@@ -38,7 +37,6 @@ class Host:
         self,
         store: Any,
         services: Services,
-        migrator: Migrator,
         *,
         codec: Codec,
         source_extractors: dict[str, SourceExtractor],
@@ -46,21 +44,20 @@ class Host:
     ) -> None:
         self.store, self.codec, self.source_extractors = store, codec, source_extractors
         self.twin: Twin[Any] | None = None
-        self.is_ready = self.is_closed = False
-        self._services, self._migrator, self._clock = services, migrator, clock
+        self.is_closed = False
+        self.schema, self._services, self._clock = services.reader.schema, services, clock
         self._sweep_at = clock.monotonic() + _SWEEP_SECONDS
 
-    async def services(self) -> Services:
-        """Return the services after checking that the database is set up; one command the first time.
+    async def services(self, *, writes: bool = False) -> Services:
+        """Return the services after checking that this version may read the database, or also write it.
 
+        One command the first time and then every 10 seconds, however many calls there are.
         Once a minute it also begins to sweep remnants of deleted conversations in the background.
         """
         self.check_open()
-        if not self.is_ready:
-            await self._migrator.check()
-            self.is_ready = True
+        await self.schema.check(writes=writes)
         now = self._clock.monotonic()
-        if now >= self._sweep_at:
+        if now >= self._sweep_at and self.schema.may_write:
             self._sweep_at = now + _SWEEP_SECONDS
             self._services.retention.start_sweeping()
         return self._services

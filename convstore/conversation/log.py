@@ -128,7 +128,7 @@ class ConversationLog:
         end = await self.snapshot()
         used = end.sources_through if end else 0
         if through > used:
-            await (await self._services()).writer.reserve(self._scope, through - used)
+            await (await self._services(writes=True)).writer.reserve(self._scope, through - used)
 
     async def _found(self) -> tuple[Services, CachedConversation]:
         services = await self._services()

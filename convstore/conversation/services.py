@@ -43,6 +43,7 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.schema_watch import SchemaWatch
 from convstore.search.across import AcrossSearcher
 from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
@@ -75,7 +76,8 @@ class Services:
         search_index: bool,
     ) -> None:
         states, tombstones, segments = States(driver), Tombstones(driver), Segments(driver)
-        reader = LogReader(heads=Heads(driver), log=Log(driver), cache=cache, codec=codec, counter=counter, clock=clock)
+        watch, heads, log = SchemaWatch(migrator, clock), Heads(driver), Log(driver)
+        reader = LogReader(heads=heads, log=log, cache=cache, codec=codec, counter=counter, clock=clock, schema=watch)
         self.reader, ends = reader, LogEndReader(reader, states, Summaries(driver))
         self._make_search(segments, search_index)
         refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note if self.sealer else None)

@@ -36,17 +36,21 @@ _HEADS = (
 _SEARCH = (Index("conversations", (("conversation", 1), ("_id", 1))),)
 
 
-def indexes_for(
+def scope_indexes(
     scope_keys: Sequence[str], listings: Iterable[Sequence[str]] = (), *, has_default: bool = True
-) -> dict[str, tuple[Index, ...]]:
-    """Return the indexes of each collection; heads are listed newest first, all of them and by some scope keys.
+) -> list[Index]:
+    """Return the indexes of heads by scope keys, newest first: by each key, by the `listings`, and by a default.
 
-    That is by each key, by the `listings`, and by default by all keys but the last, or by both of two: all
-    conversations of a user in a team, for example.
+    That is all keys but the last, or both of two: all conversations of a user in a team, for example.
     """
     default = [scope_keys[: max(2, len(scope_keys) - 1)]] if has_default else []
     by_scope = {tuple(sorted(keys)): None for keys in (*((key,) for key in scope_keys), *default, *listings) if keys}
-    own = {LOG: _LOG, HEADS: (*map(_by_scope, by_scope), *_HEADS), SEARCH: _SEARCH}
+    return [*map(_by_scope, by_scope)]
+
+
+def indexes_for(scope_keys: Sequence[str], *, has_default: bool = True) -> dict[str, tuple[Index, ...]]:
+    """Return the indexes of each collection in a store with these scope keys."""
+    own = {LOG: _LOG, HEADS: (*scope_indexes(scope_keys, has_default=has_default), *_HEADS), SEARCH: _SEARCH}
     return dict.fromkeys(OF_CONVERSATIONS, ()) | own
 
 

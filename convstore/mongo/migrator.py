@@ -1,36 +1,38 @@
 """Migrate a database to the schema of this version: numbered files, each run once.
 
 ``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and describes itself in its docstring. It
-may name a ``LEVEL``, the lowest `versions.LEVEL` of a process that may use the database after it; older processes go on
-where that is not above their own, so that a deployment need not stop all of them. A
-step may be repeated after a crash, so it must be idempotent. Applied steps are recorded in the collection
-``convstore_migrations``. A lease there lets one runner work at a time. It is renewed during a step, as an index over a
-large collection may take hours.
+may name a ``PHASE``, ``READS`` and ``WRITES``: see `Migration`. A step may be repeated after a crash, so it must be
+idempotent. Applied steps are recorded in the collection ``convstore_migrations``. A lease there lets one runner work at
+a time. It is renewed during a step, as an index over a large collection may take hours.
+
+A step that asks for a higher level than those before it is announced there first. It begins when every older process
+has learnt that and its last write has ended. A new database has no older processes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import re
 import time
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pymongo.errors import DuplicateKeyError
 
 from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
-from convstore.mongo.collection import Collection
+from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, DriverName, driver_errors
-from convstore.mongo.indexes import indexes_for
-from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
+from convstore.mongo.indexes import Index, scope_indexes
+from convstore.mongo.keys import HEADS, MIGRATIONS
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
 from convstore.values.scope import PATH, check_listing
@@ -38,37 +40,88 @@ from convstore.values.scope import PATH, check_listing
 _LEASE = "lease"
 _LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
 _WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1
+_OLDER_ARE_OUT = timedelta(seconds=80)
+"""Time after which older processes have learnt of an announced step, in 10 s, and ended their appends, in 60 s."""
+
+_CHECKSUM_DIGITS = 16
 _Result = TypeVar("_Result")
 _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step: its name, a summary, its function, and the lowest level of a process that may run after it."""
+    """One step.
+
+    Attributes:
+        name: Name of its file, which begins with its number.
+        summary: What it does.
+        up: Does it; may be repeated.
+        phase: "before" if this version needs it; "after" if it waits until older processes are replaced.
+        reads: Lowest `versions.LEVEL` of a process that may read the database once the step was announced or has run.
+        writes: Lowest level of a process that may write; not below `reads`.
+        checksum: Checksum of its file, which never changes once it was released.
+    """
 
     name: str
     summary: str
     up: Callable[[Target], Awaitable[None]]
-    level: int = 1
+    phase: Literal["before", "after"] = "before"
+    reads: int = 1
+    writes: int = 1
+    checksum: str = ""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return what the database keeps of it."""
+        return {"phase": self.phase, "reads": self.reads, "writes": self.writes, "checksum": self.checksum}
+
+
+class Records(dict[str, Document]):
+    """What a database keeps of migrations, by name. Those that were only announced have no date ``applied_at``."""
+
+    @property
+    def pending(self) -> list[Migration]:
+        """Return the migrations of this version that have not run, in order."""
+        return [step for step in discover() if "applied_at" not in self.get(step.name, ())]
+
+    def due(self, *, after_deployment: bool = False) -> list[Migration]:
+        """Return the migrations to run, in order; the last ones of the phase "after" wait for `after_deployment`."""
+        pending, is_new = self.pending, not self
+        needed = max((number for number, step in enumerate(pending, 1) if step.phase == "before"), default=0)
+        return pending if after_deployment or is_new else pending[:needed]
+
+    @property
+    def changed(self) -> list[str]:
+        """Return the names of migrations that ran in another form than this version has."""
+        ran = ((step, self[step.name]) for step in discover() if step not in self.pending)
+        return [step.name for step, record in ran if record.get("checksum") != step.checksum]
+
+    def raised_by(self, step: Migration) -> bool:
+        """Return True if a migration asks for more than those before it, so that older processes have to end."""
+        others = [one for name, one in self.items() if name != step.name]
+        return any(step.record[use] > max(1, *(one.get(use, 1) for one in others)) for use in ("reads", "writes"))
+
+    def barred(self, use: Literal["reads", "writes"]) -> str:
+        """Return the name of a newer migration that forbids this version a use, "" if there is none."""
+        newer = self.keys() - {step.name for step in discover()}
+        return max((name for name in newer if self[name].get(use, LEVEL + 1) > LEVEL), default="")
 
 
 class Target:
     """The operations that a migration may use; each of them is idempotent."""
 
-    def __init__(self, driver: Driver, *, scope_keys: Sequence[str], listings: Sequence[Sequence[str]] = ()) -> None:
-        self._driver, self._indexes = driver, indexes_for(scope_keys, listings)
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
-    async def ensure(self, *collections: str) -> None:
-        """Create collections and their indexes where they are missing; the log is clustered if the server can."""
-        for collection in collections:
-            await self._driver.create_collection(collection, clustered=collection == LOG)
-            # One by one: given several, the in-memory driver drops options that it does not support.
-            for index in self._indexes[collection]:
-                await self._driver.create_index(collection, index)
+    async def create(self, collection: str, *, clustered: bool = False) -> None:
+        """Create a collection where it is missing; it is clustered if the server can."""
+        await self._driver.create_collection(collection, clustered=clustered)
 
-    async def has_heads(self) -> bool:
-        """Return True if the indexes for listing by scope exist. One command."""
-        return {index.name for index in self._indexes[HEADS]} <= await self._driver.index_names(HEADS)
+    async def index(
+        self, collection: str, name: str, keys: Mapping[str, int], *, unique: bool = False, present: str = ""
+    ) -> None:
+        """Create an index where it is missing, restricted to documents that have the field `present`."""
+        await self._driver.create_index(collection, Index(name, tuple(keys.items()), unique, present))
 
 
 class Migrator:
@@ -76,33 +129,34 @@ class Migrator:
 
     def __init__(self, driver: Driver, *, scope_keys: Sequence[str]) -> None:
         self._driver, self._applied = driver, Collection(driver, MIGRATIONS)
-        self._target = Target(driver, scope_keys=scope_keys)
         self.driver_name: DriverName = driver.name
         self.scope_keys, self._database = tuple(scope_keys), driver.database.name
         self._heads = Tombstones(driver)
 
-    async def pending(self) -> list[Migration]:
-        """Return the migrations that have not run, in order.
-
-        SchemaVersionError if the database has unknown ones that ask for a newer version.
-        """
-        documents = await self._applied.find({"_id": {"$ne": _LEASE}}, order=[("_id", 1)])
-        levels = {document["_id"]: document.get("level", LEVEL + 1) for document in documents}
-        migrations = discover()
-        known = {migration.name for migration in migrations}
-        if unknown := [name for name, level in levels.items() if name not in known and level > LEVEL]:
+    async def records(self) -> Records:
+        """Return what the database keeps of migrations; SchemaVersionError if this version may not read it."""
+        documents = await self._applied.find({"_id": {"$ne": _LEASE}})
+        records = Records({document["_id"]: document for document in documents})
+        if newer := records.barred("reads"):
             raise SchemaVersionError(
-                f"the database was set up by a newer convstore (it has {unknown[-1]}); upgrade the package"
+                f"the database was set up by a newer convstore (it has {newer}); upgrade the package"
             )
-        return [migration for migration in migrations if migration.name not in levels]
+        return records
 
-    async def check(self) -> None:
-        """Raise a NotSetUpError if a migration is pending, a SchemaVersionError if the database is newer."""
-        if pending := await self.pending():
+    async def check(self) -> str:
+        """Return the name of a newer migration that forbids this version to write, "" if there is none. One command.
+
+        Raises:
+            NotSetUpError: A migration that this version needs has not run.
+            SchemaVersionError: This version may not even read the database.
+        """
+        records = await self.records()
+        if due := records.due():
             raise NotSetUpError(
-                f"the database {self._database!r} is not set up for this convstore ({pending[0].name} has not run); "
+                f"the database {self._database!r} is not set up for this convstore ({due[0].name} has not run); "
                 "call `await store.setup()` once, or run `convstore migrate`"
             )
+        return records.barred("writes")
 
     async def check_keys(self) -> None:
         """Warn if all stored conversations, or 100 by the order of their hashes, have other scope keys. One command."""
@@ -116,8 +170,8 @@ class Migrator:
                 stacklevel=3,
             )
 
-    async def run(self, listings: Sequence[Sequence[str]] = ()) -> list[str]:
-        """Run pending migrations, one runner at a time, and return the names of those that this call ran.
+    async def run(self, listings: Sequence[Sequence[str]] = (), *, after_deployment: bool = False) -> list[str]:
+        """Run the migrations that are due, one runner at a time, and return the names of those that this call ran.
 
         Indexes for listings by other combinations of scope keys are created as well.
 
@@ -126,11 +180,11 @@ class Migrator:
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
         # Each store names its own scope keys, so their indexes are checked every time.
-        checked = [check_listing(self.scope_keys, keys) for keys in listings]
-        self._target = Target(self._driver, scope_keys=self.scope_keys, listings=checked)
-        if not await self.pending() and await self._target.has_heads():
+        indexes = scope_indexes(self.scope_keys, [check_listing(self.scope_keys, keys) for keys in listings])
+        is_done = not (await self.records()).due(after_deployment=after_deployment)
+        if is_done and {index.name for index in indexes} <= await self._driver.index_names(HEADS):
             return []
-        return await self.leased(self._run_pending)
+        return await self.leased(partial(self._run_due, indexes, after_deployment=after_deployment))
 
     async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run some work on the schema under the lease, however long it takes; see `run` for its errors."""
@@ -171,14 +225,27 @@ class Migrator:
             )
         return renewed_ends
 
-    async def _run_pending(self) -> list[str]:
-        pending = await self.pending()
-        for migration in pending:
-            await migration.up(self._target)
-            applied = {"$setOnInsert": {"applied_at": datetime.now(UTC), "level": migration.level}}
-            await self._applied.update({"_id": migration.name}, applied, upsert=True)
-        await self._target.ensure(HEADS)
-        return [migration.name for migration in pending]
+    async def _run_due(self, indexes: Sequence[Index], *, after_deployment: bool) -> list[str]:
+        records = await self.records()
+        due, is_new = records.due(after_deployment=after_deployment), not records
+        for step in due:
+            if not is_new and records.raised_by(step):
+                await self._announce(step)
+            await step.up(Target(self._driver))
+            applied = {"$set": {**step.record, "applied_at": datetime.now(UTC)}, "$unset": {"begins_at": ""}}
+            await self._applied.update({"_id": step.name}, applied, upsert=True)
+            records[step.name] = step.record
+        for index in indexes:
+            await self._driver.create_index(HEADS, index)
+        return [step.name for step in due]
+
+    async def _announce(self, step: Migration) -> None:
+        """Record what a step asks for, and wait until no older process writes; a runner that died waited, too."""
+        values = self._driver.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
+        await self._applied.update({"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True)
+        is_past = self._driver.is_past
+        while not await self._applied.find_one({"_id": step.name, **is_past("begins_at")}):  # noqa: ASYNC110 - its time
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _take_lease(self, owner: str) -> None:
         """Wait for the lease; one that its owner did not release expires."""
@@ -225,4 +292,6 @@ def _load(path: Path) -> Migration:
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     summary = (module.__doc__ or "").strip().partition("\n")[0]
-    return Migration(path.stem, summary, module.up, getattr(module, "LEVEL", 1))
+    named = {name.lower(): value for name, value in vars(module).items() if name in ("PHASE", "READS", "WRITES")}
+    checksum = hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()[:_CHECKSUM_DIGITS]
+    return Migration(path.stem, summary, module.up, **named, checksum=checksum)

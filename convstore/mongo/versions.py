@@ -21,8 +21,8 @@ FORMATS: dict[Kind, int] = {"entry": 1, "head": 1, "state": 1, "summary": 1}
 """The newest version of each kind of document, which this version writes."""
 
 LEVEL = 1
-"""The level of this version, which a migration may ask for; it rises with a change that earlier processes must not
-meet: they refuse a database whose unknown migrations ask for more."""
+"""The level of this version. It rises with a change that earlier processes must not meet: a migration names the lowest
+level that may read, and that may write, and processes below it learn of it within 10 seconds."""
 
 
 def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:

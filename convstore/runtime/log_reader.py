@@ -35,6 +35,7 @@ from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log, StoredMessageRow
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
+from convstore.runtime.schema_watch import SchemaWatch
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
@@ -82,6 +83,7 @@ class LogReader:
         codec: Decodes messages.
         counter: The store's token counter.
         clock: The store's clock.
+        schema: Knows whether this version may use the database.
     """
 
     heads: Heads
@@ -90,6 +92,7 @@ class LogReader:
     codec: Codec
     counter: NamedCounter
     clock: Clock
+    schema: SchemaWatch
 
     async def find(self, scope: Scope) -> CachedConversation | None:
         """Return the scope's conversation, or None. No command while the cached id is fresh."""

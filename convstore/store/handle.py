@@ -140,7 +140,7 @@ class ConversationStore:
             extractors=extractors,
             search_index=search_index,
         )
-        self._host = Host(self, self._services, self._migrator, codec=codec, source_extractors=extractors, clock=clock)
+        self._host = Host(self, self._services, codec=codec, source_extractors=extractors, clock=clock)
         self._client: Any = None
 
     @classmethod
@@ -187,7 +187,7 @@ class ConversationStore:
     ) -> None:
         await self.close()
 
-    async def setup(self, *, listings: Sequence[Sequence[str]] = ()) -> None:
+    async def setup(self, *, listings: Sequence[Sequence[str]] = (), after_deployment: bool = False) -> None:
         """Create collections and indexes by running pending migrations. Idempotent, and safe to run concurrently.
 
         Listings by one scope key, and by all but the last (by both of two), have an index. By other combinations they
@@ -196,15 +196,17 @@ class ConversationStore:
 
         Args:
             listings: Combinations of scope keys, such as ``[("team_id", "course_id")]``.
+            after_deployment: Also run the migrations that wait until every process runs this version. Older processes
+                are then refused within 10 seconds, and these migrations begin 80 seconds later.
 
         Raises:
             InvalidScopeError: A combination names other keys than the store's.
             SchemaVersionError: The database was set up by a newer convstore.
         """
         self._host.check_open()
-        await self._migrator.run(listings)
+        await self._migrator.run(listings, after_deployment=after_deployment)
         await self._migrator.check_keys()
-        self._host.is_ready = True
+        await self._host.schema.read()
 
     async def migrations(self) -> list[Migration]:
         """Return the migrations of this version in order, each with its state in the database. One command.
@@ -213,8 +215,11 @@ class ConversationStore:
             SchemaVersionError: The database was set up by a newer convstore.
         """
         self._host.check_open()
-        pending = {step.name for step in await self._migrator.pending()}
-        return [Migration(name=one.name, summary=one.summary, is_applied=one.name not in pending) for one in discover()]
+        pending = (await self._migrator.records()).pending
+        return [
+            Migration(name=one.name, summary=one.summary, phase=one.phase, is_applied=one not in pending)
+            for one in discover()
+        ]
 
     async def close(self) -> None:
         """Stop background work, and close the client if the store owns it. The store cannot be used afterwards."""
@@ -393,7 +398,8 @@ class ConversationStore:
             CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
         scope = check_selection(self.scope_keys, partial_scope, everything=everything)
-        return await (await self._host.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
+        retention = (await self._host.services(writes=not dry_run)).retention
+        return await retention.erase(scope, dry_run=dry_run, progress=progress)
 
     async def prune(
         self,
@@ -420,7 +426,7 @@ class ConversationStore:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        retention = (await self._host.services()).retention
+        retention = (await self._host.services(writes=not dry_run)).retention
         return await retention.prune(scope, older_than=older_than, dry_run=dry_run, progress=progress)
 
     async def verify(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -88,11 +89,14 @@ class Migration(_Value):
     Attributes:
         name: Its name, which begins with its number.
         summary: What it does.
+        phase: "before" if this version needs it, so that it runs before a deployment; "after" if it has to wait until
+            processes of older versions are replaced, see `setup`.
         is_applied: True if it has run on this database.
     """
 
     name: str
     summary: str
+    phase: Literal["before", "after"]
     is_applied: bool
 
 

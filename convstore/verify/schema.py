@@ -42,14 +42,16 @@ class SchemaCheck:
             await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
 
     async def _migrations(self, findings: Findings) -> None:
-        pending, refused = await self._migrator.pending(), ""
-        pending_after = pending
+        records, refused = await self._migrator.records(), ""
+        for name in records.changed:
+            findings.report("migration", MIGRATIONS, name, "it ran in another form than this version has")
+        pending = pending_after = records.due()
         if pending and findings.repair:
             try:
                 await self._migrator.run()
             except StoreError as error:
                 refused = f" and cannot: {error}"
-            pending_after = await self._migrator.pending()
+            pending_after = (await self._migrator.records()).due()
         for migration in pending:
             repaired = migration not in pending_after
             problem = "it has not run" if repaired else f"it has not run{refused}"

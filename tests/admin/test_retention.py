@@ -175,7 +175,7 @@ async def test_a_huge_conversation_goes_in_pieces(
     monkeypatch.setattr(collection, "_DELETED_AT_ONCE", 10)
     await fill(database, "ada", conversations=1, turns=35)
     store = ConversationStore(client[database.name])
-    store._host.is_ready = True
+    store._host.schema.is_ready = True
     with commands.counted():
         receipt = await store.conversation(user_id="ada", thread_id="t0").delete()
     assert (receipt.entries, receipt.payload_chunks, receipt.annotations) == (36, 35, 35)
@@ -187,7 +187,7 @@ async def test_the_cost_of_an_end(database: Any, client: Client, commands: Comma
     """Fourteen commands and three more for the sweep, whatever the conversation holds; none reads a document whole."""
     await fill(database, "ada", conversations=1, turns=20)
     store = ConversationStore(client[database.name])
-    store._host.is_ready = True
+    store._host.schema.is_ready = True
     with commands.counted():
         await store.conversation(user_id="ada", thread_id="t0").delete()
     assert len(commands.sent) <= 16
@@ -384,7 +384,7 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
     await due_conversations(database, 20)
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
     for store in stores:
-        store._host.is_ready = True
+        store._host.schema.is_ready = True
         (await host_of(store).services()).retention.start_sweeping()
     with commands.counted():
         for store in stores:

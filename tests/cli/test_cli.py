@@ -25,6 +25,7 @@ from convstore import History, StoreUnavailableError, __version__
 from convstore.cli import main
 from convstore.cli.demo import corpus
 from convstore.cli.replay import assertions as checks
+from convstore.mongo import migrator
 from convstore.mongo.driver import open_client
 from convstore.readback import pager
 from convstore.readback.pager import Pager
@@ -444,6 +445,26 @@ def test_a_newer_database_is_left_alone(memory: Any) -> None:
     result = convstore("migrate", "--uri", "memory://")
     assert result.exit_code == 1
     assert "upgrade the package" in result.stderr
+
+
+def test_what_is_left_after_a_deployment_is_shown_and_run(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays until it is asked for."""
+    convstore("migrate", "--uri", "memory://")
+
+    async def up(_target: Any) -> None:
+        pass
+
+    known = (*migrator.discover(), migrator.Migration("9001_last", "Drop the old form.", up, phase="after"))
+    for module in ("mongo.migrator", "store.handle"):
+        monkeypatch.setattr(f"convstore.{module}.discover", lambda: known)
+    assert "after deployment" in convstore("migrate", "--uri", "memory://").stdout
+    options = ((), ("--after-deployment",), ())
+    ran = [json.loads(convstore("migrate", "--uri", "memory://", "--json", *one).stdout) for one in options]
+    assert [(one["ran"], one["after_deployment"]) for one in ran] == [
+        ([], ["9001_last"]),
+        (["9001_last"], []),
+        ([], []),
+    ]
 
 
 # All commands

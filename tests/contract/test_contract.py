@@ -75,7 +75,7 @@ class OnServer:
     ) -> AsyncIterator[ConversationStore]:
         """A store that does not look at the database again."""
         store = new_store()
-        store._host.is_ready = True
+        store._host.schema.is_ready = True
         yield store
         await store.close()
 

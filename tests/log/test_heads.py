@@ -39,7 +39,7 @@ def open_chat(client: Client, database_name: str, store: ConversationStore) -> A
 
     def make(**options: Any) -> Conversation:
         other = ConversationStore(client[database_name], clock=STANDING, **options)
-        other._host.is_ready = True
+        other._host.schema.is_ready = True
         return other.conversation(**scope)
 
     return make

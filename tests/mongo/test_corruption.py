@@ -116,7 +116,7 @@ class Damage:
     def chat(self) -> Conversation:
         """The conversation as a process has it that knows nothing of it."""
         store = ConversationStore(self.database, summarizer=Writer())
-        store._host.is_ready = True
+        store._host.schema.is_ready = True
         return store.conversation(user_id="ada", thread_id="t")
 
     async def fill(self, kind: str) -> None:

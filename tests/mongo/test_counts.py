@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import uuid
 from collections.abc import AsyncIterator
@@ -119,12 +120,27 @@ async def test_a_warm_load_is_one_command(chat: Conversation, commands: Commands
     assert history.report.round_trips == 1
     assert history.report.documents == commands.documents == 1 + 1
     seconds[0] += 11
+    await chat.store.find_conversation("none")  # reads what migrations ask for, which is due as well
     for names in (["find", "find"], ["find"]):
         with commands.counted():
             history = await chat.load_history()
         assert commands.names == names
         assert history.report.round_trips == 1
         assert history.report.documents == commands.documents
+
+
+async def test_what_migrations_ask_for_is_read_once_in_10_seconds(
+    chat: Conversation, commands: Commands, seconds: list[float]
+) -> None:
+    """By one find for each store, however many conversations and calls it serves; each of them waits for it."""
+    others = [chat.store.conversation(user_id="counted", thread_id=uuid.uuid4().hex) for _ in range(3)]
+    for number in (1, 0):
+        seconds[0] += 11 * number
+        with commands.counted():
+            await asyncio.gather(*(one.load_history() for one in (chat, chat, *others)), chat.append(HumanMessage("?")))
+        finds = [sent["find"] for name, sent in commands.sent if name == "find"]
+        assert finds.count("convstore_migrations") == number
+        assert finds[0] == "convstore_migrations" or not number
 
 
 async def test_a_cold_load_of_a_long_log_is_two_round_trips(

@@ -154,7 +154,7 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
         return approximate_tokens(messages)
 
     other = ConversationStore(client[database_name], token_counter=slow, token_counter_name="slow")
-    other._host.is_ready = True
+    other._host.schema.is_ready = True
     theirs, asked = other.conversation(**chat.scope), []
     for added in (0, 0, 1):
         await talk(chat, range(added))

@@ -96,5 +96,5 @@ async def log_of(chat: Conversation) -> list[BaseMessage]:
 def elsewhere(store: ConversationStore, database: Any) -> ConversationStore:
     """The store as another worker has it: nothing remembered."""
     other = ConversationStore(database, scope_keys=store.scope_keys, policy=store.policy)
-    other._host.is_ready = True
+    other._host.schema.is_ready = True
     return other

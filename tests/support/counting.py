@@ -69,5 +69,5 @@ class Commands(monitoring.CommandListener):
 def cold(client: Client, name: str, chat: Conversation) -> Conversation:
     """The conversation as another process has it, whose store is set up."""
     store = ConversationStore(client[name], clock=STANDING)
-    store._host.is_ready = True
+    store._host.schema.is_ready = True
     return store.conversation(**chat.scope)

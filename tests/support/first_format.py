@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -41,7 +42,10 @@ SCOPES = (
     {"user_id": "ada", "course_id": "bees"},
     {"user_id": "bo", "course_id": "ünï"},
     {"user_id": "cy", "course_id": "edges"},
+    {"user_id": "di", "course_id": "turns"},
 )
+TURN_ENTRIES = 15
+"""Entries of the conversation in turns; two of them begin its log and end its first turn."""
 
 
 def call(number: int, tool: str, **args: Any) -> AIMessage:
@@ -182,6 +186,38 @@ async def fill(chat: Conversation) -> None:
     await chat.update(title="Bees", metadata={"tags": ["sea"], "\x00": None})
 
 
+def calls(*ids: str) -> AIMessage:
+    """A message that calls a tool once for each id."""
+    return AIMessage("", tool_calls=[{"name": "pay", "args": {"sum": 1}, "id": id_} for id_ in ids])
+
+
+async def fill_turns(chat: Conversation) -> None:
+    """Work in turns: finished, stopped, decided, and one that a worker left with a draft, its lease and a call."""
+    async with await chat.turn("t1", human="Which hive?") as turn:
+        await turn.append(calls("c1"))
+        await turn.add_result(turn.open_calls[0], "That one.", sources=[Document("A hive.", metadata={"title": "H"})])
+        await turn.finish()
+    async with await chat.turn("t2", human="And this?") as turn:
+        await turn.append(calls("c2"))
+    await chat.stop("t2")
+    async with await chat.turn("t3", human="Pay.") as turn:
+        await turn.append(calls("c3", "c4", "c5"))
+        for waiting in turn.open_calls[:2]:
+            await turn.wait_for(waiting)
+    await chat.decide("t3", "c3", "edit", args={"sum": 2}, by="bo")
+    await chat.decide("t3", "c4", "reject", message="No.", by="\u00fc")
+    left = await chat.turn("t3")
+    stream = left.stream(_words())
+    async for _ in stream:
+        break
+    await stream.aclose()  # which writes the draft; the lease stays
+
+
+async def _words() -> AsyncIterator[str]:
+    for word in ("Paid ", "so far: \ud83d\ude00 1."):
+        yield word
+
+
 async def make() -> None:
     """Write the file."""
     minutes = iter(range(10_000))
@@ -195,6 +231,7 @@ async def make() -> None:
             await fill(store.conversation(**SCOPES[0]))
             await store.conversation(**SCOPES[1]).append(HumanMessage("Hello", id="h-1"))
             await fill_edges(store.conversation(**SCOPES[2]))
+            await fill_turns(store.conversation(**SCOPES[3]))
             await store.close()
             FILE.write_text(json_util.dumps(await dump(database), json_options=json_util.CANONICAL_JSON_OPTIONS))
 

@@ -264,7 +264,7 @@ class Database:
     def store(self, **options: Any) -> ConversationStore:
         """Return a store that knows nothing yet."""
         store = ConversationStore(self.database, search_index=SEARCH_INDEX, **options)
-        store._host.is_ready = self.is_ready
+        store._host.schema.is_ready = self.is_ready
         self.stores.append(store)
         return store
 

@@ -1,0 +1,242 @@
+"""Rolling deployments: processes of two versions use one database while the newer one migrates it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from counting import STANDING
+from langchain_core.messages import AIMessage, HumanMessage
+from mongomock_motor import AsyncMongoMockClient
+
+from convstore import ConversationStore
+from convstore.exceptions import SchemaVersionError
+from convstore.mongo import migrator as migrate
+from convstore.mongo.keys import MIGRATIONS
+from convstore.mongo.migrator import Migration, Target, discover
+from convstore.mongo.versions import LEVEL
+
+CHAT = {"user_id": "ada", "thread_id": "seals"}
+START = datetime(2026, 1, 5, tzinfo=UTC)
+
+Steps = Callable[..., Migration]
+
+
+@pytest.fixture
+def database() -> Any:
+    """An empty database in memory; what depends on a server has a test on one."""
+    return AsyncMongoMockClient()["app"]
+
+
+@pytest.fixture
+async def old(database: Any, seconds: list[float]) -> ConversationStore:
+    """A process that has used the database; the test moves its clock."""
+    store = ConversationStore(database, clock=replace(STANDING, monotonic=lambda: seconds[0]))
+    await store.setup()
+    await store.conversation(**CHAT).append([HumanMessage("Why?", id="h1"), AIMessage("So.", id="a1")])
+    return store
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Let this version have more migrations; their names are listed as they run."""
+    ran: list[str] = []
+
+    def step(name: str, **options: Any) -> Migration:
+        async def up(_target: Target) -> None:
+            ran.append(name)
+
+        return Migration(name, "A later step.", up, **options)
+
+    def add(**named: dict[str, Any]) -> list[str]:
+        known = (*discover(), *(step(f"9{name}", **options) for name, options in named.items()))
+        monkeypatch.setattr(migrate, "discover", lambda: known)
+        monkeypatch.setattr("convstore.store.handle.discover", lambda: known)
+        return ran
+
+    return add
+
+
+async def migrated(database: Any, **levels: int) -> None:
+    """Let a newer version have run a migration, with the levels that it asks for."""
+    key = {"_id": "9999_later"}
+    await database[MIGRATIONS].update_one(key, {"$set": {"applied_at": START, **levels}}, upsert=True)
+
+
+WRITES: dict[str, Callable[[ConversationStore], Any]] = {
+    "append": lambda store: store.conversation(**CHAT).append(HumanMessage("More?")),
+    "resent": lambda store: store.conversation(**CHAT).append(HumanMessage("More?"), resent="skip"),
+    "annotate": lambda store: store.conversation(**CHAT).annotate("a1", rating=1),
+    "update": lambda store: store.conversation(**CHAT).update(title="Seals"),
+    "rewind": lambda store: store.conversation(**CHAT).rewind(before="a1"),
+    "undo_rewind": lambda store: store.conversation(**CHAT).undo_rewind(),
+    "reserve": lambda store: store.conversation(**CHAT).reserve_source_ids(2),
+    "turn": lambda store: store.conversation(**CHAT).turn("t1", human="More?"),
+    "stop": lambda store: store.conversation(**CHAT).stop("h1"),
+    "compact": lambda store: store.conversation(**CHAT).compact(),
+    "delete": lambda store: store.conversation(**CHAT).delete(),
+    "erase": lambda store: store.erase(user_id="ada"),
+    "prune": lambda store: store.prune(older_than=timedelta(days=1)),
+}
+
+
+async def test_a_running_process_learns_that_it_may_only_read(
+    database: Any, old: ConversationStore, seconds: list[float]
+) -> None:
+    """Within 10 seconds every call that writes is refused, before it writes; reads go on."""
+    await migrated(database, reads=LEVEL, writes=LEVEL + 1)
+    seconds[0] += 11
+    before = await database["log"].count_documents({})
+    for write in WRITES.values():
+        with pytest.raises(SchemaVersionError, match=r"9999_later.*only read.*upgrade"):
+            await write(old)
+    assert await database["log"].count_documents({}) == before
+    assert len((await old.conversation(**CHAT).load_history()).messages) == 2
+    assert [one.message_count for one in (await old.list_conversations(user_id="ada")).conversations] == [2]
+    assert (await old.erase(user_id="ada", dry_run=True)).conversations == 1
+
+
+async def test_a_running_process_learns_that_it_may_not_read(
+    database: Any, old: ConversationStore, seconds: list[float]
+) -> None:
+    """Every call is refused then; before, what it knows is at most 10 seconds old."""
+    await migrated(database, reads=LEVEL + 1, writes=LEVEL + 1)
+    assert len((await old.conversation(**CHAT).load_history()).messages) == 2
+    seconds[0] += 11
+    for call in (old.conversation(**CHAT).load_history, old.stats, old.setup, old.migrations):
+        with pytest.raises(SchemaVersionError, match=r"9999_later.*upgrade"):
+            await call()
+
+
+async def test_a_migration_that_asks_for_no_more_disturbs_nobody(
+    database: Any, old: ConversationStore, seconds: list[float]
+) -> None:
+    """Unknown migrations are refused only by processes below what they ask for."""
+    await migrated(database, reads=LEVEL, writes=LEVEL)
+    seconds[0] += 11
+    assert (await old.conversation(**CHAT).append(HumanMessage("More?"))).first == 3
+    await ConversationStore(database).setup()
+
+
+async def test_a_held_turn_is_not_written_to_by_an_older_process(
+    database: Any, old: ConversationStore, seconds: list[float]
+) -> None:
+    """A turn may last for hours, so each of its writes asks again."""
+    async with await old.conversation(**CHAT).turn("t1", human="More?") as turn:
+        await migrated(database, reads=LEVEL, writes=LEVEL + 1)
+        seconds[0] += 11
+        with pytest.raises(SchemaVersionError, match="only read"):
+            await turn.append(AIMessage("Then."))
+
+
+async def test_a_step_of_the_phase_after_waits_for_the_end_of_the_deployment(
+    database: Any, old: ConversationStore, steps: Any
+) -> None:
+    """The new version works without it; it is run when it is asked for."""
+    ran = steps(_before={}, _after={"phase": "after"})
+    store = ConversationStore(database)
+    await store.setup()
+    assert ran == ["9_before"]
+    assert len((await store.conversation(**CHAT).load_history()).messages) == 2
+    assert [(one.name, one.phase) for one in await store.migrations() if not one.is_applied] == [("9_after", "after")]
+    report = await store.verify(repair=True)
+    assert (report.findings, ran) == ((), ["9_before"])
+    await store.setup(after_deployment=True)
+    await store.setup(after_deployment=True)
+    assert ran == ["9_before", "9_after"]
+
+
+async def test_a_new_database_gets_every_step_at_once(database: Any, steps: Any) -> None:
+    """It has no older processes, so nothing waits for them."""
+    ran = steps(_after={"phase": "after", "reads": LEVEL + 1, "writes": LEVEL + 1}, _last={})
+    await ConversationStore(database).setup()
+    assert ran == ["9_after", "9_last"]
+    assert await database[MIGRATIONS].count_documents({"begins_at": {"$exists": True}}) == 0
+
+
+async def test_a_step_that_a_needed_one_follows_is_run_before_it(
+    database: Any, old: ConversationStore, steps: Any
+) -> None:
+    """An upgrade that skips a version runs what was left after the deployment of that version, in order."""
+    ran = steps(_after={"phase": "after"}, _needed={}, _rest={"phase": "after"})
+    await ConversationStore(database).setup()
+    assert ran == ["9_after", "9_needed"]
+
+
+async def announcement(database: Any, migrating: asyncio.Future[None]) -> Any:
+    """The record of a step that is announced; the error of the runner if there is one."""
+    while (found := await database[MIGRATIONS].find_one({"_id": "9_after"})) is None:
+        await asyncio.sleep(0.01)
+        assert not migrating.done(), migrating.result()
+    return found
+
+
+async def test_a_step_begins_when_older_writers_are_out(
+    database: Any, old: ConversationStore, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is announced first, and runs when every older process has learnt that and its appends have ended."""
+    ran = steps(_after={"phase": "after", "writes": LEVEL + 1})
+    monkeypatch.setattr(migrate, "_POLL_SECONDS", 0.01)
+    now = [START]
+    store = ConversationStore(database, clock=replace(STANDING, now=lambda: now[0]))
+    migrating = asyncio.ensure_future(store.setup(after_deployment=True))
+    announced = await announcement(database, migrating)
+    assert (announced["reads"], announced["writes"], announced.get("applied_at")) == (1, LEVEL + 1, None)
+    now[0] += timedelta(seconds=79)
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+    assert ran == []
+    now[0] += timedelta(seconds=2)
+    await migrating
+    assert ran == ["9_after"]
+    assert "begins_at" not in (await database[MIGRATIONS].find_one({"_id": "9_after"}) or {})
+
+
+async def test_a_runner_that_was_killed_waited_for_the_next_one(
+    database: Any, old: ConversationStore, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time since the announcement counts, whoever made it."""
+    ran = steps(_after={"phase": "after", "writes": LEVEL + 1})
+    monkeypatch.setattr(migrate, "_POLL_SECONDS", 0.01)
+    now = [START]
+    store = ConversationStore(database, clock=replace(STANDING, now=lambda: now[0]))
+    migrating = asyncio.ensure_future(store.setup(after_deployment=True))
+    await announcement(database, migrating)
+    migrating.cancel()
+    await asyncio.wait({migrating})
+    now[0] += timedelta(seconds=81)
+    await store.setup(after_deployment=True)
+    assert ran == ["9_after"]
+
+
+async def test_the_server_says_when_a_step_begins(
+    own_database: Any, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock measures the time since the announcement."""
+    monkeypatch.setattr(migrate, "_OLDER_ARE_OUT", timedelta(milliseconds=50))
+    await ConversationStore(own_database).setup()
+    ran = steps(_after={"phase": "after", "writes": LEVEL + 1})
+    begun = (await own_database.command("hello"))["localTime"]
+    await ConversationStore(own_database).setup(after_deployment=True)
+    ended = (await own_database.command("hello"))["localTime"]
+    assert ran == ["9_after"]
+    assert ended - begun >= timedelta(milliseconds=50)
+
+
+def test_this_version_may_use_what_it_migrates() -> None:
+    """No migration asks for more than the level of the version that has it."""
+    assert [one.name for one in discover() if not one.reads <= one.writes <= LEVEL] == []
+
+
+async def test_a_changed_migration_is_found(database: Any, old: ConversationStore) -> None:
+    """Each records its checksum, and the doctor names those that ran in another form."""
+    [first, *_] = discover()
+    recorded = await database[MIGRATIONS].find_one({"_id": first.name})
+    assert (recorded["phase"], recorded["checksum"]) == (first.phase, first.checksum)
+    await database[MIGRATIONS].update_one({"_id": first.name}, {"$set": {"checksum": "other"}})
+    report = await old.verify(repair=True)
+    assert [(one.kind, one.document_id, one.repaired) for one in report.findings] == [("migration", first.name, False)]
