@@ -59,12 +59,6 @@ class Inspection:
         """Return an entry as it is stored, or None if it is missing. One command."""
         return await self._log.find_one({"_id": key})
 
-    async def lean_entries(self, conversation: str, *, after: str = "") -> list[Document]:
-        """Return the next page of entries, reduced to the tokens of their payloads. One command."""
-        low, high = entry_range(conversation)
-        query = {"_id": {"$gt": after, "$lt": high} if after else {"$gte": low, "$lt": high}}
-        return await self._log.find(query, {"messages.payload.token": 1}, order=_BY_KEY, limit=_SMALL)
-
     async def state(self, conversation: str) -> Document | None:
         """Return the state of a conversation as it is stored, or None. One command."""
         return await self.entry(state_id(conversation))

@@ -7,7 +7,7 @@ raises `ConversationDeletedError`, not an error about damage, and is repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id
-from convstore.mongo.log import Log, StoredMessageRow
+from convstore.mongo.log import LEAN, Log, StoredMessageRow
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.schema_watch import SchemaWatch
@@ -308,7 +308,12 @@ class LogReader:
         return shorten(self.codec, message, {})
 
     async def batches(
-        self, log: Snapshot, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
+        self,
+        log: Snapshot,
+        *,
+        start: int = 1,
+        at_once: int = _ENTRIES_AT_ONCE,
+        fields: Mapping[str, int] = LEAN,
     ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries of a log from a number on with their active messages, in order, in batches that grow.
 
@@ -321,19 +326,21 @@ class LogReader:
         while (start := log.active.start_from(start)) <= log.tail.entries:
             end = min(start + at_once, log.tail.entries + 1)
             async with self.reading(log.cached):
-                entries = await self.entries(log.cached, start=start, before=end)
+                entries = await self.entries(log.cached, start=start, before=end, fields=fields)
                 if last and last[-1].number == start - 1:
                     await self.check(log.cached, [*last, *entries[:1]])
             yield log.active.of(entries)
             start, at_once, last = end, grown(at_once), entries[-1:]
 
-    async def entries(self, cached: CachedConversation, *, start: int, before: int) -> list[Entry]:
+    async def entries(
+        self, cached: CachedConversation, *, start: int, before: int, fields: Mapping[str, int] = LEAN
+    ) -> list[Entry]:
         """Return all entries from one number and before another, in order.
 
         Raises:
             BrokenLogError: An entry is missing.
         """
-        entries = await self.log.entries(cached.conversation, start=start, before=before)
+        entries = await self.log.entries(cached.conversation, start=start, before=before, fields=fields)
         await self.check(cached, entries, first=start, last=before - 1)
         return entries
 

@@ -14,7 +14,7 @@ from convstore.index.part import IndexBuilder, IndexedMessage, Steps
 from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit, texts_of
-from convstore.log.entry import Entry, EntryMessage, EntrySource
+from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
 from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.mongo.collection import Document
@@ -171,15 +171,10 @@ class LogParts:
         if unsealed := ends.unsealed:
             yield unsealed
 
-    async def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
+    def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries from one number and before another with their sources, in order, in batches."""
-        last = list[Entry]()
-        while start < before:
-            end = min(start + _ENTRIES_AT_ONCE, before)
-            entries = await self._reader.log.entries(cached.conversation, start=start, before=end, fields=SEARCHED)
-            await self._reader.check(cached, [*last, *entries], first=start - len(last), last=end - 1)
-            yield entries
-            start, last = end, entries[-1:]
+        everything = Snapshot(cached, Totals(entries=before - 1))
+        return self._reader.batches(everything, start=start, at_once=_ENTRIES_AT_ONCE, fields=SEARCHED)
 
     async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry], pace: Pace) -> int:
         """Read the payloads of entries and add their messages to a part, a few at a time.

@@ -60,6 +60,7 @@ class LogCheck:
     _messages: int | None = 0
     _link: int | None = 0
     _sources: RecentSources = field(default_factory=RecentSources)
+    _tokens: set[str] = field(default_factory=set)
     _was_lost: bool = False
     _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
@@ -77,7 +78,7 @@ class LogCheck:
         is_whole = not (self.subject.findings or self.keeps_chunks) and self.tail.entries >= self.head_entries
         last = ""
         while keys := await inspection.chunk_keys(conversation, after=last):
-            await self._orphans(keys, await self._unused(keys), is_whole=is_whole)
+            await self._orphans(keys, is_whole=is_whole)
             last = keys[-1]
 
     async def _last_repair(self) -> Repair | None:
@@ -90,19 +91,11 @@ class LogCheck:
             return entry_from(found).repair if found else None
         return None
 
-    async def _unused(self, keys: Sequence[str]) -> set[str]:
-        """Return the tokens of chunks that no entry refers to; reads all entries again, without message bodies."""
-        unused = set(map(token_of, keys))
-        async for document in self.subject.documents(self.subject.inspection.lean_entries, self.subject.conversation):
-            unused -= _tokens_in(document)
-            if not unused:
-                break
-        return unused
-
     async def _entry(self, document: Document) -> None:
         key = str(document["_id"])
         self._find_hole(key)
         self.subject.checked["entries"] += 1
+        self._tokens |= _tokens_in(document)
         try:
             if document.get("conversation") != self.subject.conversation:
                 raise CorruptDocumentError(key, "the field `conversation` names another one")
@@ -227,11 +220,11 @@ class LogCheck:
             self._report("checksum", key, f"{where}: {error}")
             return None
 
-    async def _orphans(self, keys: Sequence[str], unused: set[str], *, is_whole: bool) -> None:
+    async def _orphans(self, keys: Sequence[str], *, is_whole: bool) -> None:
         """Report chunks left by interrupted appends, once they are old enough; repair a whole log."""
         for token, group in groupby(keys, token_of):  # keys are in order
             age = age_of(token, self.subject.now)
-            if token not in unused or (age is not None and age <= ORPHAN_AGE):
+            if token in self._tokens or (age is not None and age <= ORPHAN_AGE):
                 continue
             found, repairable = list(group), age is not None and is_whole
             removed = repairable and self.subject.repair and await self.subject.inspection.remove(LOG, found)
