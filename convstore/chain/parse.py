@@ -71,6 +71,10 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
 
     The input messages are never changed.
 
+    Args:
+        messages: A list of messages, such as the state of an agent.
+        repair: Repair broken rules instead of raising.
+
     Raises:
         MalformedChainError: A rule is broken; the error names the message. With `repair`, only for items that are not
             messages.

@@ -242,6 +242,9 @@ class Conversation:
 
         A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once.
         A stopped turn is finished, and so is its repeated request.
+
+        Args:
+            turn_id: Id of the turn.
         """
         keeper = (await self._services(writes=True)).turn_keeper
         return await keeper.stop(self._scope, check_id(turn_id, name="turn_id"))
@@ -416,7 +419,12 @@ class Conversation:
     async def update(
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
     ) -> None:
-        """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation."""
+        """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation.
+
+        Args:
+            title: Up to 100,000 characters.
+            metadata: Values that the store can encode, up to 100,000 characters.
+        """
         await (await self._services(writes=True)).catalog.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
@@ -432,6 +440,9 @@ class Conversation:
 
         At least the newest of the last 60 appends are known. With it, a tool can say "already shown as [4]".
         No command if the conversation is cached.
+
+        Args:
+            texts: Texts of sources, as the tool returned them.
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
             raise InvalidInputError("texts must be a list of str")
@@ -475,6 +486,9 @@ class Conversation:
     async def expand_summary(self, version: int) -> list[BaseMessage]:
         """Return the messages that a summary covers, in order, each equal to the appended one.
 
+        Args:
+            version: `Summary.version`.
+
         Raises:
             InvalidInputError: There is no such summary.
         """
@@ -485,6 +499,9 @@ class Conversation:
 
         Any message id works, not only those of tool results. One command, and one more for each append that stored
         large results.
+
+        Args:
+            ids: At most 200 ids.
 
         Raises:
             TooManyIdsError: More than 200 ids.
@@ -546,7 +563,11 @@ class Conversation:
         return None
 
     async def get_turn(self, turn_id: str) -> Turn | None:
-        """Return the turn whose first message has this id, None if missing or rewound. Three or four commands."""
+        """Return the turn whose first message has this id, None if missing or rewound. Three or four commands.
+
+        Args:
+            turn_id: Id of the turn, the id of its question.
+        """
         check_id(turn_id, name="turn_id")
         return await (await self._services()).turns.get(self._scope, turn_id)
 
@@ -605,7 +626,11 @@ class Conversation:
         return await (await self._services()).searcher.hits(self._scope, request)
 
     async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the values that `annotate` attached to messages, by message id. Messages without any are left out."""
+        """Return the values that `annotate` attached to messages, by message id. Messages without any are left out.
+
+        Args:
+            message_ids: At most 200 ids.
+        """
         return await (await self._services()).annotator.get(self._scope, check_ids(message_ids, name="message_ids"))
 
     async def info(self) -> ConversationInfo:

@@ -14,6 +14,9 @@ from convstore.values.models import Source
 def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
     """Return the paragraph for a system prompt about shortened tool results and how to read them.
 
+    Args:
+        tool: Name of the retrieval tool.
+
     Examples:
         >>> "retrieve_previous_sources" in sources_prompt()
         True

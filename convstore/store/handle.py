@@ -240,6 +240,9 @@ class ConversationStore:
     def conversation(self, **scope: str) -> Conversation:
         """Return the handle of one conversation; no I/O.
 
+        Args:
+            scope: A value for each scope key of the store.
+
         Raises:
             InvalidScopeError: A key is missing or unknown, or a value is not a plain non-empty str.
         """
@@ -249,6 +252,10 @@ class ConversationStore:
         """Return the handle of the conversation with a random id (`ConversationInfo.conversation_id`). One command.
 
         None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
+
+        Args:
+            conversation_id: The id that `ConversationInfo` and listings show.
+            partial_scope: Values of some scope keys that the conversation must have.
         """
         wanted = check_partial_scope(self.scope_keys, partial_scope)
         scope = await (await self._host.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
@@ -260,6 +267,11 @@ class ConversationStore:
         """Return messages of one conversation in full; see `Conversation.get_tool_messages`.
 
         All arguments have names, or none: then the scope values come in the order of `scope_keys`, and the ids last.
+
+        Args:
+            values: The scope values, then the ids.
+            tool_message_ids: The ids, if the arguments have names.
+            scope: A value for each scope key, if the arguments have names.
 
         Raises:
             InvalidInputError: Some arguments have names and others not, or there are more or fewer than these.

@@ -47,7 +47,7 @@ class ViewStamp(BaseModel):
         conversation_id: The random id of the conversation.
         entry: Number of the last entry that the view saw.
         summary: Token of the summary that it shows, "" for none.
-        marks: What it left out and shortened.
+        marks: What it left out and shortened: `start`, `short_through`, `stubs_through` (ordinals) and `gap` (tokens).
         policy: The options of its policy that differ from the defaults.
         counter: Name of the token counter.
         format: Version of the rules by which views are built.

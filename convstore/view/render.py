@@ -53,6 +53,9 @@ class View:
 def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the conversation without tools: system, human and AI messages without tool calls, as the same objects.
 
+    Args:
+        messages: A view, or a log.
+
     Examples:
         >>> from langchain_core.messages import HumanMessage, ToolMessage
         >>> log = [HumanMessage("hi"), ToolMessage("x", tool_call_id="1")]

@@ -110,8 +110,8 @@ class PastView(History):
         match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
         is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are), so that the
             view is the one of a policy used for the first time.
-        difference: The reason of a difference: "counter", "view format", "type", "adapted" or "log"; "" if it
-            does not differ.
+        difference: The reason of a difference: "counter", "view format", "type" (a value whose type is not registered),
+            "adapted" (the application changed the messages) or "log"; "" if it does not differ.
     """
 
     entry: int = 0
