@@ -82,10 +82,10 @@ class Sealer:
         self._background = Background()
         self._is_closed = False
 
-    def note(self, scope: Scope, conversation: str, seconds: float = REST_SECONDS) -> None:
-        """Seal a conversation that was just written to once it rests, for so long from now."""
-        _remember(self._resting, conversation, (self._clock.monotonic() + seconds, scope))
-        self._arm(seconds)
+    def note(self, scope: Scope, conversation: str) -> None:
+        """Seal a conversation that was just written to, unless a store appends to it in the next minute."""
+        _remember(self._resting, conversation, (self._clock.monotonic() + REST_SECONDS, scope))
+        self._arm(REST_SECONDS)
 
     def _arm(self, seconds: float) -> None:
         """Set the timer of this event loop, unless it is set; it keeps neither the loop nor the store alive."""
@@ -209,9 +209,9 @@ class Sealer:
             self._segments.documents(cached.conversation, contents=contents), self._log.last_totals(cached.conversation)
         )
         await pace.spent(2 * COMMAND)
-        if due.rests and self._was_used(cached, tail):
-            return False
         chain, now = chain_of(documents, contents=contents), self._clock.now()
+        if due.rests and tail.updated_at and now - tail.updated_at < timedelta(seconds=REST_SECONDS):
+            return False  # the store that appended meanwhile seals it
         if not due.rests and chain.is_read_mark_due(now):
             await self._segments.mark_read(cached.conversation, now)
         if due.split and not chain.is_followed_by(due.split[0]):
@@ -226,15 +226,6 @@ class Sealer:
                 chain.pop()
         is_stored = await self._put(cached, builder, new, pace, chain=chain, documents=documents)
         return is_stored and due.split is None and new.until < tail.entries
-
-    def _was_used(self, cached: CachedConversation, tail: Totals) -> bool:
-        """Return True for a conversation with an append less than a minute ago, perhaps of another process."""
-        if tail.updated_at is None:
-            return False
-        seconds = REST_SECONDS - (self._clock.now() - tail.updated_at) / timedelta(seconds=1)
-        if seconds > 0:
-            self.note(*cached.key, min(seconds, REST_SECONDS))
-        return seconds > 0
 
     async def _read(
         self, cached: CachedConversation, builder: IndexBuilder, pace: Pace, *, before: StoredSegment, until: int

@@ -110,32 +110,27 @@ class SealContract:
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
         await short.append(HumanMessage("hi", id=new_id()))
-        services = await host_of(store).services()
-        assert services.sealer is not None
-        for later, until in ((59, []), (2, [70])):
+        sealers = [(await host_of(one).services()).sealer for one in (store, other)]
+
+        async def sealed(later: float, of: Conversation = chat) -> list[int]:
             seconds[0] += later
-            services.sealer.ring()
-            await services.sealer.wait()
-            assert [one["until"] for one in await _segments(database, chat)] == until
-        assert [one["until"] for one in await _segments(database, short)] == [1]
+            for sealer in filter(None, sealers):
+                sealer.ring()
+                await sealer.wait()
+            return [one["until"] for one in await _segments(database, of)]
+
+        assert [await sealed(59), await sealed(2), await sealed(0, short)] == [[], [70], [1]]
         await new_store(search_index=False).conversation(**short.scope).append(HumanMessage("ho", id=new_id()))
         seconds[0] += 90
         for later, until in ((0, [1]), (61, [1, 2])):
-            seconds[0] += later
-            services.sealer.ring()
-            await services.sealer.wait()
-            assert [one["until"] for one in await _segments(database, short)] == until
+            assert await sealed(later, short) == until
             assert [hit.ordinal for hit in await short.search("ho")] == [2]
         assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id())])
         seconds[0] += 59
         await other.conversation(**chat.scope).append(HumanMessage("number 100", id=new_id()))
-        for later, until in ((2, [70]), (59, [70, 141])):
-            seconds[0] += later
-            services.sealer.ring()
-            await services.sealer.wait()
-            assert [one["until"] for one in await _segments(database, chat)] == until
+        assert [await sealed(2), await sealed(59)] == [[70], [70, 141]]
         for one in (store, other):
             await one.close()
 
