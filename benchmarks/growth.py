@@ -291,9 +291,9 @@ async def _each(items: Any, work: Callable[[int], Awaitable[Any]]) -> None:
 
 async def _seal(store: ConversationStore, chat: Conversation) -> None:
     """Seal a conversation, and wait for what the sealer does in the background: it would be counted as a call's."""
-    if sealer := (await host_of(store).services()).sealer:
-        await sealer.seal(tuple(chat.scope.items()))
-        await sealer.wait()
+    sealer = (await host_of(store).services()).sealer
+    await sealer.seal(tuple(chat.scope.items()))
+    await sealer.wait()
 
 
 def _memory() -> float:

@@ -260,12 +260,10 @@ class Steady:
             searches.cancel()
         ticker.cancel()  # it would take more processor time than the rest of the wait
         sealer = (await host_of(self.store).services()).sealer
-        if sealer:
-            await sealer.wait()
+        await sealer.wait()
         due = time.process_time() - busy
-        if sealer:
-            await asyncio.sleep(REST_SECONDS + 2)  # until the last conversation rests, and the sealer's timer rings
-            await sealer.wait()
+        await asyncio.sleep(REST_SECONDS + 2)  # until the last conversation rests, and the sealer's timer rings
+        await sealer.wait()
         return turns, due, time.process_time() - busy
 
     async def _turn(self, number: int) -> None:

@@ -71,7 +71,6 @@ async def fill(chat: Conversation, turns: Iterable[list[BaseMessage]]) -> int:
 async def seal(chat: Conversation) -> None:
     """Seal a conversation, as the timer of its store does."""
     sealer = (await host_of(chat).services()).sealer
-    assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
 
 

@@ -79,8 +79,11 @@ class Services:
         watch, heads, log = SchemaWatch(migrator, clock), Heads(driver), Log(driver)
         reader = LogReader(heads=heads, log=log, cache=cache, codec=codec, counter=counter, clock=clock, schema=watch)
         self.reader, ends = reader, LogEndReader(reader, states, Summaries(driver))
-        self._make_search(segments, search_index)
-        refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note if self.sealer else None)
+        logs = LogParts(reader, segments if search_index else None)
+        self.sealer = Sealer(reader, logs, segments, is_on=search_index)
+        self.searcher = Searcher(reader, logs, self.sealer)
+        self.across = AcrossSearcher(reader, logs, segments, self.searcher, self.sealer)
+        refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note)
         self.writer = Writer(reader, tombstones, refresher, extractors)
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
@@ -98,11 +101,4 @@ class Services:
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
         self.retention = Retention(reader, tombstones, states, {**parts, "search_segments": segments})
         schema = SchemaCheck(driver, migrator)
-        self.verifier = Verifier(Inspection(driver), reader.log, schema, clock=clock, index=self.index)
-
-    def _make_search(self, segments: Segments, index: bool) -> None:
-        reader, logs = self.reader, LogParts(self.reader, segments if index else None)
-        self.index = Sealer(reader, logs, segments)
-        sealer = self.index if index else None
-        self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer)
-        self.across = AcrossSearcher(reader, logs, segments, self.searcher, sealer)
+        self.verifier = Verifier(Inspection(driver), reader.log, schema, clock=clock, index=self.sealer)

@@ -27,7 +27,7 @@ class HeadRefresher:
     `on_append` gets scope and id after each append: the search index below `append` seals what rests.
     """
 
-    def __init__(self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str], None] | None = None) -> None:
+    def __init__(self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str], None]) -> None:
         self._heads, self._clock, self._on_append = heads, clock, on_append
 
     async def insert(self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]) -> bool:
@@ -52,8 +52,7 @@ class HeadRefresher:
             if cached.refreshed and cached.refreshed[2] == entry.totals.link:  # the head names this entry
                 await self._refresh(cached, EntryRef(entry.number - 1, entry.after), entry.at)
             raise
-        if self._on_append:
-            self._on_append(*cached.key)
+        self._on_append(*cached.key)
         return await self._refresh(cached, *named) if isinstance(exists, BaseException) else exists
 
     async def catch_up(self, cached: CachedConversation, tail: Totals) -> None:

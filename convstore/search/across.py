@@ -73,12 +73,7 @@ class AcrossSearcher:
     """Searches any conversations of a store together."""
 
     def __init__(
-        self,
-        reader: LogReader,
-        logs: LogParts,
-        segments: Segments,
-        searcher: Searcher,
-        sealer: Sealer | None,
+        self, reader: LogReader, logs: LogParts, segments: Segments, searcher: Searcher, sealer: Sealer
     ) -> None:
         self._reader, self._logs, self._segments, self._clock = reader, logs, segments, reader.clock
         self._searcher, self._sealer = searcher, sealer
@@ -129,16 +124,14 @@ class AcrossSearcher:
             log = await self._logs.read(cached, search.request, chain)
             if log.unsealed:
                 log.unsealed[1].keep(search.request.groups)
-            if self._sealer:
-                self._sealer.searched(cached, chain, log)
+            self._sealer.searched(cached, chain, log)
             return log
 
         logs = [SearchedLog(one.parts) for one in known]
         for index, log in zip(unsealed, await search.each(unsealed, read, SearchedLog()), strict=True):
             logs[index] = log
-        if self._sealer:
-            for index in search.incomplete:
-                self._sealer.schedule(*search.conversations[index][0].key)
+        for index in search.incomplete:
+            self._sealer.schedule(*search.conversations[index][0].key)
         return logs
 
     async def _known(self, search: _Search) -> list[Chain]:
@@ -148,8 +141,7 @@ class AcrossSearcher:
         async for document in self._segments.documents_of_all(chain_of):
             chain_of[document["conversation"]].add(document, only=search.request.groups)
         for (cached, _), chain in zip(search.conversations, known, strict=True):
-            if self._sealer:
-                self._sealer.searched(cached, chain)
+            self._sealer.searched(cached, chain)
         return known
 
     async def _with_active(

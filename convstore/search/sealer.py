@@ -70,9 +70,9 @@ class _Due(NamedTuple):
 
 
 class Sealer:
-    """Seals the conversations of a store that are due."""
+    """Seals the conversations of a store that are due; if it is not on, only those that it is told to."""
 
-    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments) -> None:
+    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments, *, is_on: bool) -> None:
         self._reader, self._log, self._logs, self._segments = reader, reader.log, logs, segments
         self._clock, self._pace = reader.clock, Pace(reader.clock.sleep)
         self._resting: OrderedDict[str, tuple[float, Scope]] = OrderedDict()
@@ -80,12 +80,13 @@ class Sealer:
         self._scheduled: dict[str, _Due] = {}
         self._retry_at: OrderedDict[str, float] = OrderedDict()
         self._background = Background()
-        self._is_closed = False
+        self._is_on = is_on
 
     def note(self, scope: Scope, conversation: str) -> None:
         """Seal a conversation that was just written to, unless a store appends to it in the next minute."""
-        _remember(self._resting, conversation, (self._clock.monotonic() + REST_SECONDS, scope))
-        self._arm(REST_SECONDS)
+        if self._is_on:
+            _remember(self._resting, conversation, (self._clock.monotonic() + REST_SECONDS, scope))
+            self._arm(REST_SECONDS)
 
     def _arm(self, seconds: float) -> None:
         """Set the timer of this event loop, unless it is set; it keeps neither the loop nor the store alive."""
@@ -123,7 +124,7 @@ class Sealer:
 
         If it `rests`, it is sealed only if no process appended for a minute. `split` is what follows its segments.
         """
-        if self._is_closed or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
+        if not self._is_on or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
         before = self._scheduled.get(conversation, _Due(scope, rests=True))
         if sum(one.split is not None for one in self._scheduled.values()) >= _MAX_SPLIT:
@@ -141,10 +142,10 @@ class Sealer:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.wait()
-        self._is_closed = True
+        self._is_on = False
 
     async def _seal_scheduled(self) -> None:
-        while self._scheduled and not self._is_closed:
+        while self._scheduled and self._is_on:
             conversation = next(iter(self._scheduled))
             due = self._scheduled.pop(conversation)
             try:

@@ -60,7 +60,7 @@ class Matches(NamedTuple):
 class Searcher:
     """Searches the conversations of a store."""
 
-    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer | None) -> None:
+    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer) -> None:
         self._reader, self._logs, self._sealer, self._codec = reader, logs, sealer, reader.codec
 
     async def hits(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
@@ -79,8 +79,7 @@ class Searcher:
                 self._logs.whole(cached, ends, request),
                 self._read_ahead(cached, ends, texts, request),
             )
-            if self._sealer:
-                self._sealer.searched(cached, ends.chain, log, split=log.unsealed)
+            self._sealer.searched(cached, ends.chain, log, split=log.unsealed)
             found = await ranked_of(log.parts, lambda _: log, request, limit=request.limit + 1)
             matches = await self.matches(cached, log, found[: request.limit], request, texts)
             return Matches(matches, len(found) <= request.limit, log.last)

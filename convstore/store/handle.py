@@ -229,8 +229,7 @@ class ConversationStore:
         try:
             await self._services.compactor.close()
             await self._services.retention.background.close()
-            if self._services.sealer:
-                await self._services.sealer.close()
+            await self._services.sealer.close()
         finally:
             if self._host.twin is not None:
                 await self._host.twin.close()

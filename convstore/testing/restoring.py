@@ -245,7 +245,6 @@ class RestoreContract(RestoreFixtures):
         assert (await chat.reserve_source_ids(2)).start == 1
         assert _log_findings(await later.verify(user_id=user)) == []
         sealer = (await host_of(chat).services()).sealer
-        assert sealer is not None
         for _ in range(2):
             await sealer.seal(tuple(chat.scope.items()))
             stores = [new_store(search_index=given) for given in (True, False)]

@@ -29,7 +29,6 @@ _QUERIES = ("orcas", "what about seals", "passage 2 on fish", "whales1w7", "exam
 async def _seal(store: ConversationStore, chat: Conversation) -> None:
     """Seal now, as the timer does later."""
     sealer = (await host_of(store).services()).sealer
-    assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
 
 
@@ -114,7 +113,7 @@ class SealContract:
 
         async def sealed(later: float, of: Conversation = chat) -> list[int]:
             seconds[0] += later
-            for sealer in filter(None, sealers):
+            for sealer in sealers:
                 sealer.ring()
                 await sealer.wait()
             return [one["until"] for one in await _segments(database, of)]
@@ -155,7 +154,6 @@ class SealContract:
         store = new_store()
         assert len(await store.conversation(**chat.scope).search("number 7")) == 10
         sealer = (await host_of(store).services()).sealer
-        assert sealer is not None
         await sealer.wait()
         assert [one["until"] for one in await _segments(database, chat)] == [1]
         await store.close()
@@ -253,7 +251,6 @@ class SealContract:
             seconds[0] += hours * 3_600
             await store.conversation(**chat.scope).search("orcas")
             sealer = (await host_of(store).services()).sealer
-            assert sealer is not None
             await sealer.wait()
             assert len(await _segments(database, chat)) == versions
         assert [one["version"] for one in await _segments(database, chat)] == ["other"]

@@ -27,7 +27,6 @@ async def _said(store: ConversationStore, user: str, thread: str, *texts: str) -
 
 async def _seal_all(store: ConversationStore, user: str) -> None:
     sealer = (await host_of(store).services()).sealer
-    assert sealer is not None
     for one in (await store.list_conversations(user_id=user)).conversations:
         await sealer.seal(tuple((key, one.scope[key]) for key in store.scope_keys))
 
@@ -118,7 +117,6 @@ class SearchAcrossContract:
         store, ada = new_store(), new_id()
         await store.setup()
         sealer = (await host_of(store).services()).sealer
-        assert sealer is not None
         for number in range(4):
             await _said(store, ada, f"t{number}", "orcas")
         monkeypatch.setattr(f"convstore.search.across.{limit}", value)

@@ -541,7 +541,6 @@ class Machine(RuleBasedStateMachine):
         """Seal a conversation in one of the processes."""
         chat = self.chat(side, scope)
         sealer = (await host_of(chat).services()).sealer
-        assert sealer is not None
         await sealer.seal(tuple(chat.scope.items()))
 
     @rule(scope=sides, processes=st.sampled_from([(0,), (1,), (0, 1)]))

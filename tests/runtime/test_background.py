@@ -56,7 +56,6 @@ async def test_a_seal_that_fails_is_logged_and_waits(
     await bad.append(HumanMessage("whale " * 30_000))
     await good.append(HumanMessage("whale " * 15_000))
     sealer = (await host_of(store).services()).sealer
-    assert sealer is not None
     for later, tries in ((0.0, 1), (0.0, 1), (700.0, 2)):
         seconds += later
         assert len([await chat.search("whale") for chat in (good, bad)]) == 2
@@ -74,7 +73,6 @@ async def test_conversations_are_sealed_in_the_order_in_which_they_were_schedule
     store, order = ConversationStore(AsyncMongoMockClient()["background"]), list[str]()
     await store.setup()
     sealer = (await host_of(store).services()).sealer
-    assert sealer is not None
 
     async def seal(due: Any, *_: Any) -> bool:
         order.append(due.scope[0][1])

@@ -29,7 +29,6 @@ async def said(chat: Conversation, *texts: str) -> None:
 async def seal(chat: Conversation) -> None:
     """Seal now, as the sealer does later."""
     sealer = (await host_of(chat).services()).sealer
-    assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
 
 
@@ -181,7 +180,6 @@ async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) 
         chat, "orcas"
     )
     sealer = (await host_of(store).services()).sealer
-    assert sealer is not None
     await sealer.wait()
     assert (await store.verify(user_id=chat.scope["user_id"])).ok
     [after] = await database["search"].find({"conversation": before["conversation"]}).to_list(None)
@@ -206,7 +204,6 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
     await database["search"].update_one({"conversation": conversation}, {"$unset": {"sections.terms": 1}})
     await said(chat, "belugas sing")
     services = await host_of(store).services()
-    assert services.sealer is not None
     seconds += 70
     services.sealer.ring()
     await services.sealer.wait()

@@ -93,7 +93,6 @@ async def sealed_conversation(database: Any, turn: Callable[[int], list[BaseMess
     for number in range(3):
         await chat.append(turn(number))
     sealer = (await host_of(store).services()).sealer
-    assert sealer is not None
     await sealer.seal(tuple(chat.scope.items()))
     await chat.append(turn(3))
     return chat

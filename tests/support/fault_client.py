@@ -215,7 +215,6 @@ class Client:
     async def _seal(self, chat: Conversation) -> None:
         """Seal the end of the log, as the timer does; often at the same time as other clients."""
         sealer = (await host_of(chat).services()).sealer
-        assert sealer is not None
         await sealer.seal(tuple(chat.scope.items()))
 
     async def _append(self, chat: Conversation, turn: str) -> str:

@@ -54,7 +54,6 @@ async def run(uri: str, database: str, call: str, user: str, die_at: int) -> Non
         else:
             sealer._MERGED_AT_ONCE = 3
             services = await host_of(store).services()
-            assert services.sealer is not None
             await services.sealer.seal((("user_id", user), ("thread_id", "t")))
 
 
