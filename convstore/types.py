@@ -9,6 +9,7 @@ from convstore.values.models import (
     Compaction,
     ConversationInfo,
     ConversationPage,
+    ConversationUpdate,
     HistoryReport,
     MessagePreview,
     Receipt,
@@ -18,6 +19,7 @@ from convstore.values.models import (
     Summary,
     ToolRecord,
     Turn,
+    TurnState,
 )
 from convstore.values.reports import (
     ConversationHits,
@@ -41,6 +43,7 @@ __all__ = [
     "ConversationHits",
     "ConversationInfo",
     "ConversationPage",
+    "ConversationUpdate",
     "Decision",
     "Dropped",
     "ErasureReceipt",
@@ -67,6 +70,7 @@ __all__ = [
     "TurnCall",
     "TurnOutline",
     "TurnSession",
+    "TurnState",
     "VerifyReport",
     "ViewReason",
     "ViewStamp",

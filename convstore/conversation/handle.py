@@ -6,8 +6,8 @@ module is long because nearly all of it is the documentation of one class.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
+from contextlib import aclosing, suppress
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +27,7 @@ from convstore.turns.keeper import Busy
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
+    ConversationUpdate,
     Receipt,
     SourcePage,
     StoredMessage,
@@ -600,6 +601,28 @@ class Conversation:
         return await records.page(
             self._scope, before=before, after=after, around=around, limit=limit, full=full, rewound=rewound
         )
+
+    async def watch(
+        self, *, after: int | None = None, limit: int = 50, full: bool = False
+    ) -> AsyncGenerator[ConversationUpdate]:
+        """Follow a conversation: new messages, rewinds, and the state of the last turn with its draft.
+
+        The first update comes at once, the others within a second on a replica set, by one change stream for the store,
+        and within two elsewhere. It goes on until the caller leaves: use ``contextlib.aclosing``. After an error, call
+        it again with the last ordinal. Five commands for an append, three for a draft.
+
+        Args:
+            after: Ordinal of the last message that the caller has; None to begin with the newest `limit` messages.
+            limit: Up to 1,000.
+            full: As for `list_messages`.
+
+        Raises:
+            StoreClosedError: The store was closed.
+        """
+        watcher = (await self._services()).watcher
+        async with aclosing(watcher.watch(self._scope, after=after, limit=limit, full=full)) as updates:
+            async for update in updates:
+                yield update
 
     async def search(
         self,

@@ -39,6 +39,7 @@ from convstore.readback.pager import Pager
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
 from convstore.runtime.cache import ConversationCache
+from convstore.runtime.changes import Changes
 from convstore.runtime.clock import Clock
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_end import LogEndReader
@@ -50,6 +51,7 @@ from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
 from convstore.turns.keeper import TurnKeeper
+from convstore.turns.watching import Watcher
 from convstore.values.policy import HistoryPolicy
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.verifier import Verifier
@@ -90,7 +92,10 @@ class Services:
         self.annotator = Annotator(reader, Annotations(driver))
         self.records, self.turns = Records(reader, self.annotator), Turns(reader, Drafts(driver))
         self.pager, self.listing = Pager(reader), Listing(reader)
-        self.turn_keeper = TurnKeeper(ends, TurnLeases(driver), Drafts(driver), self.writer, self.turns)
+        self.changes = Changes(driver, clock)
+        leases, drafts = TurnLeases(driver), Drafts(driver)
+        self.watcher = Watcher(self.records, self.turns, leases=leases, drafts=drafts, changes=self.changes)
+        self.turn_keeper = TurnKeeper(ends, leases, drafts, self.writer, self.turns)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         self.compactor = Compactor(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Literal
 
 import bson
@@ -192,6 +193,24 @@ class Driver:
         """Return the names of a collection's indexes. One command."""
         async with driver_errors():
             return set(await self.collection(collection).index_information())
+
+    async def changes(self, *collections: str) -> AsyncGenerator[str]:
+        """Yield the key of each document of some collections that changes, and "" at least once a second.
+
+        Raises:
+            StoreError: There is no change stream: in memory, on a standalone server, or without the privilege.
+        """
+        if self.name == "memory":
+            raise StoreError("the in-memory database has no change streams")
+        wanted = {"ns.coll": {"$in": [self.prefix + name for name in collections]}}
+        async with driver_errors(seconds=None):
+            opened = self.database.watch(
+                [{"$match": wanted}, {"$project": {"documentKey": 1}}], max_await_time_ms=1_000
+            )
+            async with await opened if isawaitable(opened) else opened as stream:
+                while stream.alive:
+                    change = await stream.try_next()
+                    yield str(change["documentKey"]["_id"]) if change else ""
 
     async def _options(self, clustered: bool) -> dict[str, Any]:
         if self.name == "memory":

@@ -77,6 +77,12 @@ class TurnLeases:
         found = await self._log.find_one(_query(conversation) | {"turn.owner": owner}, _FIELDS)
         return _lease(found) if found else None
 
+    async def holder(self, conversation: str) -> TurnLease | None:
+        """Return the lease that somebody holds; None if there is none, or it has lapsed."""
+        is_held = {"turn.until": {"$exists": True}, "$nor": [self._driver.is_past("turn.until")]}
+        found = await self._log.find_one(_query(conversation) | is_held, _FIELDS)
+        return _lease(found) if found else None
+
     async def release(self, conversation: str, *, owner: str) -> None:
         """Give the lease back, unless somebody took it."""
         await self._log.update(_query(conversation) | {"turn.owner": owner}, {"$unset": {"turn": ""}})

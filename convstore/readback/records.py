@@ -27,20 +27,24 @@ _MAX_PAGE = 1_000
 
 
 class Records:
-    """Reads messages of the log in full."""
+    """Reads messages of the log in full.
+
+    Attributes:
+        reader: Reads the logs.
+    """
 
     def __init__(self, reader: LogReader, annotator: Annotator) -> None:
-        self._reader, self._annotator, self._codec = reader, annotator, reader.codec
+        self.reader, self._annotator, self._codec = reader, annotator, reader.codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Return the messages with these ids that exist, in the order of `ids`."""
-        cached = await self._reader.find(scope)
+        cached = await self.reader.find(scope)
         if cached is None:
             return []
-        async with self._reader.reading(cached):
-            rows = await self._reader.messages_by_id(cached, ids)
+        async with self.reader.reading(cached):
+            rows = await self.reader.messages_by_id(cached, ids)
             messages = [row.message for row in rows.values()]
-            payloads = await self._reader.payloads_of(cached, messages)
+            payloads = await self.reader.payloads_of(cached, messages)
 
             def decode() -> dict[str, ToolRecord]:
                 return {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
@@ -61,31 +65,35 @@ class Records:
         for name, ordinal in given.items():
             check_number(ordinal, name=name, minimum=0, maximum=2**53)
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
-        cached = await self._reader.find(scope)
+        cached = await self.reader.find(scope)
         if cached is None:
             return []
-        async with self._reader.reading(cached):
+        async with self.reader.reading(cached):
             rows, log = await self._rows(cached, given, limit, everything=rewound)
-            stored = [row.message for row in rows]
-            messages = await self._reader.decode_all(cached, stored, whole=full)
-            annotations = await self._annotator.of(cached, [row.ordinal for row in stored])
+            return await self.listed(log, rows, full=full)
+
+    async def listed(self, log: Snapshot, rows: Sequence[Row], *, full: bool) -> list[StoredMessage]:
+        """Return messages as listings show them, in full or as views show them."""
+        stored, cached = [row.message for row in rows], log.cached
+        messages = await self.reader.decode_all(cached, stored, whole=full)
+        annotations = await self._annotator.of(cached, [one.ordinal for one in stored])
         return [
             StoredMessage(
-                ordinal=row.message.ordinal,
+                ordinal=one.ordinal,
                 created_at=row.entry.at,
                 message=message,
-                annotations=annotations.get(row.message.ordinal, {}),
-                stamp=stamp_of(cached.conversation, row.message),
-                tokens=row.message.tokens,
-                is_rewound=not log.active.has(row.message.ordinal),
+                annotations=annotations.get(one.ordinal, {}),
+                stamp=stamp_of(cached.conversation, one),
+                tokens=one.tokens,
+                is_rewound=not log.active.has(one.ordinal),
             )
-            for row, message in zip(rows, messages, strict=True)
+            for row, one, message in zip(rows, stored, messages, strict=True)
         ]
 
     async def _rows(
         self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool
     ) -> tuple[list[Row], Snapshot]:
-        page = partial(read_page, self._reader, cached, everything=everything)
+        page = partial(read_page, self.reader, cached, everything=everything)
         if "around" not in given:
             return await page(before=given.get("before"), after=given.get("after"), limit=limit)
         rows, log = await page(before=given["around"] + 1, limit=limit // 2 + 1)
@@ -94,7 +102,7 @@ class Records:
         return rows, log
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
-        message = self._reader.decode(row.message, payload)
+        message = self.reader.decode(row.message, payload)
         result = message if isinstance(message, ToolMessage) else None
         values = {
             "tool_message_id": row.message.id,

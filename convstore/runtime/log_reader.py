@@ -25,7 +25,7 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
-from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.rewind import NO_REWINDS, Rewinds, difference
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.tokens import NamedCounter
@@ -65,6 +65,13 @@ class Snapshot(NamedTuple):
     def fits(self, summary: SummaryRecord) -> bool:
         """Return True if a summary covers the active messages of its range and no others."""
         return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
+
+    def changed_since(self, earlier: Snapshot) -> int:
+        """Return the first ordinal whose message may be active in only one of two snapshots; a later one for none."""
+        if self.tail.entries < earlier.tail.entries:  # a backup was restored
+            return 1
+        changed = difference(earlier.active.ranges, self.active.ranges)
+        return min((one.first for some in changed for one in some), default=self.tail.messages + 1)
 
     def check_active(self, messages: Sequence[EntryMessage]) -> None:
         """Raise a MessageRewoundError if a message is not active."""

@@ -229,6 +229,7 @@ class ConversationStore:
         try:
             await self._services.compactor.close()
             await self._services.retention.background.close()
+            await self._services.changes.close()
             await self._services.sealer.close()
         finally:
             if self._host.twin is not None:

@@ -43,6 +43,7 @@ from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
+from convstore.testing.watching import WatchContract
 
 __all__ = ["StoreContract", "rag_turn", "same_messages"]
 
@@ -64,6 +65,7 @@ class StoreContract(
     TurnContract,
     TurnSessionContract,
     TurnStreamContract,
+    WatchContract,
     CompactContract,
     StateContract,
     IsolationContract,

@@ -13,6 +13,9 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, SerializeAsAny
 
 from convstore.values.stamps import ViewReason, ViewStamp
+from convstore.values.turns import TurnCall
+
+Status = Literal["running", "waiting", "finished", "stopped", "interrupted"]
 
 
 class Value(BaseModel):
@@ -233,6 +236,37 @@ class StoredMessage(Value):
     stamp: ViewStamp | None = None
     tokens: int = 0
     is_rewound: bool = False
+
+
+class TurnState(Value):
+    """What the last turn of a conversation does.
+
+    Attributes:
+        turn_id: Id of the turn.
+        status: "running" in a worker, "waiting" for a person, "finished", "stopped", or "interrupted": nobody works on
+            it, and the same request continues it.
+        draft: The beginning of a reply that is being streamed, or was when its worker was killed; not in the log.
+        waiting_calls: The calls that a person has to decide about.
+    """
+
+    turn_id: str
+    status: Status
+    draft: str = ""
+    waiting_calls: tuple[TurnCall, ...] = ()
+
+
+class ConversationUpdate(Value):
+    """What has changed in a conversation; from `Conversation.watch`.
+
+    Attributes:
+        replaces_from: Drop the messages with this ordinal and higher ones, which were rewound or are in `messages`.
+        messages: Messages to add, in order.
+        turn: The last turn; None in a conversation without one, and while earlier messages are still to come.
+    """
+
+    replaces_from: int
+    messages: list[StoredMessage] = []
+    turn: TurnState | None = None
 
 
 class MessagePreview(Value):

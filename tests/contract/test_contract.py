@@ -124,6 +124,8 @@ IN_SHORT = {
     "test_another_question_interrupts",
     "test_a_stream_that_breaks_leaves_a_draft",
     "test_a_stopped_stream_ends_in_the_middle",
+    "test_a_page_follows_what_others_append",
+    "test_a_page_sees_the_draft",
     "test_counts_previews_and_usage_are_exact_after_every_append",
     "test_a_head_is_refreshed_once_in_ten_seconds",
     "test_a_refresh_that_fails_loses_no_append",

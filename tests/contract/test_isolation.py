@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,11 @@ class Guesses:
         ]
 
 
+async def _first(found: AsyncGenerator[Any]) -> Any:
+    async with aclosing(found):
+        return await anext(found)
+
+
 async def _all(reading: AsyncIterator[Any]) -> list[Any]:
     return [one async for one in reading]
 
@@ -244,6 +250,7 @@ CALLS: dict[str, Call] = {
     "get_tool_messages": lambda _, chat, guess: chat.get_tool_messages(guess.ids()),
     "messages": lambda _, chat, __: _all(chat.messages()),
     "turns": lambda _, chat, guess: _all(chat.turns(after=guess.number(), newest_first=guess.dice.random() < 0.5)),
+    "watch": lambda _, chat, guess: _first(chat.watch(after=guess.number(), limit=7)),
     "get_turn": lambda _, chat, guess: chat.get_turn(guess.id()),
     "list_messages": lambda _, chat, guess: chat.list_messages(
         after=guess.number(), limit=7, full=guess.dice.random() < 0.5

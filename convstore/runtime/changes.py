@@ -1,0 +1,96 @@
+"""Wake those who watch conversations: by one change stream of the store, or once a second where there is none.
+
+A change stream only tells that something changed; watchers then read. So they see the same with it and without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+
+from convstore.exceptions import StoreClosedError, StoreError
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import DRAFTS, LOG
+from convstore.runtime.background import Background
+from convstore.runtime.clock import Clock
+
+_CONVERSATION = re.compile("[:#]")
+"""What ends the conversation's id in a key."""
+
+_POLL_SECONDS, _LOOK_SECONDS, _RETRY_SECONDS = 1.0, 10.0, 60.0
+"""How long a watcher waits at most without a change stream, and with one: a lease that lapses changes no document."""
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """The conversation of a watcher, "" for none yet, and an event that is set when it changes."""
+
+    conversation: str = ""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Changes:
+    """Wakes all watchers of a store."""
+
+    def __init__(self, driver: Driver, clock: Clock) -> None:
+        self._driver, self._clock, self._background = driver, clock, Background()
+        self._all = set[Watched]()
+        self._is_live, self._is_closed, self._retry_at = False, False, 0.0
+
+    @contextmanager
+    def watched(self) -> Iterator[Watched]:
+        """Yield what the caller waits with, by `wait`."""
+        self._all.add(watched := Watched())
+        try:
+            yield watched
+        finally:
+            self._all.discard(watched)
+
+    async def wait(self, watched: Watched) -> None:
+        """Wait until a conversation may have changed since the last wait.
+
+        Raises:
+            StoreClosedError: The store was closed.
+        """
+        if not self._is_live and self._clock.monotonic() >= self._retry_at:
+            self._background.start(self._follow)
+        seconds = _LOOK_SECONDS if self._is_live and watched.conversation else _POLL_SECONDS
+        waiting = [asyncio.ensure_future(watched.changed.wait()), asyncio.ensure_future(self._clock.sleep(seconds))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+        watched.changed.clear()
+        if self._is_closed:
+            raise StoreClosedError("the store was closed while a conversation was watched")
+
+    async def close(self) -> None:
+        """End all waits, and the change stream."""
+        self._is_closed = True
+        self._wake(self._all)
+        await self._background.close()
+
+    async def _follow(self) -> None:
+        """Wake watchers after each change, as long as there are any."""
+        try:
+            async with aclosing(self._driver.changes(LOG, DRAFTS)) as keys:
+                async for key in keys:
+                    if not self._all:
+                        return
+                    conversation = _CONVERSATION.split(key)[0]
+                    # The first key tells that the stream is open: what changed before is read now.
+                    self._wake(one for one in self._all if one.conversation == conversation or not self._is_live)
+                    self._is_live = True
+        except StoreError:  # there are no change streams, or the server is down, which the watchers' reads report
+            self._retry_at = self._clock.monotonic() + _RETRY_SECONDS
+        finally:
+            self._is_live = False
+            self._wake(self._all)
+
+    def _wake(self, some: Iterable[Watched]) -> None:
+        for one in some:
+            one.changed.set()

@@ -1,0 +1,187 @@
+"""The contract of `watch`: a page that follows its updates shows what the conversation has.
+
+Floor 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError, StoreClosedError
+from convstore.store import ConversationStore
+from convstore.testing.fixtures import ahead
+from convstore.types import StoredMessage, TurnState
+
+_PATIENCE = 60.0
+
+
+class _Page:
+    """What a page shows that follows a conversation."""
+
+    def __init__(self, chat: Conversation, **options: Any) -> None:
+        self.updates = chat.watch(**options)
+        self.messages: list[StoredMessage] = []
+        self.turn: TurnState | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        return [one.message.text for one in self.messages]
+
+    @property
+    def status(self) -> str:
+        return self.turn.status if self.turn else ""
+
+    async def follow(self) -> None:
+        """Apply the next update."""
+        update = await anext(self.updates)
+        self.messages = [one for one in self.messages if one.ordinal < update.replaces_from] + update.messages
+        self.turn = update.turn
+
+    async def until(self, is_shown: Callable[[_Page], bool]) -> None:
+        """Apply updates until the page shows something."""
+        async with asyncio.timeout(_PATIENCE):
+            while not is_shown(self):
+                await self.follow()
+
+
+@asynccontextmanager
+async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
+    """A page that has its first update."""
+    page = _Page(chat, **options)
+    try:
+        await page.follow()
+        yield page
+    finally:
+        await page.updates.aclose()
+
+
+class WatchContract:
+    """`watch` of a conversation."""
+
+    @pytest.fixture
+    async def watched(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> AsyncIterator[Conversation]:
+        """The conversation in another worker, which waits a hundred times shorter where it polls."""
+        store = new_store(clock=ahead(0, hurry=100))
+        yield store.conversation(**chat.scope)
+        await store.close()
+
+    async def test_a_page_follows_what_others_append(self, chat: Conversation, watched: Conversation) -> None:
+        """It begins with the newest messages, or with nothing; then it has each message once, in order."""
+        async with _page(watched) as page:
+            assert (page.texts, page.turn) == ([], None)
+            await chat.append([HumanMessage("Do seals sleep?"), AIMessage("They do.")])
+            await page.until(lambda page: page.status == "finished")
+            await chat.append(HumanMessage("How?"))
+            await page.until(lambda page: page.status == "interrupted")
+            assert page.messages == await chat.list_messages()
+        async with _page(watched, limit=2) as page:
+            assert (page.texts, page.status) == (["They do.", "How?"], "interrupted")
+        async with _page(watched, after=1) as page:
+            assert page.texts == ["They do.", "How?"]
+
+    async def test_a_page_follows_rewinds(self, chat: Conversation, watched: Conversation) -> None:
+        """Messages that left the conversation leave the page, and come back where a rewind is undone."""
+        await chat.append([HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")])
+        async with _page(watched) as page:
+            await chat.rewind(before="a1")
+            await page.until(lambda page: page.texts == ["q1"])
+            await chat.append([AIMessage("b1"), HumanMessage("q3")])
+            await page.until(lambda page: page.texts == ["q1", "b1", "q3"])
+            await chat.undo_rewind()
+            await page.until(lambda page: page.texts == ["q1", "a1", "q2"])
+            assert page.messages == await chat.list_messages()
+
+    async def test_a_page_that_has_rewound_messages(self, chat: Conversation, watched: Conversation) -> None:
+        """Those after the last message that it had are told, and from which ordinal on to drop its own."""
+        await chat.append([HumanMessage("q1"), AIMessage("a1", id="a1"), HumanMessage("q2")])
+        await chat.rewind(before="a1")
+        await chat.append(AIMessage("b1"))
+        update = await anext(updates := watched.watch(after=3))
+        await updates.aclose()
+        assert (update.replaces_from, [one.ordinal for one in update.messages]) == (2, [4])
+
+    async def test_a_page_sees_the_turn(self, chat: Conversation, watched: Conversation) -> None:
+        """It runs, its reply grows as a draft, it waits for a person, and it is finished or stopped."""
+        async with _page(watched) as page:
+            async with await chat.turn("r1", human="Book a table") as turn:
+                await page.until(lambda page: page.status == "running")
+                calls = [{"name": "book", "args": {}, "id": "c1"}]
+                await turn.append(AIMessage("", tool_calls=calls))
+                await turn.wait_for(turn.open_calls[0])
+            await page.until(lambda page: page.status == "waiting")
+            assert page.turn
+            assert [call.id for call in page.turn.waiting_calls] == ["c1"]
+            await chat.decide("r1", "c1", "reject")
+            await page.until(lambda page: page.status == "interrupted")
+            assert await chat.stop("r1")
+            await page.until(lambda page: page.status == "stopped")
+            async with await chat.turn("r2", human="Thanks") as turn:
+                await turn.append(AIMessage("You are welcome."))
+            await page.until(lambda page: page.status == "finished")
+            assert page.turn.turn_id == "r2"
+
+    async def test_a_page_sees_the_draft(self, chat: Conversation, watched: Conversation) -> None:
+        """A reply that is being streamed is in no message yet."""
+        go_on = asyncio.Event()
+
+        async def reply() -> AsyncIterator[str]:
+            yield "They "
+            await go_on.wait()
+            yield "do."
+
+        async def ask() -> None:
+            async with await chat.turn("r1", human="Do seals sleep?") as turn:
+                async for _ in turn.stream(reply()):
+                    pass
+
+        async with _page(watched) as page, asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask())
+            await page.until(lambda page: page.turn is not None and page.turn.draft == "They ")
+            assert page.texts == ["Do seals sleep?"]
+            go_on.set()
+            await page.until(lambda page: page.status == "finished")
+            assert page.texts == ["Do seals sleep?", "They do."]
+
+    async def test_a_page_sees_that_a_worker_died(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Its lease lapsed, so nobody works on the turn any more."""
+        await chat.turn("r1", human="Do seals sleep?")
+        later = new_store(clock=ahead(31, hurry=100))
+        for store, status in ((chat.store, "running"), (later, "interrupted")):
+            async with _page(store.conversation(**chat.scope)) as page:
+                assert page.status == status
+        await later.close()
+
+    async def test_a_page_of_a_deleted_conversation_is_empty(self, chat: Conversation, watched: Conversation) -> None:
+        """It goes on with what the scope has next."""
+        await chat.append([HumanMessage("q1"), AIMessage("a1")])
+        async with _page(watched) as page:
+            await chat.delete()
+            await page.until(lambda page: not page.texts)
+            await chat.append(HumanMessage("anew"))
+            await page.until(lambda page: page.texts == ["anew"])
+
+    async def test_a_watch_ends_with_its_store(self, watched: Conversation) -> None:
+        """Whoever waits gets an error at once."""
+        async with _page(watched) as page:
+            waiting = asyncio.ensure_future(page.follow())
+            await asyncio.sleep(0)
+            await watched.store.close()
+            with pytest.raises(StoreClosedError):
+                await waiting
+
+    @pytest.mark.parametrize("options", [{"after": -1}, {"after": "3"}, {"limit": 0}, {"limit": 1_001}], ids=str)
+    async def test_a_watch_checks_its_arguments(self, chat: Conversation, options: Any) -> None:
+        """Nothing is read."""
+        with pytest.raises(InvalidInputError):
+            await anext(chat.watch(**options))

@@ -1,0 +1,173 @@
+"""Tell a reader what changes in a conversation, as it changes: messages, the last turn's state, and its draft.
+
+A watcher reads the entries after those that it has read, and folds them into the record of the last turn. After a
+change of the active messages it reads again from the first message that is affected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from convstore.exceptions import ConversationDeletedError
+from convstore.log.entry import Entry
+from convstore.log.rows import rows_of
+from convstore.log.turn_record import TurnRecord
+from convstore.mongo.drafts import Drafts
+from convstore.mongo.turn_leases import TurnLeases
+from convstore.readback.records import Records
+from convstore.readback.turns import Turns
+from convstore.runtime.active_log import read_page
+from convstore.runtime.changes import Changes
+from convstore.runtime.log_reader import Snapshot
+from convstore.values.models import ConversationUpdate, StoredMessage, TurnState
+from convstore.values.scope import Scope, check_number
+
+_MAX_LIMIT = 1_000
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a watcher was told of a conversation.
+
+    Attributes:
+        conversation: Its id, "" for none.
+        last: Ordinal of the last message.
+        replaces_from: The reader has to drop messages from this ordinal on; 0 for none.
+        log: The log as it was read; None to look for the entry to read from.
+        record: The last turn, None before the first one.
+        state: Its state.
+    """
+
+    conversation: str = ""
+    last: int = 0
+    replaces_from: int = 1
+    log: Snapshot | None = None
+    record: TurnRecord | None = None
+    state: TurnState | None = None
+
+    def follow(self, log: Snapshot) -> None:
+        """Go back to before the first message that a rewind took out of what was read, or put into it."""
+        if self.log and (first := log.changed_since(self.log)) <= self.log.tail.messages:
+            if first <= self.last:
+                self.last, self.replaces_from = first - 1, first
+            self.log = self.record = None
+
+    def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage]) -> None:
+        """Add entries and their messages to the record of the last turn."""
+        messages = iter([one.message for one in stored])
+        for entry in entries:
+            own = list(islice(messages, len(entry.messages)))
+            if begins := [at for at, message in enumerate(own) if message.type == "human"]:
+                own = own[begins[-1] :]
+                self.record = TurnRecord(str(own[0].id))
+            if self.record:
+                self.record.add(own, entry.event)
+
+
+class Watcher:
+    """Watches conversations of a store."""
+
+    def __init__(self, records: Records, turns: Turns, *, leases: TurnLeases, drafts: Drafts, changes: Changes) -> None:
+        self._reader, self._records, self._turns = records.reader, records, turns
+        self._leases, self._drafts, self._changes = leases, drafts, changes
+
+    async def watch(
+        self, scope: Scope, *, after: int | None, limit: int, full: bool
+    ) -> AsyncGenerator[ConversationUpdate]:
+        """Yield what changes; see `Conversation.watch`."""
+        check_number(limit, name="limit", minimum=1, maximum=_MAX_LIMIT)
+        if after is not None:
+            check_number(after, name="after", minimum=0, maximum=2**53)
+        told: _Told | None = None
+        with self._changes.watched() as watched:
+            while True:
+                with suppress(ConversationDeletedError):  # the next read sees that
+                    log = await self._log(scope)
+                    watched.conversation = log.cached.conversation if log else ""
+                    if told is None and log:
+                        told = await self._begin(log, after, limit)
+                    elif told is None or told.conversation != watched.conversation:
+                        told = _Told(watched.conversation)
+                    async with aclosing(self._news(log, told, full=full)) as updates:
+                        async for update in updates:
+                            yield update
+                await self._changes.wait(watched)
+
+    async def _log(self, scope: Scope) -> Snapshot | None:
+        cached = await self._reader.find(scope)
+        if cached is None:
+            return None
+        async with self._reader.reading(cached):
+            return await self._reader.snapshot(cached)
+
+    async def _begin(self, log: Snapshot, after: int | None, limit: int) -> _Told:
+        """Return what a reader knows that has the messages up to an ordinal; else it gets the newest ones."""
+        conversation = log.cached.conversation
+        if after is None or after > log.tail.messages:
+            rows, _ = await read_page(self._reader, log.cached, limit=limit)
+            return _Told(conversation, last=rows[0].message.ordinal - 1 if rows else 0)
+        if not log.active.has(after):
+            after = log.active.through(after)[-1].first - 1
+        return _Told(conversation, last=after, replaces_from=after + 1)
+
+    async def _news(self, log: Snapshot | None, told: _Told, *, full: bool) -> AsyncGenerator[ConversationUpdate]:
+        """Yield what the log has that was not told; nothing if it has nothing new."""
+        if log:
+            told.follow(log)
+        is_due, update = told.replaces_from > 0, ConversationUpdate(replaces_from=told.replaces_from or told.last + 1)
+        async with aclosing(self._messages(log, told, full=full)) as batches:
+            async for messages in batches:
+                if update.messages:
+                    yield update
+                    update = ConversationUpdate(replaces_from=told.last + 1)
+                told.last, is_due = messages[-1].ordinal, True
+                update = update.model_copy(update={"messages": messages})
+        state = await self._state(log, told.record)
+        if is_due or state != told.state:
+            yield update.model_copy(update={"turn": state})
+        told.log, told.state, told.replaces_from = log, state, 0
+
+    async def _messages(self, log: Snapshot | None, told: _Told, *, full: bool) -> AsyncGenerator[list[StoredMessage]]:
+        """Yield the messages after the last one that was told, and add to the record of the last turn."""
+        if log is None:
+            return
+        async with (
+            self._reader.reading(log.cached),
+            aclosing(self._reader.batches(log, start=await self._start(log, told))) as batches,
+        ):
+            async for entries in batches:
+                stored = await self._records.listed(log, rows_of(entries), full=full)
+                told.fold(entries, stored)
+                if new := [one for one in stored if one.ordinal > told.last]:
+                    yield new
+
+    async def _start(self, log: Snapshot, told: _Told) -> int:
+        """Return the number of the entry to read from; of the last turn, all is read."""
+        if told.log:
+            return told.log.tail.entries + 1
+        outline = await self._turns.outline(log.cached.scope, before=None, limit=1)
+        first = min([told.last + 1, *(turn.first for turn in outline)])
+        found = await self._reader.log.entries_around(log.cached.conversation, before=first + 1, limit=1)
+        return found[0].number if found else 1
+
+    async def _state(self, log: Snapshot | None, record: TurnRecord | None) -> TurnState | None:
+        if log is None or record is None:
+            return None
+        if not log.tail.is_ended:  # the end was rewound
+            record.mark = ""
+        if record.is_finished:
+            return TurnState(turn_id=record.turn_id, status="stopped" if record.mark == "stop" else "finished")
+        conversation = log.cached.conversation
+        lease, draft = await asyncio.gather(self._leases.holder(conversation), self._drafts.find(conversation))
+        is_running = lease is not None and lease.turn == record.turn_id
+        is_own = draft is not None and (draft.turn, draft.after) == (record.turn_id, log.tail.messages)
+        return TurnState(
+            turn_id=record.turn_id,
+            status="waiting" if record.is_waiting else "running" if is_running else "interrupted",
+            draft=draft.text if draft and is_own else "",
+            waiting_calls=tuple(record.undecided),
+        )

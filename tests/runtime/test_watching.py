@@ -1,0 +1,148 @@
+"""What it costs to watch conversations, and random changes under pages that follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from counting import Commands
+from fixture_types import Client
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import ConversationDeletedError, StoreError
+from convstore.mongo.driver import Driver
+from convstore.testing.fixtures import ahead
+from convstore.types import StoredMessage
+
+_PATIENCE = 60.0
+
+
+@pytest.fixture
+async def chat(client: Client, database_name: str) -> AsyncIterator[Conversation]:
+    """A conversation on the counted client, of a store that waits a hundred times shorter where it polls."""
+    async with ConversationStore(client[database_name], clock=ahead(0, hurry=100)) as store:
+        await store.setup()
+        yield store.conversation(user_id=uuid.uuid4().hex, thread_id="watched")
+
+
+@pytest.fixture
+def elsewhere(chat: Conversation, database: Any) -> Conversation:
+    """The conversation in another process, whose commands are not counted."""
+    return ConversationStore(database).conversation(**chat.scope)
+
+
+async def wait_for(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(_PATIENCE):
+        while not is_so():  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+
+
+async def test_watchers_of_a_store_share_a_change_stream(
+    chat: Conversation, elsewhere: Conversation, commands: Commands
+) -> None:
+    """Opened by the first, closed after the last; whoever follows another conversation reads nothing."""
+    changes = (await chat._services()).changes
+    other = chat.store.conversation(user_id=chat.scope["user_id"], thread_id="other")
+    await other.append(HumanMessage("hi"))
+    await chat.append(HumanMessage("q0"))
+    watching = [one.watch() for one in (chat, chat, chat, other)]
+    for one in watching:
+        await anext(one)
+    following = [asyncio.ensure_future(anext(one)) for one in watching]
+    await wait_for(lambda: changes._is_live)
+    streams = [command for _, command in commands.sent if "$changeStream" in str(command.get("pipeline"))]
+    assert len(streams) == 1
+    await elsewhere.append(HumanMessage("q1"))
+    async with asyncio.timeout(_PATIENCE):
+        told = await asyncio.gather(*following[:3])
+    assert [[one.message.text for one in update.messages] for update in told] == [["q1"]] * 3
+    assert not following[3].done()
+    following[3].cancel()
+    await asyncio.wait(following)
+    for one in watching:
+        await one.aclose()
+    await wait_for(lambda: not changes._is_live)
+    assert not changes._all
+
+
+async def test_an_append_costs_a_watcher_five_commands(
+    chat: Conversation, elsewhere: Conversation, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the log, its new entries, their annotations, the lease and the draft; one if nothing changed."""
+    changes, looks = (await chat._services()).changes, asyncio.Queue[None]()
+    monkeypatch.setattr(changes, "wait", lambda _watched: looks.get())
+    await chat.append(HumanMessage("q0"))
+    async with aclosing(chat.watch()) as watching:
+        await anext(watching)
+        following = asyncio.ensure_future(anext(watching))
+        await elsewhere.append(HumanMessage("q1"))
+        commands.reset()
+        looks.put_nowait(None)
+        await following
+        assert commands.names == ["find"] * 5
+
+
+@pytest.mark.parametrize("has_stream", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_page_shows_what_is_there_whatever_happened(
+    chat: Conversation,
+    elsewhere: Conversation,
+    database: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seed: int,
+    has_stream: bool,
+) -> None:
+    """Appends, rewinds, undone rewinds and deletions of two workers, under a page that began in the middle."""
+    if not has_stream:
+
+        async def refused(_self: Driver, *_: str) -> AsyncIterator[str]:
+            raise StoreError("not on a standalone server")
+            yield ""
+
+        monkeypatch.setattr(Driver, "changes", refused)
+    chance, page = random.Random(seed), list[StoredMessage]()
+
+    async def follow() -> None:
+        async with aclosing(chat.watch(full=True)) as updates:
+            async for update in updates:
+                page[:] = [one for one in page if one.ordinal < update.replaces_from] + update.messages
+
+    async def is_done(step: Callable[[Conversation], Awaitable[object]]) -> bool:
+        try:
+            await step(chance.choice([chat, elsewhere]))
+        except ConversationDeletedError:  # by the other worker, up to ten seconds ago
+            return False
+        return True
+
+    async def rewind(worker: Conversation) -> None:
+        if found := await worker.list_messages():
+            await worker.rewind(before=str(chance.choice(found).message.id))
+
+    steps: list[Callable[[Conversation], Awaitable[object]]] = [
+        lambda worker: worker.append([HumanMessage("q"), AIMessage("a")]),
+        lambda worker: worker.append([HumanMessage(str(number)) for number in range(chance.randrange(1, 30))]),
+        rewind,
+        lambda worker: worker.undo_rewind(),
+        lambda worker: worker.delete() if chance.random() < 0.1 else worker.append(HumanMessage("more")),
+    ]
+    await elsewhere.append(HumanMessage("first"))
+    following = asyncio.ensure_future(follow())
+    for _ in range(40):
+        step = chance.choice(steps)
+        while not await is_done(step):
+            pass
+        if chance.random() < 0.3:
+            await asyncio.sleep(0.02)
+    there = await ConversationStore(database).conversation(**chat.scope).list_messages(limit=1_000, full=True)
+    await wait_for(lambda: page == there or following.done())
+    following.cancel()
+    await asyncio.wait({following})
+    assert page == there
