@@ -352,7 +352,8 @@ class Conversation:
         Views then show the summary in place of the messages from its first to its last ordinal. The messages stay in
         the log, and `expand_summary` returns them. Each of them was shown to the summarizer as views show it, or is
         kept word for word next to the summary. Only one worker summarises at a time. If the summarizer fails, or its
-        summary saves nothing, views do not change and retries back off. Its errors are returned, never raised.
+        summary saves nothing, views do not change and retries back off. Its errors are returned, never raised. Two
+        commands if no summary is due; else ten, and one more for each append with summarised payloads.
 
         Args:
             force: Summarise even if little would be saved, or the last attempt has just failed.
@@ -388,7 +389,7 @@ class Conversation:
 
         They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
         restores them. The next append follows the message before. Returns the number of messages removed; 0 if this one
-        was already rewound, so a failed call can be retried as it is. Atomic; seven commands, or nine after
+        was already rewound, so a failed call can be retried as it is. Atomic; six commands, or more after
         earlier rewinds.
 
         Args:
@@ -460,7 +461,8 @@ class Conversation:
 
         A stamp gives exactly the view that it was taken from: `match` is "exact", or "differs" with the reason. A
         message or an ordinal gives the view directly after the entry that contains it, with the summary of that time.
-        Later rewinds, summaries and results do not count.
+        Later rewinds, summaries and results do not count. Three commands; one or two more for the summary of that
+        time, a rewind, or large messages.
 
         Args:
             at: ``history.stamp`` or `StoredMessage.stamp`, the id of a message, an ordinal, or None for now.
@@ -585,6 +587,7 @@ class Conversation:
         """Return a page of the log, oldest first, for a user interface; by default the newest messages.
 
         To scroll back, pass the lowest ordinal of the page as `before`; to scroll forward, the highest as `after`.
+        Three commands, one more for each append with content stored outside its entry, and one more with `rewound`.
 
         Args:
             before: Only messages with a lower ordinal, the nearest ones.
@@ -636,7 +639,8 @@ class Conversation:
         """Return the messages that match some words best, best first.
 
         Searches texts, calls, results and sources of every active message, also those outside views, in any form of the
-        words. Results of the retrieval tool are copies and left out.
+        words. Results of the retrieval tool are copies and left out. Three commands in two round trips, and one more
+        for each append with large results among the hits.
 
         Args:
             text: The words; of the first 4,096 characters, the 64 rarest words count.

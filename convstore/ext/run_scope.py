@@ -59,7 +59,12 @@ def scope_of(
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """Return a scope choice; raise an error for an invalid one, or for no store, now and not at the first run."""
+    """Return a scope choice; raise an error for an invalid one, or for no store, now and not at the first run.
+
+    Args:
+        store: The store of the conversations.
+        chosen: The argument `scope` of a node or middleware of your own.
+    """
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
     if isinstance(chosen, Mapping):

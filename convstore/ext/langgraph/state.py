@@ -90,6 +90,9 @@ def answer_of(state: Any) -> AIMessage | None:
 
     So a request repeated under the id of its question is answered without the model. The load node has put the answer
     into the state, as the last of its messages. Arguments and errors are those of `view_of`.
+
+    Args:
+        state: The state of the graph.
     """
     return answer_in(_needed(state).history, messages_of(state))
 
