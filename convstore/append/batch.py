@@ -83,6 +83,7 @@ class Batch:
         omitted: Paths of values of unknown types that were left out.
         renumber: Give sources another number if theirs is taken.
         stamp: Stamp of the view that the first AI message answers.
+        reserved: Numbers for sources that have none, if they do not come from the log that the batch is for.
     """
 
     prepared: tuple[Prepared, ...]
@@ -92,6 +93,7 @@ class Batch:
     omitted: tuple[str, ...] = ()
     renumber: bool = False
     stamp: ViewStamp | None = None
+    reserved: Sequence[int] = ()
 
     @property
     def ids(self) -> list[str]:

@@ -6,7 +6,7 @@ totals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
@@ -24,6 +24,7 @@ from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import with_stub
 from convstore.sources.source import write_ids
 from convstore.sources.stub import named_sources, stub_of
+from convstore.values.models import Receipt
 from convstore.values.scope import id_problem
 from convstore.values.stamps import write_stamp
 
@@ -38,12 +39,14 @@ def compose(
     at: datetime,
     link: int = 0,
     reserve: int = 0,
+    for_child: bool = False,
     taken: frozenset[int] = frozenset(),
     event: TurnEvent | None = None,
 ) -> Entry:
     """Compose the entry that appends a batch to a log with these totals.
 
-    Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved.
+    Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved,
+    for a child as if sources here had them.
     `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
 
     Raises:
@@ -53,12 +56,13 @@ def compose(
     if not batch.renumber and (clash := next((one for one, other in pairwise(kept) if one == other), None)):
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
+    reserved = iter(batch.reserved)
     in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
     answer = next((one.stored.id for one in batch.prepared if one.message.type == "ai"), "") if batch.stamp else ""
     for ordinal, one in enumerate(batch.prepared, after.messages + 1):
         calls = calls_of(one.message)
         call = running.follow(one.message, calls)
-        own = [_numbered(source, running, in_use) for source in one.sources]
+        own = [_numbered(source, running, in_use, reserved) for source in one.sources]
         message = _message(one, batch, ordinal, calls=len(calls), call=call, sources=own)
         if batch.stamp and one.stored.id == answer:
             message.stamp = write_stamp(batch.stamp)
@@ -66,6 +70,8 @@ def compose(
         messages.append(message)
         sources += own
     running.sources_through += reserve
+    if for_child:
+        running.given_through = running.sources_through
     return Entry(
         first=after.messages + 1,
         at=at,
@@ -77,12 +83,13 @@ def compose(
     )
 
 
-def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int]) -> EntrySource:
+def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int], reserved: Iterator[int]) -> EntrySource:
     """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
     number = source.given
     if number is None or number in in_use or number > running.after.sources_through + MAX_AHEAD:
-        running.sources_through += 1
-        number = running.given_through = running.sources_through
+        number = next(reserved, running.sources_through + 1)
+        running.sources_through = max(running.sources_through, number)
+        running.given_through = max(running.given_through, number)
     in_use.add(number)
     return EntrySource(  # `dataclasses.replace` takes seven times as long
         number,
@@ -153,3 +160,24 @@ def renumbered_by(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
         if source.given is not None:
             changed.setdefault(source.message_id, {})[source.given] = source.id
     return changed
+
+
+def receipt_of(
+    batch: Batch, entry: Entry | None, *, stored: Mapping[str, int], renumbered: Mapping[str, dict[int, int]]
+) -> Receipt:
+    """Return the receipt of a batch whose new messages are in an entry; the log had those in `stored` before."""
+    messages, sources = (entry.messages, entry.sources) if entry else ((), ())
+    by_id = {**stored, **{message.id: message.ordinal for message in messages}}
+    ids, numbers = batch.ids, [source.id for source in sources]
+    ordinals = tuple(map(by_id.__getitem__, ids)) or (0,)
+    return Receipt(
+        message_ids=tuple(ids),
+        first=min(ordinals),
+        last=max(ordinals),
+        ordinals=ordinals,
+        written=len(messages),
+        entry=entry.number if entry else 0,
+        source_ids=(min(numbers), max(numbers)) if numbers else None,
+        omitted=batch.omitted,
+        renumbered={**renumbered, **renumbered_by(sources)},
+    )

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, prepare
-from convstore.append.compose import compose, payloads_to_cache, renumbered_by
+from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
@@ -30,6 +30,7 @@ from convstore.log.entry import UNREAD, Entry, Totals, TurnEvent
 from convstore.log.rows import Row, rows_of
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
+from convstore.mongo.keys import parent_id
 from convstore.mongo.log import SlotTaken
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
@@ -41,7 +42,7 @@ from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
-from convstore.values.scope import Scope
+from convstore.values.scope import Scope, root_scope
 from convstore.values.stamps import ViewStamp, check_own
 
 _TRIES = 1_000
@@ -62,6 +63,7 @@ class _Request:
     Attributes:
         batch: Its messages.
         reserve: Number of source ids to reserve.
+        for_child: They are for sources in the conversation of a sub-agent.
         turn: The id of the human message whose turn the batch belongs to; "" for no turn.
         after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
         event: What the entry records besides the messages.
@@ -69,6 +71,7 @@ class _Request:
 
     batch: Batch
     reserve: int = 0
+    for_child: bool = False
     turn: str = ""
     after: Totals | int | None = None
     event: TurnEvent | None = None
@@ -132,11 +135,12 @@ class Writer:
         renumber: bool = False,
         stamp: ViewStamp | None = None,
         indexes: Sequence[int] | None = None,
+        numbers: Sequence[int] = (),
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
         With an event there may be no messages; it is written even if the log has them. `indexes` are those of the
-        messages in the caller's list, if it is longer, for the paths of values.
+        messages in the caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child.
 
         Raises:
             TailMoved: The log ends with something else than `after`, and lacks a message.
@@ -153,19 +157,22 @@ class Writer:
             stamp=stamp,
             indexes=indexes,
         )
-        batch = await run_in_thread_if_long(work, characters=characters_in(messages))
+        batch = replace(await run_in_thread_if_long(work, characters=characters_in(messages)), reserved=numbers)
         request = _Request(batch, turn=turn, after=after, event=event)
         known, entry, cached, tail = await self._write(scope, request)
-        return Written(_receipt(batch, known, entry), cached.conversation, tail)
+        receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
+        return Written(receipt, cached.conversation, tail)
 
-    async def reserve(self, scope: Scope, number: int, *, after: Totals | None = None) -> tuple[range, Totals]:
+    async def reserve(
+        self, scope: Scope, number: int, *, after: Totals | None = None, for_child: bool = False
+    ) -> tuple[range, Totals]:
         """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
 
         Raises:
             TailMoved: The log ends with something else than `after`.
         """
         batch = Batch((), self._codec, self._counter)
-        *_, tail = await self._write(scope, _Request(batch, reserve=number, after=after))
+        *_, tail = await self._write(scope, _Request(batch, reserve=number, for_child=for_child, after=after))
         return range(tail.sources_through - number + 1, tail.sources_through + 1), tail
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
@@ -321,14 +328,35 @@ class Writer:
         An index keeps the numbers of tools apart, but not from those that the store gave.
         """
         numbers, taken = new.kept_source_ids, frozenset[int]()
-        if numbers and min(numbers) <= (tail.sources_through if new.renumber else tail.given_through):
+        is_child = bool(parent_id(cached.conversation))
+        if numbers and (is_child or min(numbers) <= (tail.sources_through if new.renumber else tail.given_through)):
             if new.renumber:
                 taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
             else:
                 await self._refuse_taken_source_ids(cached, new)
+        if is_child:
+            new = replace(new, reserved=await self._reserved_in_root(cached, new, taken))
+        asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
         at, link = self._clock.now(), self._clock.link()
-        work = partial(compose, new, tail, at=at, link=link, reserve=request.reserve, taken=taken, event=request.event)
+        work = partial(compose, new, tail, at=at, link=link, taken=taken, **asked)
         return await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
+
+    async def _reserved_in_root(self, cached: CachedConversation, new: Batch, taken: frozenset[int]) -> Sequence[int]:
+        """Reserve numbers for a child's sources in the outermost conversation, whose sequence is that of all below it.
+
+        The sequence also moves past numbers that tools gave. No command for a batch without sources.
+        """
+        root, kept = root_scope(cached.scope), set(new.kept_source_ids) - taken
+        given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
+        if given and await self._log.taken_source_ids(cached.conversation, given):
+            given = []
+        missing, ahead = sum(len(one.sources) for one in new.prepared) - len(kept) - len(given), 0
+        if (kept or given) and (outer := await self._reader.find(root)):
+            ahead = max(*kept, *given, 0) - (await self._log.last_totals(outer.conversation)).sources_through
+        missing, ahead = max(missing, 0), ahead if 0 < ahead <= MAX_AHEAD else 0
+        if not missing + ahead:
+            return given
+        return [*given, *(await self.reserve(root, missing + ahead, for_child=True))[0][ahead:]]
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""
@@ -419,21 +447,3 @@ def _is_sufficient(tail: Totals, request: _Request, new: Batch) -> bool:
     if tail.shown is None and tail.shown_at and _needs_shown(request, new):
         return False
     return tail.preview is not UNREAD or any(preview_of(one.message) for one in new.prepared)
-
-
-def _receipt(batch: Batch, known: _Known, entry: Entry | None) -> Receipt:
-    messages, sources = (entry.messages, entry.sources) if entry else ((), ())
-    by_id = {**known.stored, **{message.id: message.ordinal for message in messages}}
-    ids, numbers = batch.ids, [source.id for source in sources]
-    ordinals = tuple(map(by_id.__getitem__, ids)) or (0,)
-    return Receipt(
-        message_ids=tuple(ids),
-        first=min(ordinals),
-        last=max(ordinals),
-        ordinals=ordinals,
-        written=len(messages),
-        entry=entry.number if entry else 0,
-        source_ids=(min(numbers), max(numbers)) if numbers else None,
-        omitted=batch.omitted,
-        renumbered={**known.renumbered, **renumbered_by(sources)},
-    )

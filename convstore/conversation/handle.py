@@ -37,7 +37,7 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
-from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number, child_scope
+from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number, child_scope, root_scope
 from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
 from convstore.values.turns import Verdict, check_decision
 from convstore.view.past import check_moment
@@ -293,9 +293,11 @@ class Conversation:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
-        if turn := entered_turn(self.store, self._scope):
+        root = root_scope(self._scope)  # a child takes numbers of the outermost conversation
+        if root == self._scope and (turn := entered_turn(self.store, root)):
             return await turn.reserve(number)
-        numbers, _ = await (await self._services(writes=True)).writer.reserve(self._scope, number)
+        writer = (await self._services(writes=True)).writer
+        numbers, _ = await writer.reserve(root, number, for_child=root != self._scope)
         return numbers
 
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:
@@ -303,7 +305,7 @@ class Conversation:
 
         It is named by the call that the sub-agent answers, or by its own name. It has its own log, views and turns. It
         is in no listing but `children`, and is deleted, pruned and exported with this conversation. A child can have
-        children, up to eight levels.
+        children, up to eight levels. Its sources have numbers of the outermost conversation, which reads them back.
 
         Args:
             id_: Id of the AI message with the call; or the name of an agent that is called once, such as a node.
@@ -675,8 +677,9 @@ class Conversation:
     ) -> SourcePage:
         """Return sources by number, or all sources of tool messages, in the order requested, page by page.
 
-        Joined, the pages of a source are its whole text. Ids that this conversation does not have are listed in
-        ``not_found``. Two commands for a source; they read only the chunks that contain it.
+        Joined, the pages of a source are its whole text. Sources of children are found by number, too. Ids that this
+        conversation does not have are listed in ``not_found``. Two commands for a source; they read only the chunks
+        that contain it.
 
         Args:
             source_ids: Numbers, a range, or a text as in stubs: "3, 11-20".

@@ -21,7 +21,8 @@ from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.values.scope import MAX_IDS, Scope
+from convstore.values.models import Receipt
+from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
 
 Range = tuple[int, ...]
@@ -123,11 +124,21 @@ class ConversationLog:
                 found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.identity, row.message.sources)
         return found
 
+    async def append(
+        self, messages: Sequence[BaseMessage], *, numbers: Sequence[int], stamp: ViewStamp | None
+    ) -> Receipt:
+        """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
+
+        In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves.
+        """
+        writer, own = (await self._services(writes=True)).writer, numbers if PATH in dict(self._scope) else ()
+        return (await writer.append(self._scope, messages, renumber=True, stamp=stamp, numbers=own)).receipt
+
     async def reserve_sources(self, through: int) -> None:
-        """Reserve the source ids up to a number, unless they are in use."""
+        """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""
         end = await self.snapshot()
         used = end.sources_through if end else 0
-        if through > used:
+        if through > used and PATH not in dict(self._scope):
             await (await self._services(writes=True)).writer.reserve(self._scope, through - used)
 
     async def _found(self) -> tuple[Services, CachedConversation]:

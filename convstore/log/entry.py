@@ -52,6 +52,7 @@ class PayloadRef:
         is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
         alone: If small parts moved because the batch was large, the digest of the payload that the message has in
             another batch, empty for none; else None.
+        child: The child whose payload it is, if its parent reads it; else "".
     """
 
     token: str
@@ -65,6 +66,7 @@ class PayloadRef:
     shown_digest: bytes = b""
     is_edged: bool = False
     alone: bytes | None = None
+    child: str = ""
 
     @property
     def identity(self) -> bytes:

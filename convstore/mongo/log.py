@@ -31,7 +31,7 @@ from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, decoded, driver_errors
-from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
+from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
@@ -180,15 +180,19 @@ class Log:
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
-        """Return the sources with some ids that are in the log, each with its message. One command."""
-        wanted = set(numbers)
-        rows = rows_of(await self._log.find({"conversation": conversation, **source_filter(wanted)}))
-        return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
+        """Return the sources with some ids in a conversation and its children, each with its message. One command."""
+        wanted, found = set(numbers), dict[int, tuple[StoredMessageRow, EntrySource]]()
+        for document in await self._log.find({"conversation": family(conversation), **source_filter(wanted)}):
+            for row in rows_of([document]).values():
+                if row.message.payload and document["conversation"] != conversation:
+                    row.message.payload.child = document["conversation"]
+                found |= {source.id: (row, source) for source in row.sources if source.id in wanted}
+        return found
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
-        """Return those of some source ids that are in use. One command."""
+        """Return those of some source ids that are in use, here or in a conversation around or below. One command."""
         wanted = set(numbers)
-        query = {"conversation": conversation, **source_filter(wanted)}
+        query = {"conversation": family(root_id(conversation)), **source_filter(wanted)}
         documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1})
         return sorted({number for document in documents for number in taken_ids(document, wanted)})
 
@@ -286,7 +290,7 @@ class Log:
         One command for all ranges of one append; several run in parallel. One for all if the appends are successive
         ones, as their chunks are stored next to each other. Damage is a CorruptDocumentError.
         """
-        sizes: dict[str, dict[int, int]] = {}
+        sizes, homes = dict[str, dict[int, int]](), {ref.token: ref.child or conversation for ref, *_ in wanted}
         for ref, start, end in wanted:
             if numbers := _chunks_of(ref, start, end):
                 of_payload = _sizes(ref)
@@ -295,7 +299,7 @@ class Log:
 
         async def read(tokens: Sequence[str]) -> None:
             async with gate:
-                chunks.update(await self._chunks(conversation, {token: sizes[token] for token in tokens}))
+                chunks.update(await self._chunks(homes[tokens[0]], {token: sizes[token] for token in tokens}))
 
         if len(sizes) == 1 or (sizes and in_a_row):  # a task of its own would take longer than the rest of this
             await read(sorted(sizes))

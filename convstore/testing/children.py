@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError, InvalidScopeError, StoreUnavailableError
+from convstore.exceptions import InvalidInputError, InvalidScopeError, SourceIdClashError, StoreUnavailableError
 from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
 from convstore.store import ConversationStore
@@ -210,3 +210,64 @@ class ChildContract:
         assert await child.rewind(before="t1") > 0
         report = await outer.store.verify(user_id=outer.scope["user_id"])
         assert (report.conversations, report.findings) == (2, ())
+
+    async def test_sources_of_children_have_numbers_of_the_parent(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """A number means the same everywhere: the parent reads it back, the child reads its own alone."""
+        call = outer.child("m1", "call_1")
+        chats = [outer, call, call.child("critic"), outer, call]
+        receipts = [await one.append(rag_turn(f"Seals {at}?", words=600)) for at, one in enumerate(chats)]
+        assert [one.source_ids for one in receipts] == [(1, 3), (4, 6), (7, 9), (10, 12), (13, 15)]
+        assert await call.reserve_source_ids(2) == range(16, 18)
+        assert (await outer.append(rag_turn("Whales?"))).source_ids == (18, 20)
+        for store in (outer.store, new_store()):
+            handles = [store.conversation(**one.scope) for one in chats[:3]]
+            pages = [await handle.get_sources("1-15", page_tokens=16_000) for handle in handles]
+            assert [[source.source_id for source in page.sources] for page in pages] == [
+                [*range(1, 16)],
+                [*range(4, 10), 13, 14, 15],
+                [7, 8, 9],
+            ]
+            for own in pages[1:]:
+                assert {one.source_id: one.content for one in own.sources}.items() <= {
+                    one.source_id: one.content for one in pages[0].sources
+                }.items()
+        answer = await outer.retrieve_previous_sources_tool().ainvoke({"source_ids": "5, 8"})
+        assert "[5]" in answer
+        assert "[8]" in answer
+        assert "Not found: 5" in await new_store().conversation(
+            user_id=outer.scope["user_id"], thread_id="other"
+        ).retrieve_previous_sources_tool().ainvoke({"source_ids": "5"})
+        report = await outer.store.verify(user_id=outer.scope["user_id"])
+        assert (report.conversations, report.findings) == (3, ())
+
+    async def test_numbers_of_tools_clash_across_a_family(self, outer: Conversation) -> None:
+        """A number that a tool gave in a child is taken in the parent, and the other way round."""
+
+        def found(number: int) -> list[Any]:
+            call = {"name": "search", "args": {}, "id": f"c{number}"}
+            artifact = [{"source_id": number, "content": f"text {new_id()}"}]
+            result = ToolMessage("found", artifact=artifact, tool_call_id=call["id"], name="search")
+            return [AIMessage("", tool_calls=[call]), result]
+
+        child, sibling = outer.child("a"), outer.child("b")
+        await child.append(found(5))
+        for other in (outer, sibling):
+            with pytest.raises(SourceIdClashError):
+                await other.append(found(5))
+        receipt = await sibling.append(found(5), on_source_clash="renumber")
+        assert [number for one in receipt.renumbered.values() for number in one.items()] == [(5, 6)]
+        assert await outer.reserve_source_ids(1) == range(7, 8)
+        await outer.append(found(7))
+        with pytest.raises(SourceIdClashError):
+            await child.append(found(7))
+
+    async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(self, outer: Conversation) -> None:
+        """The worker that holds the parent's turn goes on after it."""
+        async with await outer.turn("t1", human="Ask them") as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "ask", "args": {}, "id": "c1"}]))
+            await outer.child("t1", "c1").append(rag_turn("Seals?"))
+            await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}, {"content": "two"}])
+            await turn.append(AIMessage("Done"))
+        assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5]

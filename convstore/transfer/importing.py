@@ -7,6 +7,7 @@ resumes where it stopped, and repeating a finished one writes nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,9 +27,9 @@ from convstore import (
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
 from convstore.integration import as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
-from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready
+from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
 from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule
-from convstore.values.scope import Scope, check_number, check_scope
+from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
 
 Records: TypeAlias = Iterable[ConversationRecord | BadRecord] | AsyncIterable[ConversationRecord | BadRecord]
@@ -94,7 +95,11 @@ async def import_conversations(
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """One run of an import; `seen` maps the scopes of the run to the location of their record."""
+    """One run of an import; `seen` maps the scopes of the run to the location of their record.
+
+    Children are imported after their parent, one by one, because they share its source numbers: `families` has a lock
+    for each outermost conversation.
+    """
 
     store: ConversationStore
     scope_of: Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -103,6 +108,7 @@ class _Import:
     skip_messages: bool
     on_conversation: Callable[[ImportReport], object]
     seen: dict[Scope, str] = field(default_factory=dict)
+    families: dict[Scope, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def counted(self, records: Records, limit: int | None) -> AsyncIterator[ConversationRecord]:
         """Yield the records up to the limit; report bad ones."""
@@ -153,7 +159,11 @@ class _Import:
         return scope
 
     async def _import(self, record: ConversationRecord) -> None:
-        chat = self.store.conversation(**dict(await self._scope(record)))
+        scope = await self._scope(record)
+        async with self.families[root_scope(scope)]:
+            await self._import_into(self.store.conversation(**dict(scope)), record)
+
+    async def _import_into(self, chat: Conversation, record: ConversationRecord) -> None:
         ready = await asyncio.to_thread(make_ready, record, codec=host_of(self.store).codec)
         bad = [problem for problem in ready.problems if problem.what == "message"]
         if bad and not self.skip_messages:
@@ -296,9 +306,8 @@ class _ConversationImport:
         try:
             stamp = await self._stamp(messages)
             with as_of(at):
-                receipt = await self._chat.append(
-                    [one.message for one in messages], on_source_clash="renumber", stamp=stamp
-                )
+                numbers = numbers_of(messages)
+                receipt = await self._log.append([one.message for one in messages], numbers=numbers, stamp=stamp)
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise

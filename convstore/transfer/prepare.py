@@ -104,7 +104,7 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
         batch.append(one)
         following = messages[index + 1] if index + 1 < len(messages) else None
         if following is None or one.position in ends or _begins(one, following):
-            numbers = _numbers(batch)
+            numbers = numbers_of(batch)
             at = next((one.item.at for one in batch if one.item.at), None)
             latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
             reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
@@ -118,7 +118,7 @@ def _begins(one: ReadyMessage, following: ReadyMessage) -> bool:
     return isinstance(following.message, HumanMessage)
 
 
-def _numbers(batch: Sequence[ReadyMessage]) -> list[int]:
+def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:
     """Return the source ids that an export names for a batch."""
     try:
         return [number for one in batch for number in read_ids(one.item.sources)]

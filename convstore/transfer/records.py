@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.scope import check_scope
+from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 
 _MAX_PROBLEMS = 1_000
@@ -248,13 +248,14 @@ class ScopeRule:
             InvalidScopeError: A key has no value, or an invalid one; names the key.
         """
         exported = record.fields.get("scope")
-        own = {key: exported[key] for key in self.keys if key in exported} if isinstance(exported, Mapping) else {}
+        known = {*self.keys, PATH}
+        own = {key: exported[key] for key in known if key in exported} if isinstance(exported, Mapping) else {}
         found: dict[str, Any] = {self.keys[-1]: record.id, **own, **record.scope}
         for name, pattern in self.match.items():
             found |= _groups(name, pattern, _field(record, name))
         found |= {key: _field(record, name) for key, name in self.fields.items()}
         found |= self.constant
-        if unknown := [key for key in record.scope if key not in self.keys]:
+        if unknown := [key for key in record.scope if key not in known]:
             raise InvalidScopeError(
                 f"the export's scope has {unknown[0]!r}; this store's is {', '.join(self.keys)} (--scope-key)"
             )
