@@ -15,7 +15,7 @@ from datetime import datetime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.chain import SUMMARY_PREFIX
-from convstore.messages.encoding import decode_message, digest_of
+from convstore.messages.encoding import date_text, decode_message, digest_of
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import in_one_line
 from convstore.messages.tool_calls import calls_of
@@ -94,10 +94,9 @@ class SummaryRecord:
 
     @property
     def digest(self) -> bytes:
-        """The checksum of its copy in a state, over all fields but `at`, `folded` and `place`."""
-        excluded = ("at", "folded", "place")
-        values = [getattr(self, one.name) for one in fields(self) if one.name not in excluded]
-        return digest_of(json.dumps(values))
+        """The checksum of its copy in a state, over all fields but `folded` and `place`."""
+        values = [getattr(self, one.name) for one in fields(self) if one.name not in ("folded", "place")]
+        return digest_of(json.dumps(values, default=date_text))
 
     @property
     def whole_digest(self) -> bytes:

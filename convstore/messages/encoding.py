@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -186,6 +187,11 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
 def digest_of(text: str) -> bytes:
     """Return the digest of a stored text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:DIGEST_BYTES]
+
+
+def date_text(at: datetime) -> str:
+    """Return a date as checksums cover it: in UTC, to the millisecond, as MongoDB keeps it."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def digest_of_messages(messages: Sequence[BaseMessage]) -> str:

@@ -10,6 +10,7 @@ from convstore.mongo.bson_values import reading, sealed, stored_number, stored_t
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
+from convstore.mongo.versions import check_version, readable, stamped
 
 
 class Annotations:
@@ -21,14 +22,20 @@ class Annotations:
     async def change(
         self, conversation: str, ordinal: int, *, values: Mapping[str, str], removed: Iterable[str], at: datetime
     ) -> None:
-        """Set some values of a message and remove others; the rest stays. One command."""
-        change: dict[str, Any] = {"$set": {"conversation": conversation, "ordinal": ordinal, "at": at}}
+        """Set some values of a message and remove others; the rest stays. One command.
+
+        Raises:
+            SchemaVersionError: A newer convstore wrote the annotations of this message.
+        """
+        fields = {"conversation": conversation, "ordinal": ordinal, "at": at}
+        change: dict[str, Any] = {"$set": stamped(fields, "annotation")}
         key = annotation_id(conversation, ordinal)
         change["$set"] |= {f"values.{name}": sealed(text, key, name) for name, text in values.items()}
         if unset := {f"values.{name}": "" for name in removed}:
             change["$unset"] = unset
         query = {"_id": key, "conversation": conversation}
-        await self._annotations.update(query, change, upsert=True)
+        if not await self._annotations.update(query | readable("annotation"), change, upsert=True):
+            check_version(await self._annotations.find_one(query) or {}, "annotation")
 
     async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
         """Return the annotations of some messages by ordinal. One command, none for no messages."""
@@ -39,7 +46,8 @@ class Annotations:
 
 
 def values_in(document: Document) -> tuple[int, dict[str, str]]:
-    """Return the ordinal of a message and its annotations; raise a CorruptDocumentError if they are damaged."""
+    """Return the ordinal of a message and its annotations; CorruptDocumentError or SchemaVersionError if it cannot."""
+    check_version(document, "annotation")
     with reading(document, ANNOTATIONS):
         ordinal = stored_number(document["ordinal"])
         if document["_id"] != annotation_id(stored_text(document["conversation"]), ordinal):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.mongo.bson_values import reading, sealed, stored_number, stored_text, unsealed
+from convstore.mongo.bson_values import reading, sealed, stored_text, unsealed
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import DRAFTS, draft_id
+from convstore.mongo.versions import readable, stamped
 
 
 class Draft(NamedTuple):
@@ -35,23 +37,23 @@ class Drafts:
         self._drafts = Collection(driver, DRAFTS)
 
     async def begin(self, conversation: str, draft: Draft) -> None:
-        """Write the first draft of a reply in place of any other."""
-        fields = {"turn": draft.turn, "owner": draft.owner, "after": draft.after, **_text(conversation, draft.text)}
-        await self._drafts.update(_query(conversation), {"$set": fields}, upsert=True)
+        """Write the first draft of a reply in place of any other, but for one that a newer convstore wrote."""
+        query, fields = _query(conversation) | readable("draft"), stamped(_fields(conversation, draft), "draft")
+        await self._drafts.update(query, {"$set": fields}, upsert=True)
 
     async def write(self, conversation: str, draft: Draft) -> None:
         """Replace the text of a draft; one that was replaced or deleted meanwhile stays so."""
         query = _query(conversation) | {"owner": draft.owner, "after": draft.after}
-        await self._drafts.update(query, {"$set": _text(conversation, draft.text)})
+        await self._drafts.update(query, {"$set": _fields(conversation, draft)})
 
     async def drop(self, conversation: str, draft: Draft) -> None:
         """Delete a draft whose reply is in the log."""
         await self._drafts.delete_one(_query(conversation) | {"owner": draft.owner, "after": draft.after})
 
     async def find(self, conversation: str) -> Draft | None:
-        """Return the draft of a conversation; None if there is none, or a damaged one, which `verify` names."""
+        """Return the draft of a conversation; None if there is none, a newer one, or a damaged one: see `verify`."""
         with suppress(CorruptDocumentError):
-            found = await self._drafts.find_one(_query(conversation))
+            found = await self._drafts.find_one(_query(conversation) | readable("draft"))
             return None if found is None else draft_in(found)
         return None
 
@@ -59,14 +61,13 @@ class Drafts:
 def draft_in(document: Document) -> Draft:
     """Return the draft of a document; raise a CorruptDocumentError if it is damaged."""
     with reading(document, DRAFTS):
-        text = unsealed(document["text"], stored_text(document["conversation"]))
-        turn, owner = stored_text(document["turn"]), stored_text(document["owner"])
-        return Draft(turn, owner, stored_number(document["after"]), text)
+        return Draft(*json.loads(unsealed(document["draft"], stored_text(document["conversation"]))))
 
 
-def _query(conversation: str) -> dict[str, str]:
+def _query(conversation: str) -> dict[str, Any]:
     return {"_id": draft_id(conversation), "conversation": conversation}
 
 
-def _text(conversation: str, text: str) -> dict[str, object]:
-    return {"text": sealed(text, conversation)}
+def _fields(conversation: str, draft: Draft) -> dict[str, Any]:
+    text = json.dumps(draft, ensure_ascii=False)
+    return {"owner": draft.owner, "after": draft.after, "draft": sealed(text, conversation)}

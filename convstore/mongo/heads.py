@@ -11,7 +11,7 @@ import binascii
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.log.entry import Totals
+from convstore.messages.encoding import date_text
 from convstore.messages.values import Codec, UnregisteredTypeError
 from convstore.mongo.bson_values import reading, sealed, stored_list, stored_number, stored_text, unsealed, utc
 from convstore.mongo.collection import Collection, Document
@@ -302,7 +303,7 @@ def _join(log: str) -> dict[str, Any]:
 
 def creation(at: datetime, conversation: str) -> list[str | bytes]:
     """Return the date of a conversation's first message in the form that heads store, with a checksum."""
-    return sealed(at.astimezone(UTC).isoformat(timespec="milliseconds"), conversation, "created_at")
+    return sealed(date_text(at), conversation, "created_at")
 
 
 def head_from(document: Document) -> Head:

@@ -39,7 +39,6 @@ class StoredSegment:
         characters: Characters of the texts in it.
         merges: 1 if it was merged, else 0.
         read_at: When it was made, or last found by a search, to half a day; None for a new one.
-        is_own: This analyzer made it.
         part: Its contents; empty if they were not read.
     """
 
@@ -51,7 +50,6 @@ class StoredSegment:
     characters: int
     merges: int = 0
     read_at: datetime | None = None
-    is_own: bool = True
     part: Segment = field(default_factory=lambda: Segment({}))
 
     def followed_by(self, last: Totals, *, characters: int) -> StoredSegment:
@@ -183,10 +181,14 @@ def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
         numbers = {name: stored_number(document[name]) for name in _NUMBERS}
         if numbers["until"] < first:
             raise ValueError("it ends before it begins")
-        is_own, read_at = document["version"] == analyzer(), utc(document["read_at"])
-        return StoredSegment(first, **numbers, read_at=read_at, is_own=is_own, part=Segment(sections))
+        return StoredSegment(first, **numbers, read_at=utc(document["read_at"]), part=Segment(sections))
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(repr(error)) from error
+
+
+def is_foreign(document: Document) -> bool:
+    """Return True if another analyzer made a segment, as its key and its field say; its form may be another one."""
+    return document.get("version") != analyzer() and str(document["_id"]).endswith(f":{document.get('version')}")
 
 
 def chain_of(documents: Iterable[Document], *, contents: bool = True) -> Chain:

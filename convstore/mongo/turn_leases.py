@@ -89,10 +89,9 @@ class TurnLeases:
 
     async def ask_to_stop(self, conversation: str, turn: str) -> bool:
         """Ask the holder of a turn's lease to stop; False if nobody holds it."""
-        query = _query(conversation) | {"turn.id": turn, "turn.until": {"$exists": True}}
-        return await self._log.update(
-            query | {"$nor": [self._driver.is_past("turn.until")]}, {"$set": {"turn.stop": True}}
-        )
+        query = _query(conversation) | readable("state") | {"turn.id": turn, "turn.until": {"$exists": True}}
+        is_held = {"$and": [{"$nor": [self._driver.is_past("turn.until")]}]}
+        return await self._log.update(query | is_held, {"$set": {"turn.stop": True}})
 
 
 def _query(conversation: str) -> dict[str, Any]:

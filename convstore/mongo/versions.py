@@ -2,8 +2,9 @@
 
 A document carries the version of its format as ``v``; without it, that is 1. The number of a kind rises with a change
 that earlier versions would misread; a new field with a default is no such change. A newer entry or head stops calls for
-its conversation. Newer derived data is ignored, and never overwritten or repaired: states, summaries, and segments of
-the search index, whose version is the name of their analyzer. Deletions take documents of any version.
+its conversation, a newer annotation those for annotations. Newer drafts and derived data are ignored, and never
+overwritten or repaired: states, summaries, and segments of the search index, whose version is the name of their
+analyzer. Deletions take documents of any version.
 
 `log.entry.RULES` is the version of the rules by which an entry's derived fields were made.
 """
@@ -11,13 +12,13 @@ the search index, whose version is the name of their analyzer. Deletions take do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from convstore.exceptions import SchemaVersionError
 
-Kind = Literal["entry", "head", "state", "summary"]
+Kind = Literal["entry", "head", "state", "summary", "annotation", "draft"]
 
-FORMATS: dict[Kind, int] = {"entry": 1, "head": 1, "state": 1, "summary": 1}
+FORMATS: dict[Kind, int] = dict.fromkeys(get_args(Kind), 1)
 """The newest version of each kind of document, which this version writes."""
 
 LEVEL = 1

@@ -168,10 +168,7 @@ class Sealer:
         await self._segments.drop_from(conversation, number)
 
     async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
-        """Return True if the log gives this segment, as far as the log can be read.
-
-        Of another analyzer's segment only its place in the log is compared.
-        """
+        """Return True if the log gives this segment, as far as the log can be read."""
         cached, part, pace = await self._reader.find(scope), IndexBuilder(), Pace(no_pause)
         if cached is None:
             return True
@@ -183,10 +180,10 @@ class Sealer:
             return False
         except (CorruptDocumentError, ConversationDeletedError):
             return True  # the log's own damage is reported by itself
-        sizes = (segment.link, segment.tokens, segment.characters) if segment.is_own else (segment.link,)
-        if new is None or (new.link, new.tokens, new.characters)[: len(sizes)] != sizes:
+        sizes = (segment.link, segment.tokens, segment.characters)
+        if new is None or (new.link, new.tokens, new.characters) != sizes:
             return False
-        return not segment.is_own or are_equal(segment.part.sections, await pace.steps(sections_of(part)))
+        return are_equal(segment.part.sections, await pace.steps(sections_of(part)))
 
     async def _seal_piece(self, due: _Due, pace: Pace) -> bool:
         """Seal up to the maximum size of a segment; return True if there may be more.

@@ -147,7 +147,8 @@ class TurnStreamContract:
                     pass
         query = {"conversation": (await chat.info()).conversation_id}
         [document] = await database["drafts"].find(query).to_list(None)
-        await database["drafts"].update_one(query, {"$set": {"text": ["They do not", document["text"][1]]}})
+        text, seal = document["draft"]
+        await database["drafts"].update_one(query, {"$set": {"draft": [text.replace("They", "They do not"), seal]}})
         await _draft_in(chat, "")
         async with await chat.turn("r1") as turn:
             assert (turn.is_running, turn.draft) == (True, "")

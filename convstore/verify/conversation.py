@@ -10,12 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from convstore.exceptions import CorruptDocumentError
+from convstore.exceptions import CorruptDocumentError, SchemaVersionError
 from convstore.mongo.annotations import values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
 from convstore.mongo.drafts import draft_in
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS
+from convstore.mongo.versions import is_newer
 from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import check_head, read_head
@@ -110,6 +111,9 @@ async def _check_annotations(subject: Subject, last: int) -> None:
         key = str(document["_id"])
         try:
             ordinal, at = _annotation(subject, document)
+        except SchemaVersionError as error:
+            subject.report("newer", ANNOTATIONS, key, str(error))
+            continue
         except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
             subject.report("damaged", ANNOTATIONS, key, repr(error))
             continue
@@ -119,10 +123,11 @@ async def _check_annotations(subject: Subject, last: int) -> None:
 
 
 async def _check_draft(subject: Subject) -> None:
-    """Check that a draft can be read; a repair removes one that cannot, as no read shows it."""
+    """Check that a draft can be read; a repair removes one that cannot, as no read shows it. A newer one stays."""
     async for document in subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation):
         try:
-            draft_in(document)
+            if not is_newer(document, "draft"):
+                draft_in(document)
         except CorruptDocumentError as error:
             key = str(document["_id"])
             removed = bool(subject.repair and await subject.inspection.remove(DRAFTS, [key]))
@@ -131,9 +136,9 @@ async def _check_draft(subject: Subject) -> None:
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
     """Return ordinal and date of an annotation; raise any error if it is damaged."""
+    ordinal, values = values_in(document)
     if unknown := document.keys() - _ANNOTATION_FIELDS:
         raise ValueError(f"nothing reads its field {min(unknown)!r}")
-    ordinal, values = values_in(document)
     if document["conversation"] != subject.conversation:
         raise ValueError("the field `conversation` names another one")
     for text in values.values():

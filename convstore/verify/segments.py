@@ -9,7 +9,7 @@ from typing import Protocol
 from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.collection import Document
 from convstore.mongo.keys import LOG, SEARCH, entry_id
-from convstore.mongo.segments import StoredSegment, segment_from
+from convstore.mongo.segments import StoredSegment, is_foreign, segment_from
 from convstore.values.scope import Scope
 from convstore.verify.findings import Subject
 
@@ -33,12 +33,15 @@ class SearchIndex(Protocol):
 async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> None:
     """Report segments that are damaged or not what the log gives; remove them and build them again if asked to.
 
-    What the log's own damage touches is neither compared with it nor built from it: searches read the log.
+    Those of other analyzers, which other versions made, are passed over. What the log's own damage touches is neither
+    compared with it nor built from it: searches read the log.
     """
     damaged = []
     wrong_entries = [one.document_id for one in subject.findings if one.collection == LOG and not one.repaired]
     async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
         subject.checked["search_segments"] += 1
+        if is_foreign(document):
+            continue
         if problem := await _problem(scope, document, index, wrong_entries):
             damaged.append(str(document["_id"]))
             subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,9 +11,22 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import SchemaVersionError
+from convstore.mongo.drafts import Draft, Drafts
+from convstore.mongo.driver import Driver
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.values.policy import CompactionRule
+
+COLLECTIONS = {
+    "entry": "log",
+    "head": "heads",
+    "state": "log",
+    "summary": "summaries",
+    "annotation": "annotations",
+    "draft": "drafts",
+    "segment": "search",
+}
+"""Where documents of each kind are stored; the lease of a turn is a field of the state."""
 
 RULE = CompactionRule(max_tokens_before_summary=50, max_summary_tokens=40, keep_last_turns=1)
 LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=400))
@@ -38,6 +52,9 @@ async def chat(database: Any) -> Conversation:
         assert (await chat.compact(force=True)).status == "done"
         await chat.annotate("a1", rating=1)
         await chat.append([HumanMessage("And?"), AIMessage("Then.")])
+        await store._services.sealer.seal(tuple(chat.scope.items()))
+    draft = Draft("r1", "owner", 14, "So f")
+    await Drafts(Driver(database)).begin(await id_of(database, chat), draft)
     return chat
 
 
@@ -54,10 +71,12 @@ def again(database: Any, chat: Conversation) -> Conversation:
 async def renew(database: Any, chat: Conversation, kind: str) -> None:
     """Let a newer version have written the last document of a kind in the conversation."""
     conversation = await id_of(database, chat)
-    name = {"head": "heads", "summary": "summaries"}.get(kind, "log")
     key: Any = {"state": f"{conversation}:~", "entry": f"{conversation}:{4:012d}"}.get(kind, {"$exists": True})
     query = {"conversation": conversation, "_id": key}
-    assert (await database[name].update_one(query, {"$set": {"v": 2, "field": "of then"}})).modified_count == 1
+    found = await database[COLLECTIONS[kind]].find_one_and_delete(query)
+    if kind == "segment":  # the version of which is in its key
+        found |= {"_id": f"{conversation}:{1:012d}:later", "version": "later"}
+    await database[COLLECTIONS[kind]].insert_one(found | {"v": 2, "field": "of then"})
 
 
 async def id_of(database: Any, chat: Conversation) -> str:
@@ -67,7 +86,7 @@ async def id_of(database: Any, chat: Conversation) -> str:
 
 async def stored(database: Any) -> dict[str, Any]:
     """Every document but the records of migrations."""
-    names = ("heads", "log", "summaries", "annotations")
+    names = sorted({*COLLECTIONS.values()})
     return {name: await database[name].find({}).sort("_id", 1).to_list(None) for name in names}
 
 
@@ -102,7 +121,7 @@ async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: 
     assert (rows["other"].problem, rows["other"].message_count) == ("", 14)
 
 
-@pytest.mark.parametrize("kind", ["state", "summary"])
+@pytest.mark.parametrize("kind", ["state", "summary", "draft", "segment"])
 async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conversation, kind: str) -> None:
     """Loads read the log, appends go on, and no compaction, repair or load changes the document."""
     await renew(database, chat, kind)
@@ -112,7 +131,13 @@ async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conve
         assert (await late.load_history()).summary is None
         with pytest.raises(SchemaVersionError, match="upgrade"):  # its lease would be a field of the state
             await late.turn("r1", human="More?")
+    else:
+        await late.append(HumanMessage("Still?"))
+        async with await late.turn("r1", human="More?") as turn:
+            assert [chunk async for chunk in turn.stream(words())] == ["Less ", "of it."]
     await late.append([HumanMessage("More?"), AIMessage("Less.")])
+    assert (await late.get_turn("r1") is None) == (kind == "state")
+    assert [hit.message_id for hit in await late.search("less")]
     assert (await late.load_history(HistoryPolicy(max_turns=1))).messages[-1].text == "Less."
     assert (await late.compact(force=True)).status != "failed"
     await late.rewind(before="a2")
@@ -121,17 +146,56 @@ async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conve
     assert newer_in(await stored(database)) == newer_in(found)
 
 
-@pytest.mark.parametrize("kind", ["entry", "head", "state", "summary"])
+async def words() -> AsyncIterator[str]:
+    """A reply that is streamed."""
+    for word in ("Less ", "of it."):
+        yield word
+
+
+async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Conversation) -> None:
+    """What was annotated is not derived, so calls for it say to upgrade; other messages and all else go on."""
+    await renew(database, chat, "annotation")
+    late, before = again(database, chat), await stored(database)
+    for call in (late.annotations(["a1"]), late.annotate("a1", rating=2)):
+        with pytest.raises(SchemaVersionError, match=r"the annotation .* newer convstore; upgrade"):
+            await call
+    assert (await stored(database))["annotations"] == before["annotations"]
+    await late.annotate("a2", rating=2)
+    assert await late.annotations(["a2"]) == {"a2": {"rating": 2}}
+    assert (await late.load_history()).messages[-1].text == "Then."
+
+
+async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat: Conversation) -> None:
+    """It is not taken or asked to stop; a holder from before goes on, and gives back what is its own."""
+    holder = again(database, chat)
+    async with await holder.turn("r1", human="More?") as turn:
+        await renew(database, chat, "state")
+        before = newer_in(await stored(database))
+        late = again(database, chat)
+        for call in (late.turn("r2", human="Else?"), late.stop("r1")):
+            with pytest.raises(SchemaVersionError, match=r"the state .* newer convstore; upgrade"):
+                await call
+        assert newer_in(await stored(database)) == before
+        await made(database, clock=LATER).verify(repair=True)
+        assert newer_in(await stored(database)) == before
+        await turn.append(AIMessage("Less."))
+    [state] = newer_in(await stored(database))
+    assert "turn" not in state
+    assert state == {name: value for name, value in before[0].items() if name != "turn"}
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS)
 async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conversation, kind: str) -> None:
     """They are no damage: a finding says what was not checked, and other conversations are checked."""
     await renew(database, chat, kind)
     before = await stored(database)
     report = await made(database, clock=LATER).verify(repair=True)
-    assert [one.kind for one in report.findings] == (["newer"] if kind in ("entry", "head") else [])
+    found = [one.kind for one in report.findings if one.kind != "segment"]  # that of this version is built again
+    assert found == (["newer"] if kind in ("entry", "head", "annotation") else [])
     assert newer_in(await stored(database)) == newer_in(before)
 
 
-@pytest.mark.parametrize("kind", ["entry", "head", "state", "summary"])
+@pytest.mark.parametrize("kind", COLLECTIONS)
 @pytest.mark.parametrize("way", ["delete", "erase", "prune"])
 async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversation, kind: str, way: str) -> None:
     """A request to erase does not wait for an upgrade."""
@@ -143,7 +207,7 @@ async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversa
         await store.erase(**chat.scope)
     else:
         await store.prune(older_than=timedelta(days=30), user_id="ada")
-    for name in ("log", "summaries", "annotations"):
+    for name in {*COLLECTIONS.values()} - {"heads"}:
         assert await database[name].count_documents({"conversation": conversation}) == 0
 
 
@@ -155,3 +219,18 @@ async def test_fields_by_rules_of_another_version_are_not_compared(database: Any
     report = await made(database, clock=LATER).verify()
     assert [(one.kind, one.document_id) for one in report.findings if one.document_id == key["_id"]] == []
     assert len(await again(database, chat).get_tool_messages(["t0"])) == 1
+
+
+@pytest.mark.parametrize("swept", [False, True])
+async def test_a_newer_tombstone_is_swept(database: Any, chat: Conversation, swept: bool) -> None:
+    """What came late to a conversation that a newer version deleted goes, and the tombstone after the second sweep."""
+    conversation = await id_of(database, chat)
+    await chat.delete()
+    past = datetime.now(UTC) - timedelta(minutes=1)
+    change = {"v": 2, "sweep_at": past, "swept": swept}
+    await database["heads"].update_one({"_id": f"deleted:{conversation}"}, {"$set": change})
+    await database["log"].insert_one({"_id": f"{conversation}:{9:012d}", "conversation": conversation, "v": 2})
+    await made(database).erase(user_id="nobody")
+    await made(database).prune(older_than=timedelta(days=3_000))
+    assert await database["log"].count_documents({"conversation": conversation}) == 0
+    assert await database["heads"].count_documents({"_id": f"deleted:{conversation}"}) == (not swept)

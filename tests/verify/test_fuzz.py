@@ -51,9 +51,8 @@ NOT_DERIVED = {
     # deleted conversations
     "tombstones": {"conversation", "head", "marks", "pruned", "sweep_at", "swept"},
     "log": set(),
-    # dates, view records, leases, and when a summary was made current or failed
-    "state": {"at", "starts", "changes", "failures", "wait_until", "lease", "revision", "summary.at"},
-    "summaries": {"at"},
+    # dates, leases, and when a summary was made current or failed
+    "state": {"at", "changes", "failures", "wait_until", "lease", "revision"},
     # deleted annotations are not missed either
     "annotations": {"at"},
     "convstore_migrations": {"at"},
