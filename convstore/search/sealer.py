@@ -22,6 +22,7 @@ from convstore.exceptions import (
     BrokenLogError,
     ConversationDeletedError,
     CorruptDocumentError,
+    SchemaVersionError,
     StoreClosedError,
     StoreUnavailableError,
 )
@@ -149,9 +150,10 @@ class Sealer:
             conversation = next(iter(self._scheduled))
             due = self._scheduled.pop(conversation)
             try:
+                await self._reader.schema.check(writes=True)
                 if await self._seal_piece(due, self._pace):
                     self._scheduled.setdefault(conversation, due._replace(split=None))
-            except (StoreUnavailableError, StoreClosedError):
+            except (SchemaVersionError, StoreUnavailableError, StoreClosedError):
                 pass  # every call reports it
             except Exception as error:  # noqa: BLE001 - the event loop logs it; the others are sealed
                 _remember(self._retry_at, conversation, self._clock.monotonic() + _RETRY_SECONDS)

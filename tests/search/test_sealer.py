@@ -22,9 +22,7 @@ from convstore.testing.samples import new_id, rag_turn
 
 async def sealer_of(store: ConversationStore) -> sealing.Sealer:
     """Return the sealer of a store."""
-    found = (await host_of(store).services()).sealer
-    assert found is not None
-    return found
+    return (await host_of(store).services()).sealer
 
 
 async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +140,23 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
         await client.close()
     assert errors == []
     assert caplog.records == []
+
+
+async def test_a_version_that_may_only_read_seals_nothing(
+    database: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a newer convstore migrated the database; calls report it, the sealer does not."""
+    store = ConversationStore(database)
+    await store.setup()
+    chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
+    await chat.append(rag_turn("What about orcas?"))
+    conversation = await cached(store, chat.scope)
+    monkeypatch.setattr(host_of(store).schema, "_barred_by", "0099")
+    sealer.schedule(*conversation)
+    await sealer.wait()
+    assert await database["search"].count_documents({"conversation": conversation[1]}) == 0
+    assert caplog.records == []
+    await store.close()
 
 
 async def test_a_search_across_leaves_the_conversation_cache_alone(
