@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.scope import check_partial_scope, scope_of_run
+from convstore.values.scope import PATH, check_partial_scope, scope_of_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeC
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
     if isinstance(chosen, Mapping):
-        check_partial_scope(store.scope_keys, chosen)
+        check_partial_scope((*store.scope_keys, PATH), chosen)
         return dict(chosen)
     if chosen is not None and not callable(chosen):
         raise InvalidScopeError(

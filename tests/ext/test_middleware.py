@@ -471,27 +471,6 @@ async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places:
     await store.close()
 
 
-async def test_an_agent_in_an_agent_may_not_share_its_conversation(
-    store: ConversationStore, scope: dict[str, str]
-) -> None:
-    """The inner one inherits the scope and is refused before it writes; the error says what to do."""
-    inner = create_agent(
-        ScriptedModel(replies=[AIMessage("Inner.")]), middleware=[ConversationMiddleware(store)], name="inner"
-    )
-
-    @tool
-    async def delegate() -> str:
-        """Ask the other agent."""
-        result = await inner.ainvoke({"messages": [("user", "Inner question?")]})
-        return result["messages"][-1].text
-
-    model = ScriptedModel(replies=[calls("delegate"), AIMessage("Never.")])
-    agent = create_agent(model, [delegate], middleware=[ConversationMiddleware(store)])
-    with pytest.raises(InvalidScopeError, match=r"called by another one.*scope="):
-        await agent.ainvoke({"messages": [("user", "?")]}, config_of(scope))
-    assert kinds(await log_of(store.conversation(**scope))) == [("human", "?"), ("ai", "")]
-
-
 async def test_an_agent_hands_over_to_another_in_a_graph(store: ConversationStore, scope: dict[str, str]) -> None:
     """The result of the call that hands over is in the log; what else it sends to the graph around is that graph's."""
 

@@ -54,7 +54,7 @@ from convstore.ext.langchain.run import (
     AgentRun,
     ConversationAgentState,
     Ticket,
-    check_alone,
+    own_conversation,
     run_in,
     working_on,
 )
@@ -74,7 +74,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     Every message that enters the agent's state is in the log before the next step, once, under its id in the state. The
     model is shown the view of the log followed by this turn. The state holds this turn only, which keeps checkpoints
     small. A step that the log has is not run again: a question repeated under its id is answered from the log, or
-    continues where its run broke off. Place it first in ``middleware=[...]``.
+    continues where its run broke off. An agent that a tool of another one calls works below that call, as
+    `Conversation.child` says. Place it first in ``middleware=[...]``.
 
     Async agents work on any store, sync agents on stores made by ``ConversationStore.connect``. The constructor does no
     I/O.
@@ -112,7 +113,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, or that
             `accept` has to be chosen.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
-            works on the same conversation.
+            works on the same conversation outside a tool call.
         OlderCheckpointError: From a run with ``on_fork="raise"``.
         SyncUnsupportedError: From a sync run on a store that works on your client.
     """
@@ -210,7 +211,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run, stored = await self._stored(chat, request)
         if stored:
             return _as_output(stored)
-        with working_on(chat):
+        with working_on(chat, _place_of(request)):
             output = await handler(self._equipped(chat, request))
         named, messages = _results(output, request, run)
         if self._appends_results:
@@ -225,7 +226,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run, stored = self._wait(chat, lambda one: self._stored(one, request))
         if stored:
             return _as_output(stored)
-        with working_on(chat):
+        with working_on(chat, _place_of(request)):
             output = handler(self._equipped(chat, request))
         named, messages = _results(output, request, run)
         if self._appends_results:
@@ -244,9 +245,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Return the conversation of the run; no I/O."""
         config = {"configurable": run_config()[0]}
         scope = scope_of(self.store, context=runtime.context, config=config, chosen=self._scope)
-        chat = self.store.conversation(**scope)
-        check_alone(chat)
-        return chat
+        return own_conversation(self.store.conversation(**scope))
 
     def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run a step on the store's twin, for a sync caller."""
@@ -291,6 +290,11 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if name in self._numbered and tool is not None:
             return request.override(tool=numbered(tool, chat))
         return request
+
+
+def _place_of(request: ToolCallRequest) -> tuple[str, str]:
+    """Return the ids of the AI message with a call and of the call, which name the conversation of a sub-agent."""
+    return call_position(request.state["messages"], request.tool_call)[0], str(request.tool_call["id"])
 
 
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ It is kept in a private channel of the agent's state that no checkpoint holds. W
 another worker, it is rebuilt from the log.
 
 An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
-conversation, each would be shown the other's unfinished turn. So the inner one is refused.
+conversation, each would be shown the other's unfinished turn. So the inner one works on a child of it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from convstore.ext.langchain.turn import answers, came_with, is_made_up
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
 from convstore.types import History
+from convstore.values.scope import root_scope
 
 CHANNEL = "convstore_run"
 OWN: Final = "convstore_own"
-_OUTER: ContextVar[tuple[tuple[Any, dict[str, str]], ...]] = ContextVar("convstore_outer_agents", default=())
+_Running = tuple[Conversation, tuple[str, str] | None]
+_OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
 
 
 @dataclass(slots=True, eq=False)
@@ -156,20 +158,33 @@ def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
 
 
 @contextmanager
-def working_on(chat: Conversation) -> Iterator[None]:
-    """Refuse agents called in this context that work on the same conversation."""
-    token = _OUTER.set((*_OUTER.get(), (chat.store, chat.scope)))
+def working_on(chat: Conversation, call: tuple[str, str] | None = None) -> Iterator[None]:
+    """Note what this context works on for agents called in it: a conversation, and the call whose tool runs.
+
+    A call is named by the ids of its AI message and its own; None while the model is called.
+    """
+    token = _OUTER.set((*_OUTER.get(), (chat, call)))
     try:
         yield
     finally:
         _OUTER.reset(token)
 
 
-def check_alone(chat: Conversation) -> None:
-    """Raise an InvalidScopeError if an outer agent works on this conversation."""
-    if any(store is chat.store and scope == chat.scope for store, scope in _OUTER.get()):
-        raise InvalidScopeError(
-            f"this agent was called by another one that works on the same conversation ({chat.scope}); give it a "
-            "conversation of its own: make the store with one more scope key, say 'agent', and each middleware with "
-            "scope={'agent': '...'}; or leave the middleware out of the inner agent"
-        )
+def own_conversation(chat: Conversation) -> Conversation:
+    """Return the conversation of an agent: below the call that it answers if the agent around it works on this one.
+
+    Raises:
+        InvalidScopeError: Both would work on the same conversation.
+    """
+    scope = tuple(chat.scope.items())
+    for outer, call in reversed(_OUTER.get()):
+        around = tuple(outer.scope.items())
+        if outer.store is chat.store and scope in (around, root_scope(around)):
+            if call is None or scope != root_scope(around):
+                raise InvalidScopeError(
+                    f"this agent was called by another one that works on the same conversation ({chat.scope}), outside "
+                    'a tool call or under the same path; give it a place of its own, say scope={"path": "researcher"}, '
+                    "or leave the middleware out of it"
+                )
+            return outer.child(*call)
+    return chat

@@ -1,0 +1,140 @@
+"""Agents in agents: the middleware of an inner one finds its conversation below the call that it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from agents import ScriptedModel, calls, kinds, log_of
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import BaseTool, tool
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import InvalidScopeError
+from convstore.ext.langchain import ConversationMiddleware
+
+ADA = {"user_id": "ada", "thread_id": "t"}
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[ConversationStore]:
+    """A store in memory, which serves sync agents, too."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        yield store
+
+
+@tool(response_format="content_and_artifact")
+def find(query: str = "") -> tuple[str, list[dict[str, str]]]:
+    """Find two passages."""
+    return "2 passages", [{"title": f"{query} {at}", "content": f"{query} passage {at}. " * 30} for at in (1, 2)]
+
+
+def agent_of(store: ConversationStore, replies: list[BaseMessage], *tools: BaseTool, **options: Any) -> Any:
+    """Return an agent with the middleware that gives these replies."""
+    middleware = ConversationMiddleware(store, number_sources=["find"], **options)
+    return create_agent(ScriptedModel(replies=replies), list(tools), middleware=[middleware])
+
+
+def asking(agent: Any, name: str) -> BaseTool:
+    """Return a tool that asks an agent."""
+
+    @tool(name)
+    async def ask() -> str:
+        """Ask the other agent."""
+        return str((await agent.ainvoke({"messages": [("user", f"{name}?")]}))["messages"][-1].text)
+
+    return ask
+
+
+async def family_of(chat: Conversation) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return path and messages of all conversations below one, each before those below it."""
+    found = []
+    for info in await chat.children():
+        child = chat.store.conversation(**info.scope)
+        found += [(info.scope["path"], kinds(await log_of(child))), *await family_of(child)]
+    return found
+
+
+async def test_a_sub_agent_works_below_its_call(store: ConversationStore) -> None:
+    """Without a scope of its own, at any depth; its caller's conversation has the call and its result alone."""
+    critic = agent_of(store, [AIMessage("Fine.")])
+    inner = agent_of(store, [calls("critic"), AIMessage("In May.")], asking(critic, "critic"))
+    outer = agent_of(store, [calls("librarian"), AIMessage("Plant in May.")], asking(inner, "librarian"))
+    await outer.ainvoke({"messages": [("user", "When?")]}, {"configurable": ADA})
+    chat = store.conversation(**ADA)
+    log = await log_of(chat)
+    assert kinds(log) == [("human", "When?"), ("ai", ""), ("tool", "In May."), ("ai", "Plant in May.")]
+    first = f"{log[1].id}:call_0"
+    (path, said), (nested, below) = await family_of(chat)
+    assert (path, said[0], said[-1]) == (first, ("human", "librarian?"), ("ai", "In May."))
+    assert nested.startswith(f"{first}/")
+    assert below == [("human", "critic?"), ("ai", "Fine.")]
+    child = chat.child(str(log[1].id), "call_0")
+    assert (await child.info()).message_count == 4
+
+
+async def test_parallel_sub_agents_have_a_conversation_each(store: ConversationStore) -> None:
+    """Their sources have numbers of the caller's conversation, which reads them back."""
+    one, two = (agent_of(store, [calls("find", query=name), AIMessage(name)], find) for name in ("orcas", "seals"))
+    both = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": f"id_{name}"} for name in ("one", "two")])
+    outer = agent_of(store, [both, AIMessage("Both.")], asking(one, "one"), asking(two, "two"))
+    await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
+    chat = store.conversation(**ADA)
+    assert [said[-1] for _, said in sorted(await family_of(chat))] == [("ai", "orcas"), ("ai", "seals")]
+    pages = [await chat.get_sources("1-9"), *[await child.get_sources("1-9") for child in await children_of(chat)]]
+    numbers = [[source.source_id for source in page.sources] for page in pages]
+    assert numbers[0] == [1, 2, 3, 4] == sorted(numbers[1] + numbers[2])
+    assert sorted(source.title for source in pages[0].sources) == ["orcas 1", "orcas 2", "seals 1", "seals 2"]
+
+
+async def children_of(chat: Conversation) -> list[Conversation]:
+    """Return the handles of the children of a conversation."""
+    return [chat.store.conversation(**info.scope) for info in await chat.children()]
+
+
+def test_a_sync_sub_agent_works_below_its_call() -> None:
+    """The place is known in the threads of a sync agent, too."""
+    store = asyncio.run(ConversationStore.connect("memory://"))
+    asyncio.run(store.setup())
+    inner = agent_of(store, [AIMessage("In May.")])
+
+    @tool
+    def ask() -> str:
+        """Ask the other agent."""
+        return str(inner.invoke({"messages": [("user", "When?")]})["messages"][-1].text)
+
+    outer = agent_of(store, [calls("ask"), AIMessage("Plant in May.")], ask)
+    outer.invoke({"messages": [("user", "?")]}, {"configurable": ADA})
+    said = [said for _, said in asyncio.run(family_of(store.conversation(**ADA)))]
+    asyncio.run(store.close())
+    assert said == [[("human", "When?"), ("ai", "In May.")]]
+
+
+async def test_an_agent_that_is_a_node_has_a_named_place(store: ConversationStore) -> None:
+    """``scope={"path": ...}`` is the child with that name."""
+    agent = agent_of(store, [AIMessage("Found.")], scope={"path": "researcher"})
+    await agent.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
+    chat = store.conversation(**ADA)
+    assert kinds(await log_of(chat.child("researcher"))) == [("human", "?"), ("ai", "Found.")]
+    assert await log_of(chat) == []
+
+
+async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversation(store: ConversationStore) -> None:
+    """There is no call to be below, so it is refused before it writes; the error says what to do."""
+    inner = agent_of(store, [AIMessage("Never.")])
+
+    class Asking(AgentMiddleware[Any, Any, Any]):
+        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            await inner.ainvoke({"messages": [("user", "?")]})
+            return await handler(request)
+
+    middleware = [ConversationMiddleware(store), Asking()]
+    outer = create_agent(ScriptedModel(replies=[AIMessage("Never.")]), middleware=middleware)
+    with pytest.raises(InvalidScopeError, match=r"called by another one.*scope="):
+        await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
+    assert kinds(await log_of(store.conversation(**ADA))) == [("human", "?")]
