@@ -121,8 +121,9 @@ def parting(
 ) -> tuple[Comparable | None, Comparable | None]:
     """Find the divergence of batch and log: after their common prefix, else after the last longest match in the log.
 
-    Returns the last message of the log up to which they agree, and the active one after it; None for none. Only
-    questions are compared, unless `exactly`; then answers, and all messages if the batch has tool messages.
+    Returns the last message of the log up to which they agree, and the active message after it; None if
+    there is no such message. Only questions are compared, unless `exactly`; then answers, and all messages if the batch
+    has tool messages.
     """
     active, with_tools = log[leading_systems(log) :], any(one.type == "tool" for one in batch)
 

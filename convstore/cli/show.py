@@ -117,7 +117,7 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     """Return the stamp that a text is, or that the message has which it names; else the message.
 
     Raises:
-        InvalidInputError: The text begins like a stamp and is none, or the log ends before the message.
+        InvalidInputError: The text begins like a stamp but is invalid, or the log ends before the message.
         UnknownMessageError: There is no such message.
     """
     from convstore.types import ViewStamp  # noqa: PLC0415 - loads pydantic

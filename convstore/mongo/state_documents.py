@@ -142,7 +142,7 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
 
 
 def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
-    """Return the records of views in a state's document. A damaged one counts as none, as `verify` reports."""
+    """Return the records of views in a state's document. A damaged record is ignored, and `verify` reports it."""
     found, stored = dict[str, ViewRecord](), document.get("views")
     for key, value in stored.items() if isinstance(stored, Mapping) else ():
         with suppress(KeyError, TypeError, ValueError):

@@ -162,7 +162,7 @@ class States:
 
         Args:
             state: The state as it was read.
-            summary: The new current summary; None for none.
+            summary: The new current summary; None to show no summary.
             entry: Number of the last entry that this change saw; it is kept, so that past views can be built again.
             owner: Holder of the lease who made the summary; "" if the summary was made earlier.
             aside: Without an owner, the token of a summary to set aside.

@@ -58,7 +58,7 @@ class Cursor(NamedTuple):
 
 
 def read_cursor(text: Any) -> Cursor | None:
-    """Parse a cursor; None if the text is none. Without names it continues the source, or the message, that it is in.
+    """Parse a cursor; None if it is invalid. Without names it continues the source, or the message, that it is in.
 
     >>> read_cursor("11@4000")
     Cursor(key='11', offset=4000, places=(), source_ids=(11,), find='')

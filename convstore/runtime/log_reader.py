@@ -67,7 +67,7 @@ class Snapshot(NamedTuple):
         return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
 
     def changed_since(self, earlier: Snapshot) -> int:
-        """Return the first ordinal whose message may be active in only one of two snapshots; a later one for none."""
+        """Return the first ordinal whose message may be active in only one of two snapshots, else a later one."""
         if self.tail.entries < earlier.tail.entries:  # a backup was restored
             return 1
         changed = difference(earlier.active.ranges, self.active.ranges)

@@ -266,7 +266,8 @@ class ConversationStore:
     ) -> list[ToolRecord]:
         """Return messages of one conversation in full; see `Conversation.get_tool_messages`.
 
-        All arguments have names, or none: then the scope values come in the order of `scope_keys`, and the ids last.
+        All arguments have names, or no argument has: then the scope values come in the order of `scope_keys`, and the
+        ids last.
 
         Args:
             values: The scope values, then the ids.
@@ -431,7 +432,7 @@ class ConversationStore:
             older_than: Time since the last entry; at least 5 minutes.
             dry_run: Only count the data to remove.
             progress: Called with the receipt so far after each batch of conversations.
-            partial_scope: Values of some scope keys, or of none for all conversations.
+            partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
             InvalidInputError: `older_than` is too short.
@@ -458,7 +459,7 @@ class ConversationStore:
                 broken appends and deletions are removed after 24 hours. Lost entries, as after a restore under running
                 processes, are replaced by entries that name the loss. No entry is ever changed or removed.
             progress: Called with the report so far after each conversation.
-            partial_scope: Values of some scope keys, or of none for all conversations.
+            partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
             InvalidScopeError: A scope key is unknown, or a value is invalid.

@@ -163,5 +163,5 @@ def _last(flags: Sequence[bool], end: int) -> int:
 
 
 def _is_human(message: BaseMessage) -> bool:
-    """Return True if a user wrote it; a late result shown as text of a human message is none."""
+    """Return True if a user wrote it; a late result shown as text of a human message does not count."""
     return isinstance(message, HumanMessage) and kind_of(message) != "late_result"

@@ -47,7 +47,7 @@ class _SearchArguments(BaseModel):
 
 
 def read_reference(text: str) -> tuple[str, int, int] | None:
-    """Return conversation id, ordinal and offset of a reference; None if it is none.
+    """Return conversation id, ordinal and offset of a reference; None if it is invalid.
 
     >>> read_reference("65f0c0ffee.12@4000"), read_reference("12")
     (('65f0c0ffee', 12, 4000), None)

@@ -173,7 +173,7 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
 
 
 def check_stamp(stamp: object) -> ViewStamp:
-    """Return a caller's stamp; raise an InvalidInputError if it is none, or cannot be stored."""
+    """Return a caller's stamp; raise an InvalidInputError if it is not a stamp, or cannot be stored."""
     if not isinstance(stamp, ViewStamp):
         raise InvalidInputError(f"stamp must be the stamp of a view (history.stamp), not {type(stamp).__name__}")
     try:

@@ -51,7 +51,7 @@ class Moment:
 
 
 async def moment_of(request: Request, chat: Conversation) -> Moment:
-    """Return the moment that ``at=`` in the address names by an ordinal, by default now; HTTPException for none."""
+    """Return the moment that ``at=`` in the address names by an ordinal, by default now; HTTPException if invalid."""
     ordinal = number_in(request, "at")
     if ordinal is None:
         return Moment()
@@ -72,9 +72,7 @@ async def load_view(
         policy, origin = None, "that of the call"
     elif policy is None:
         policy = await chat.last_policy()
-        origin = (
-            "that of the newest answer with a stamp" if policy else "that of the store, because no answer has a stamp"
-        )
+        origin = "from the newest answer with a stamp" if policy else "from the store, because no answer has a stamp"
     at = stamp or (stored.ordinal if stored else None)
     history = await chat.view_at(at, policy=policy, reasons_before=before)
     return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and stamp else 0)

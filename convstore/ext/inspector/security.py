@@ -34,7 +34,7 @@ EVERYTHING: Final = Everything.EVERYTHING
 _Permission = Mapping[str, str] | Everything | None
 
 Authorize = Callable[[Request], _Permission | Awaitable[_Permission]]
-"""Returns the scope values whose conversations a request may see, None for none, or `EVERYTHING`."""
+"""Returns the scope values whose conversations a request may see, None if it may see nothing, or `EVERYTHING`."""
 
 _HEADERS = {
     "Content-Security-Policy": (
