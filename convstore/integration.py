@@ -49,6 +49,7 @@ __all__ = [
     "normalize_messages",
     "open_database",
     "read_sent",
+    "variant_of",
 ]
 
 
@@ -64,6 +65,12 @@ async def append_in_turn(
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
     return await turn.join(normalize_messages(messages), omit=omit, renumber=renumber, stamp=how.get("stamp"))
+
+
+def variant_of(chat: Conversation, turn_id: str) -> list[BaseMessage]:
+    """Return the messages of the variant of a turn that this context works on; none if it works on none."""
+    turn = entered_turn(chat.store, tuple(chat.scope.items()))
+    return turn.messages if turn and turn.is_variant and turn.turn_id == turn_id else []
 
 
 def log_of(chat: Conversation) -> ConversationLog:

@@ -33,7 +33,7 @@ from convstore.values.reports import (
     VerifyReport,
 )
 from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
-from convstore.values.turns import Decision, TurnCall
+from convstore.values.turns import Decision, TurnCall, Variant
 from convstore.wire.history import History, PastView
 from convstore.wire.requests import AnthropicMessages, Dropped, OpenAIMessages
 
@@ -71,6 +71,7 @@ __all__ = [
     "TurnOutline",
     "TurnSession",
     "TurnState",
+    "Variant",
     "VerifyReport",
     "ViewReason",
     "ViewStamp",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
+from convstore.append.request import TailMoved
 from convstore.append.resent import (
     Comparable,
     Match,
@@ -24,7 +25,7 @@ from convstore.append.resent import (
     stored,
 )
 from convstore.append.trust import Sent, Trust, read_sent, taken_from
-from convstore.append.writer import TailMoved, Writer
+from convstore.append.writer import Writer
 from convstore.exceptions import (
     ConversationDeletedError,
     HistoryDivergedError,

@@ -16,7 +16,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import Totals
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
@@ -37,11 +37,15 @@ Reselect = Callable[[Snapshot], Awaitable[None]]
 
 
 class Rewinder:
-    """Changes the set of active messages of a conversation."""
+    """Changes the set of active messages of a conversation.
+
+    Attributes:
+        reselect: Makes the longest summary of active messages the current one.
+    """
 
     def __init__(self, reader: LogReader, refresher: HeadRefresher, reselect: Reselect) -> None:
         self._reader, self._log, self._cache, self._clock = reader, reader.log, reader.cache, reader.clock
-        self._refresher, self._reselect = refresher, reselect
+        self._refresher, self.reselect = refresher, reselect
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message and all after it; see `Conversation.rewind`."""
@@ -50,10 +54,10 @@ class Rewinder:
         async def make(rewinds: Rewinds) -> Change | None:
             if not rewinds.has(ordinal):
                 return None
-            entry, point = await self._point(cached, ordinal, rewinds)
+            entry, point = await self.point(cached, ordinal, rewinds)
             return Change(rewinds.through(ordinal), ordinal, entry, point)
 
-        before, after = await self._append(cached, make)
+        before, after = await self.append(cached, make)
         return before.active - after.active
 
     async def undo(self, scope: Scope, message_id: str | None) -> int:
@@ -79,11 +83,13 @@ class Rewinder:
                     f"{message_id!r} was not rewound by the last rewind, or that was undone already; undo later "
                     "rewinds first, with undo_rewind()"
                 )
-            restored = before.active - (await self._log.entry(cached.conversation, undo)).totals.active
+            undone = await self._log.entry(cached.conversation, undo)
+            restored = before.active - undone.totals.active
+            event = undone.event and undone.event._replace(kind="undo")
             # What was appended since then is rewound instead.
-            return Change(earlier.ranges, before.messages + 1, before.entries + 1, before, earlier.undo)
+            return Change(earlier.ranges, before.messages + 1, before.entries + 1, before, earlier.undo, event)
 
-        before, after = await self._append(cached, make)
+        before, after = await self.append(cached, make)
         return restored if after is not before else 0
 
     async def _find(self, scope: Scope, message_id: str) -> tuple[CachedConversation, int]:
@@ -94,15 +100,16 @@ class Rewinder:
             raise UnknownMessageError(message_id)
         return cached, rows[message_id].message.ordinal
 
-    async def _point(self, cached: CachedConversation, ordinal: int, rewinds: Rewinds) -> tuple[int, Totals]:
-        """Return the first entry with only messages to rewind, and the totals of the log before the message."""
+    async def point(
+        self, cached: CachedConversation, ordinal: int, rewinds: Rewinds, *, is_after: bool = False
+    ) -> tuple[int, Totals]:
+        """Return the totals of the log before an active message, or after it, and the first entry with none before."""
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")
         [entry], before = rewinds.of(found), Totals()
         if entry.number > 1:
-            [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
-            before = previous.totals
+            before = await self._continued(cached, entry, rewinds)
         # Another counter may have written the previous entry.
         before = replace(
             before,
@@ -110,14 +117,24 @@ class Rewinder:
             view_tokens=entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages),
             counter=entry.totals.counter,
         )
-        kept = [message for message in entry.messages if message.ordinal < ordinal]
+        kept = [message for message in entry.messages if message.ordinal < ordinal + is_after]
         try:
             decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
         except ValueError as error:
             raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), totals_after(before, decoded, at=entry.at)
 
-    async def _append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
+    async def _continued(self, cached: CachedConversation, entry: Entry, rewinds: Rewinds) -> Totals:
+        """Return the totals that an entry with active messages continues."""
+        event = entry.event
+        if event and event.variant:
+            others = await self._log.variants(cached.conversation, event.first_turn)
+            of_variant = [one for one in others if one.event and one.event.variant == event.variant]
+            return next(one.branch for one in reversed(of_variant) if one.branch and one.number < entry.number)
+        [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
+        return previous.totals
+
+    async def append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         """Append the change that `make` returns for the active messages; return totals before and after.
 
         Raises:
@@ -144,7 +161,7 @@ class Rewinder:
             if change is None:
                 if tail.entries:  # an earlier call may have failed after its insert
                     await self._refresher.catch_up(cached, tail)
-                    await self._reselect(log)
+                    await self.reselect(log)
                 return tail, tail
             entry = rewind_entry(tail, log.active, change, at=self._clock.now(), link=self._clock.link())
             acknowledged = cached.entries
@@ -158,7 +175,7 @@ class Rewinder:
                 self._cache.forget(cached)
             self._cache.confirm(cached, entry.totals)
             cached.follow(active := log.active.after(entry))
-            await self._reselect(Snapshot(cached, entry.totals, active))
+            await self.reselect(Snapshot(cached, entry.totals, active))
             return tail, entry.totals
         raise StoreError(
             f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"

@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, prepare
 from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
+from convstore.append.request import Known, Request, TailMoved, Written
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
     SourceIdClashError,
     StoreError,
+    TurnConflictError,
     UnknownMessageError,
 )
+from convstore.log.branch import Branch
 from convstore.log.entry import UNREAD, Entry, Totals, TurnEvent
 from convstore.log.rows import Row, rows_of
 from convstore.log.totals import preview_of
@@ -41,72 +44,14 @@ from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
-from convstore.values.models import Receipt
 from convstore.values.scope import Scope, root_scope
 from convstore.values.stamps import ViewStamp, check_own
 
 _TRIES = 1_000
 
 
-class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
-    """The log does not end with what an append has to follow; the argument is its last ordinal."""
-
-
 class _Replaced(Exception):  # noqa: N818 - a result, caught here
     """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One append.
-
-    Attributes:
-        batch: Its messages.
-        reserve: Number of source ids to reserve.
-        for_child: They are for sources in the conversation of a sub-agent.
-        turn: The id of the human message whose turn the batch belongs to; "" for no turn.
-        after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
-        event: What the entry records besides the messages.
-    """
-
-    batch: Batch
-    reserve: int = 0
-    for_child: bool = False
-    turn: str = ""
-    after: Totals | int | None = None
-    event: TurnEvent | None = None
-
-    def follows(self, tail: Totals) -> bool:
-        """Return True if the entry may follow a tail."""
-        if isinstance(self.after, Totals):
-            return (self.after.entries, self.after.link) == (tail.entries, tail.link)
-        return self.after is None or self.after == tail.messages
-
-    def is_written(self, new: Batch) -> bool:
-        """Return True if the log has everything, given the messages that it lacks."""
-        return not new.prepared and not self.reserve and not self.event
-
-
-class Written(NamedTuple):
-    """The outcome of an append: its receipt, the conversation, and the totals of the log including it."""
-
-    receipt: Receipt
-    conversation: str
-    totals: Totals
-
-
-class _Known(NamedTuple):
-    """The part of a batch that the log has.
-
-    Attributes:
-        new: The messages that are still to be written.
-        stored: Ordinals of the others, by id.
-        renumbered: Old and new numbers of their sources, by message id.
-    """
-
-    new: Batch
-    stored: Mapping[str, int] = {}
-    renumbered: Mapping[str, dict[int, int]] = {}
 
 
 class Writer:
@@ -131,6 +76,8 @@ class Writer:
         turn: str = "",
         after: Totals | int | None = None,
         event: TurnEvent | None = None,
+        branch: Branch | None = None,
+        is_last: bool = False,
         omit: bool = False,
         renumber: bool = False,
         stamp: ViewStamp | None = None,
@@ -139,11 +86,13 @@ class Writer:
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
-        With an event there may be no messages; it is written even if the log has them. `indexes` are those of the
-        messages in the caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child.
+        With an event there may be no messages; it is written even if the log has them. With a branch the messages
+        belong to that variant, which becomes active with its last entry. `indexes` are those of the messages in the
+        caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child.
 
         Raises:
             TailMoved: The log ends with something else than `after`, and lacks a message.
+            TurnConflictError: The place of the branch is not active any more, so it cannot become active.
         """
         work = partial(
             prepare,
@@ -158,10 +107,10 @@ class Writer:
             indexes=indexes,
         )
         batch = replace(await run_in_thread_if_long(work, characters=characters_in(messages)), reserved=numbers)
-        request = _Request(batch, turn=turn, after=after, event=event)
+        request = Request(batch, turn=turn, after=after, event=event, branch=branch, is_last=is_last)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
-        return Written(receipt, cached.conversation, tail)
+        return Written(receipt, cached.conversation, tail, entry)
 
     async def reserve(
         self, scope: Scope, number: int, *, after: Totals | None = None, for_child: bool = False
@@ -172,7 +121,7 @@ class Writer:
             TailMoved: The log ends with something else than `after`.
         """
         batch = Batch((), self._codec, self._counter)
-        *_, tail = await self._write(scope, _Request(batch, reserve=number, for_child=for_child, after=after))
+        *_, tail = await self._write(scope, Request(batch, reserve=number, for_child=for_child, after=after))
         return range(tail.sources_through - number + 1, tail.sources_through + 1), tail
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
@@ -184,7 +133,7 @@ class Writer:
                 shown = (await self._log.last_totals(cached.conversation, shown=True)).shown
         return [(shown or {}).get(text_digest(text)) for text in texts]
 
-    async def _write(self, scope: Scope, request: _Request) -> tuple[_Known, Entry | None, CachedConversation, Totals]:
+    async def _write(self, scope: Scope, request: Request) -> tuple[Known, Entry | None, CachedConversation, Totals]:
         """Write to the scope's conversation; start again if it turns out to be deleted.
 
         Returns:
@@ -208,7 +157,7 @@ class Writer:
                         cached.doubt()
                         raise
 
-    async def _claim(self, scope: Scope, request: _Request) -> CachedConversation:
+    async def _claim(self, scope: Scope, request: Request) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
         batch, turn = request.batch, request.turn
         continues = bool(turn) and turn not in batch.ids
@@ -229,11 +178,9 @@ class Writer:
             self._cache.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(
-        self, cached: CachedConversation, request: _Request
-    ) -> tuple[_Known, Entry | None, Totals]:
+    async def _write_in_order(self, cached: CachedConversation, request: Request) -> tuple[Known, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
-        known, sent, used = _Known(request.batch), list[Chunk](), list[Chunk]()
+        known, sent, used = Known(request.batch), list[Chunk](), list[Chunk]()
         try:
             for tries in range(_TRIES):
                 tail = None if tries else await self._tail(cached, request, known.new)
@@ -254,6 +201,8 @@ class Writer:
                 acknowledged, used = cached.entries, known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
                     self._finish(cached, known.new, entry)
+                    if request.branch:
+                        await self._reader.snapshot(cached, entry.totals, [entry])
                     if entry.number <= acknowledged:  # the number was taken before: a backup was restored
                         self._cache.forget(cached)
                     return known, entry, entry.totals
@@ -270,13 +219,13 @@ class Writer:
                 with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
                     await settle(self._log.drop_chunks(cached.conversation, request.batch.token, unused))
 
-    def _must_look_up(self, cached: CachedConversation, request: _Request, tail: Totals) -> bool:
+    def _must_look_up(self, cached: CachedConversation, request: Request, tail: Totals) -> bool:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
         continues_turn = bool(request.turn) and request.turn not in request.batch.ids
         is_last_turn = cached.last_question == (request.turn, tail.link)
         return self._log.must_look_first or (continues_turn and not is_last_turn) or not request.follows(tail)
 
-    async def _tail(self, cached: CachedConversation, request: _Request, new: Batch) -> Totals:
+    async def _tail(self, cached: CachedConversation, request: Request, new: Batch) -> Totals:
         """Return the tail with everything that this append needs of it; no command when warm."""
         tail = cached.tail
         if tail is None or not _is_sufficient(tail, request, new):
@@ -288,14 +237,14 @@ class Writer:
         cached.tail = tail
         return tail
 
-    async def _look_up(self, cached: CachedConversation, request: _Request) -> _Known:
+    async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         batch, conversation = request.batch, cached.conversation
         if not batch.prepared:
             if cached.tail and not request.follows(cached.tail):
                 tail, cached.tail = await self._log.last_totals(conversation, shown=request.reserve > 0), None
                 self._cache.confirm(cached, tail)
-            return _Known(batch)
+            return Known(batch)
         read_tail = self._log.last_totals(conversation, shown=_needs_shown(request, batch))
         if request.turn or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
@@ -310,19 +259,20 @@ class Writer:
         rows = dict[str, Row]()
         if found:
             log = await self._reader.snapshot(cached, tail)
-            log.check_active([row.message for row in found.values()])
+            if not request.branch:
+                log.check_active([row.message for row in found.values()])
             entries = {row.entry.number: row.entry for row in found.values()}
             rows = {row.message.id: row for one in entries.values() for row in rows_of(log.active.of([one]))}
         if request.turn:
             check_turn(request.turn, batch.ids, found=rows, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
-        known = _Known(batch.without(stored), stored, renumbered)
+        known = Known(batch.without(stored), stored, renumbered)
         if self._log.must_look_first:
             await self._refuse_taken_source_ids(cached, known.new)
         return known
 
-    async def _compose(self, cached: CachedConversation, request: _Request, new: Batch, tail: Totals) -> Entry:
+    async def _compose(self, cached: CachedConversation, request: Request, new: Batch, tail: Totals) -> Entry:
         """Compose the entry after the tail; sources whose number is taken get another one, or are refused.
 
         An index keeps the numbers of tools apart, but not from those that the store gave.
@@ -337,9 +287,15 @@ class Writer:
         if is_child:
             new = replace(new, reserved=await self._reserved_in_root(cached, new, taken))
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
-        at, link = self._clock.now(), self._clock.link()
-        work = partial(compose, new, tail, at=at, link=link, taken=taken, **asked)
-        return await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
+        at, link, branch = self._clock.now(), self._clock.link(), request.branch
+        work = partial(compose, new, branch.tail(tail) if branch else tail, at=at, link=link, taken=taken, **asked)
+        made = await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
+        if branch is None:
+            return made
+        active = (await self._reader.snapshot(cached, tail)).active
+        if request.is_last and not branch.fits(active):
+            raise TurnConflictError(branch.event.turn, is_newest=False)
+        return branch.entry_of(made, tail, active, is_last=request.is_last)
 
     async def _reserved_in_root(self, cached: CachedConversation, new: Batch, taken: frozenset[int]) -> Sequence[int]:
         """Reserve numbers for a child's sources in the outermost conversation, whose sequence is that of all below it.
@@ -421,7 +377,7 @@ class Writer:
     def _finish(self, cached: CachedConversation, batch: Batch, entry: Entry) -> None:
         """Cache what the next append and the next loads need of an entry that was just inserted."""
         self._cache.confirm(cached, entry.totals)
-        messages = entry.messages
+        messages = () if entry.branch else entry.messages
         begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
         question, link = cached.last_question
         if messages:
@@ -437,13 +393,14 @@ class Writer:
             self._cache.keep_payloads(cached, {**cached.payloads, **payloads})
 
 
-def _needs_shown(request: _Request, new: Batch) -> bool:
+def _needs_shown(request: Request, new: Batch) -> bool:
     """Return True if composing needs the sources that were shown before."""
     return request.reserve > 0 or any(one.sources for one in new.prepared)
 
 
-def _is_sufficient(tail: Totals, request: _Request, new: Batch) -> bool:
+def _is_sufficient(tail: Totals, request: Request, new: Batch) -> bool:
     """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
     if tail.shown is None and tail.shown_at and _needs_shown(request, new):
         return False
-    return tail.preview is not UNREAD or any(preview_of(one.message) for one in new.prepared)
+    has_preview = not request.branch and any(preview_of(one.message) for one in new.prepared)
+    return tail.preview is not UNREAD or has_preview

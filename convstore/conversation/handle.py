@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
+from convstore.append.request import TailMoved
 from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
-from convstore.append.writer import TailMoved
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.turn import TurnSession, entered_turn
 from convstore.exceptions import InvalidInputError, LogMovedError
@@ -24,6 +24,7 @@ from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, 
 from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.turns.keeper import Busy
+from convstore.turns.variants import check_asked
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -39,7 +40,7 @@ from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
 from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number, child_scope, root_scope
 from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
-from convstore.values.turns import Verdict, check_decision
+from convstore.values.turns import Variant, Verdict, check_decision
 from convstore.view.past import check_moment
 from convstore.wire.history import History, PastView
 
@@ -206,6 +207,8 @@ class Conversation:
         turn_id: str,
         *,
         human: str | HumanMessage | dict[str, Any] | None = None,
+        regenerate: str | None = None,
+        instead_of: str | None = None,
         busy: Busy = "raise",
         wait_seconds: float = 30.0,
     ) -> TurnSession:
@@ -219,24 +222,60 @@ class Conversation:
         Args:
             turn_id: Id of the turn, such as a request id.
             human: The question; None to continue a turn.
+            regenerate: Ask for another answer to the turn: an id of this wish, such as that of a click. The same one
+                again continues, or finds, the answer that it began. Views show the new answer once it is finished.
+            instead_of: Ask the question instead of this turn's: it and all that followed leave views once the new
+                question has its answer.
             busy: If another worker holds a turn of the conversation: "raise" raises an error, "wait" waits for it, and
                 "interrupt" asks another turn to stop, and waits. It never stops the same turn.
             wait_seconds: How long to wait at most.
 
         Raises:
             TurnBusyError: A turn of the conversation is being worked on. Nothing was written.
-            TurnConflictError: The turn has another question. Nothing was written.
-            UnknownMessageError: `human` is None, and the question is not in the log.
+            TurnConflictError: The turn has another question, or with `instead_of` its id is taken. Nothing was written.
+            UnknownMessageError: `human` is None, and the question is not in the log. With `regenerate` or `instead_of`:
+                the turn is not in the log, or not active.
             MessageRewoundError: The question was rewound.
         """
         check_choice(busy, "raise", "wait", "interrupt", name="busy")
         if not isinstance(wait_seconds, int | float) or not 0 <= wait_seconds <= _MAX_WAIT:
             raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
+        asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
         whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
-        keeper = (await self._services(writes=True)).turn_keeper
+        services = await self._services(writes=True)
+        keeper = services.turn_keeper
         with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
-            held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds)
-        return TurnSession(self, keeper, held)
+            held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked)
+        return TurnSession(self, keeper, held, services.past)
+
+    async def variants(self, turn_id: str) -> list[Variant]:
+        """Return the turns that stand at the place of a turn: the first one, other answers and other questions to it.
+
+        In the order in which they began, without those that were never finished. Three or four commands.
+
+        Raises:
+            UnknownMessageError: The log does not have the turn's question.
+        """
+        keeper = (await self._services()).turn_keeper
+        return await keeper.variants.at(self._scope, check_id(turn_id, name="turn_id"))
+
+    async def activate(self, variant: Variant) -> None:
+        """Show a variant in views and listings, with all that followed it, as when it was active last.
+
+        What stands at its place leaves them, with all that followed; it stays in the log. Atomic; nothing happens if
+        the variant is active. `undo_rewind` undoes it.
+
+        Args:
+            variant: One of `variants`.
+
+        Raises:
+            InvalidInputError: It is not one of this conversation's.
+            MessageRewoundError: All variants of the place were rewound.
+        """
+        if not isinstance(variant, Variant):
+            raise InvalidInputError(f"variant is one of chat.variants(turn_id), not {type(variant).__name__}")
+        keeper = (await self._services(writes=True)).turn_keeper
+        await keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
 
     async def stop(self, turn_id: str) -> bool:
         """Stop a turn, from any worker: what was said so far is its answer. Returns False if it does not run.
@@ -338,6 +377,8 @@ class Conversation:
             CorruptDocumentError: A stored document is damaged; the error names it.
             StoreUnavailableError: The server did not answer.
         """
+        if (turn := entered_turn(self.store, self._scope)) and turn.is_variant:
+            return await turn.load_history(policy)
         chosen = check_policy(policy) or self.store.policy
         services = await self._services()
         history = await services.loader.load(self._scope, chosen)

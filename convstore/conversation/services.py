@@ -51,6 +51,7 @@ from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
 from convstore.turns.keeper import TurnKeeper
+from convstore.turns.variants import Variants
 from convstore.turns.watching import Watcher
 from convstore.values.policy import HistoryPolicy
 from convstore.verify.schema import SchemaCheck
@@ -95,9 +96,10 @@ class Services:
         self.changes = Changes(driver, clock)
         leases, drafts = TurnLeases(driver), Drafts(driver)
         self.watcher = Watcher(self.records, self.turns, leases=leases, drafts=drafts, changes=self.changes)
-        self.turn_keeper = TurnKeeper(ends, leases, drafts, self.writer, self.turns)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
+        variants = Variants(reader, self.writer, self.rewinder)
+        self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turns, variants)
         self.compactor = Compactor(
             ends, self.summaries, strategy=strategy, policy=policy, wait_seconds=compaction_seconds
         )

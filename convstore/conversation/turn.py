@@ -17,13 +17,16 @@ from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreEr
 from convstore.log.entry import TurnEvent
 from convstore.log.turn_record import calls_without_result
 from convstore.runtime.background import settle
-from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, HeldTurn, TurnKeeper, result_of
+from convstore.turns.decisions import result_of
+from convstore.turns.held import HeldTurn
+from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import Scope, check_choice
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import TurnCall
+from convstore.view.past import PastViews
 from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
 
@@ -43,8 +46,8 @@ class TurnSession:
     the turn gets a `TurnLostError` and writes nothing.
     """
 
-    def __init__(self, chat: Any, keeper: TurnKeeper, held: HeldTurn) -> None:
-        self._chat, self._keeper, self._held = chat, keeper, held
+    def __init__(self, chat: Any, keeper: TurnKeeper, held: HeldTurn, views: PastViews) -> None:
+        self._chat, self._keeper, self._held, self._views = chat, keeper, held, views
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
@@ -91,6 +94,11 @@ class TurnSession:
         return not (record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost)
 
     @property
+    def is_variant(self) -> bool:
+        """True while the session makes another answer or another question that views do not show yet."""
+        return self._held.branch is not None
+
+    @property
     def is_waiting(self) -> bool:
         """True if all that is left to do is what a person has to decide."""
         return self._held.record.is_waiting
@@ -118,8 +126,14 @@ class TurnSession:
 
         The next AI message that is appended gets its stamp.
         """
-        history: History = await self._chat.load_history(policy)
+        history: History = await (self._load_variant(policy) if self.is_variant else self._chat.load_history(policy))
         self._stamp = history.stamp
+        return history
+
+    async def _load_variant(self, policy: HistoryPolicy | None) -> History:
+        held, chosen = self._held, check_policy(policy) or self._chat.store.policy
+        entry = held.branch.totals.entries if held.branch else held.tail.entries
+        history, held.record_of_view = await self._views.of_variant(held.scope, entry, chosen, held.record_of_view)
         return history
 
     async def append(
@@ -153,7 +167,9 @@ class TurnSession:
         return receipt
 
     def _normalized(self, messages: Any) -> list[BaseMessage]:
-        return normalize_messages(messages, key=self.turn_id, start=len(self._held.record.messages))
+        branch = self._held.branch
+        key = branch.key if branch else self.turn_id
+        return normalize_messages(messages, key=key, start=len(self._held.record.messages))
 
     def stream(
         self,

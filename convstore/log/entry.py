@@ -257,16 +257,21 @@ class TurnEvent(NamedTuple):
     """What an entry records of a turn besides messages.
 
     Attributes:
-        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop".
+        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin", "append",
+            "activate" or "undo" for a variant.
         turn: Id of the turn's human message.
         call: For "wait" and "decide" the `result_id` of the call.
-        values: For "decide" the decision, as JSON.
+        values: For "decide" the decision, for "begin" the place, as JSON.
+        first_turn: For an entry of a variant the id of the turn that stood first at its place.
+        variant: Id of the variant.
     """
 
     kind: str
     turn: str
     call: str = ""
     values: str = ""
+    first_turn: str = ""
+    variant: str = ""
 
     @property
     def ends(self) -> bool:
@@ -356,6 +361,8 @@ class Entry:
         repair: In a rewind entry with a whole list the findings of the last repair, None if there was none.
         rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
         event: What it records of a turn besides its messages, None for most entries.
+        branch: For an entry of a variant that was not active yet, the totals that it continues: those of the log with
+            the variant. None for all others.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -372,6 +379,7 @@ class Entry:
     repair: Repair | None = None
     rules: int = RULES
     event: TurnEvent | None = None
+    branch: Totals | None = None
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -387,6 +395,10 @@ class Entry:
     def is_rewind(self) -> bool:
         """True for a rewind entry."""
         return self.totals.rewind_entry == self.totals.entries
+
+    def is_of(self, variant: str) -> bool:
+        """Return True for an entry that a variant consists of."""
+        return self.event is not None and self.event.variant == variant and self.event.kind not in ("activate", "undo")
 
     @property
     def last(self) -> int:

@@ -5,6 +5,8 @@ the difference to a whole list that an earlier rewind entry has: ranges that are
 active again. Where the difference is large, the entry has a whole list of its own. So the size of an entry does not
 grow with the number of rewinds, and any change of the active messages is one entry.
 
+The entries of a variant that is not active yet hide their own messages; see `log.branch`.
+
 The running totals of a rewind entry continue from the message before the first rewound one, so that totals only count
 active messages. Undoing a rewind writes a rewind entry too.
 """
@@ -20,7 +22,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Totals, TurnEvent
 
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
@@ -149,12 +151,15 @@ class Rewinds:
         return [self._without_rewound(entry) for entry in entries] if self.ranges else entries
 
     def _without_rewound(self, entry: Entry) -> Entry:
-        index = bisect_right(self.ranges, entry.last, key=_first)
-        if not index or self.ranges[index - 1].last < entry.first:
+        index, branch = bisect_right(self.ranges, entry.last, key=_first), entry.branch
+        if not branch and (not index or self.ranges[index - 1].last < entry.first):
             return entry
         rewound = [one for one in entry.messages if not self.has(one.ordinal)]
         kept = tuple(one for one in entry.messages if self.has(one.ordinal))
-        return replace(entry, messages=kept, totals=_less(entry.totals, counts_of(rewound)))
+        if branch and not kept:  # its totals do not count its messages
+            return replace(entry, messages=())
+        totals = continued(entry.totals, branch) if branch else entry.totals
+        return replace(entry, messages=kept, totals=_less(totals, counts_of(rewound)))
 
 
 NO_REWINDS = Rewinds()
@@ -173,11 +178,17 @@ def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
 
 def _corrected(entry: Entry, repair: Repair) -> Entry:
     recount = next((one for one in repair.recounts if one.entry <= entry.number <= one.until), None)
-    return replace(entry, totals=_less(entry.totals, recount._asdict())) if recount else entry
+    totals = _less(entry.totals, recount._asdict()) if recount else entry.totals
+    return replace(entry, totals=totals, branch=None) if repair.entry <= entry.number < repair.until else entry
 
 
 def _less(totals: Totals, counts: Mapping[str, int]) -> Totals:
     return replace(totals, **{name: getattr(totals, name) - counts[name] for name in COUNTS})
+
+
+def continued(totals: Totals, point: Totals) -> Totals:
+    """Return totals with all that depends on which messages are active as of a point of the log."""
+    return replace(totals, **{name: getattr(point, name) for name in OF_ACTIVE})
 
 
 def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:
@@ -218,6 +229,7 @@ class Change(NamedTuple):
         entry: The first entry that contains only messages to rewind.
         point: Totals with the counts of the messages that are active then.
         undo: Number of the rewind that can be undone then; None for this one.
+        event: The change of a variant that it makes.
     """
 
     kept: Ranges
@@ -225,29 +237,29 @@ class Change(NamedTuple):
     entry: int
     point: Totals
     undo: int | None = None
+    event: TurnEvent | None = None
 
 
 def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int) -> Entry:
     """Return the rewind entry of a change, given the totals of the log and the active messages before it."""
-    number, whole = after.entries + 1, rewinds.whole or rewinds
-    ranges = _joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
+    number = after.entries + 1
+    ranges = joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
+    totals = replace(after, entries=number, updated_at=at, link=link)
+    made = Entry(after.messages + 1, at, (), totals, after.link, event=change.event)
+    return changed(made, rewinds, ranges, point=change.point, undo=number if change.undo is None else change.undo)
+
+
+def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, undo: int) -> Entry:
+    """Return an entry that also rewinds all messages in some ranges and no others, with the counts of a point."""
+    number, whole = entry.number, rewinds.whole or rewinds
     rewound, restored = difference(whole.ranges, ranges)
     is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
-    totals = replace(
-        after,
-        entries=number,
-        rewind_entry=number,
-        whole_list=number if is_whole else whole.entry,
-        updated_at=at,
-        link=link,
-        **{name: getattr(change.point, name) for name in OF_ACTIVE},
-    )
-    undo = number if change.undo is None else change.undo
-    made = Entry(after.messages + 1, at, (), totals, after.link, (), rewound, restored, undo)
+    totals = replace(entry.totals, rewind_entry=number, whole_list=number if is_whole else whole.entry)
+    made = replace(entry, totals=continued(totals, point), rewound=rewound, restored=restored, undo=undo)
     return replace(made, rewound=ranges, restored=(), repair=rewinds.repair) if is_whole else made
 
 
-def _joined(rewound: Ranges, last: RewoundRange) -> Ranges:
+def joined(rewound: Ranges, last: RewoundRange) -> Ranges:
     """Append a range unless it is empty, merged with the one before if they touch."""
     if last.last < last.first:
         return rewound

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -52,6 +52,17 @@ class TurnRecord:
             self.decisions[event.call] = Decision(**json.loads(event.values))
         elif event.ends:
             self.mark = event.kind
+
+    def with_(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> TurnRecord:
+        """Return a copy with what an entry adds."""
+        record = replace(self, messages=list(self.messages), waiting=set(self.waiting), decisions=dict(self.decisions))
+        record.add(messages, event)
+        return record
+
+    @property
+    def has_answered(self) -> bool:
+        """True if it is finished, and there is more than its question."""
+        return self.is_finished and len(self.messages) > 1
 
     @property
     def answer(self) -> AIMessage | None:

@@ -83,13 +83,21 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["rules"] = entry.rules
     if entry.event:
         document["event"] = sealed(json.dumps(entry.event), document["_id"])
+    if entry.branch:
+        document["branch"] = totals_document(entry.branch)
     return stamped(document, "entry")
 
 
 def lookup_of(entry: Entry) -> list[str | int]:
-    """Return the values by which an index finds an entry: ids of answered calls and blocks of source ids."""
+    """Return the values by which an index finds an entry: ids of answered calls, blocks of source ids, its variants."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
-    return [*calls, *source_blocks(source.id for source in entry.sources)]
+    variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
+    return [*calls, *variants, *source_blocks(source.id for source in entry.sources)]
+
+
+def variants_at(first_turn: str) -> str:
+    """Return the value by which the entries of the variants at one place are found."""
+    return f"variants of {first_turn}"
 
 
 def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False) -> Entry:
@@ -126,6 +134,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
         rules=stored_number(document.get("rules", 1)),
         event=TurnEvent(*json.loads(unsealed(found, document["_id"]))) if (found := document.get("event")) else None,
+        branch=totals_from(document["branch"]) if "branch" in document else None,
         **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:

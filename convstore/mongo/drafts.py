@@ -22,12 +22,14 @@ class Draft(NamedTuple):
         owner: Token of the lease under which it is written.
         after: Ordinal of the log's last message before it.
         text: What was said so far.
+        variant: Id of the variant that it belongs to, "" for the turn as it stands.
     """
 
     turn: str
     owner: str
     after: int
     text: str
+    variant: str = ""
 
 
 class Drafts:

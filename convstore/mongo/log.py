@@ -29,7 +29,7 @@ from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_document, entry_from
+from convstore.mongo.documents import entry_document, entry_from, variants_at
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -170,6 +170,12 @@ class Log:
         documents = await self._log.find(query, order=_NEWEST_FIRST, limit=_MOST_OF_CALLS)
         rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
+
+    async def variants(self, conversation: str, first_turn: str) -> list[Entry]:
+        """Return the entries of all variants at the place of a turn, in order. One command."""
+        query = {"conversation": conversation, "lookup": variants_at(first_turn)}
+        found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
+        return [entry for entry in found if entry.event and entry.event.first_turn == first_turn]
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
         """Return the message with an ordinal, or None. One command."""

@@ -23,6 +23,7 @@ from convstore.exceptions import (
     MessageRewoundError,
     StoreUnavailableError,
 )
+from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds, difference
@@ -254,6 +255,10 @@ class LogReader:
         cached.follow(active)
         return Snapshot(cached, totals, active, found)
 
+    async def branch(self, cached: CachedConversation, entries: Sequence[Entry]) -> Branch:
+        """Return a variant, given its entries in order. At most two commands."""
+        return branch_of(entries, (await self.snapshot(cached, entries[0].totals)).active)
+
     async def payloads(
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False
     ) -> list[str]:
@@ -292,14 +297,14 @@ class LogReader:
             return list(entries)
         return await asyncio.to_thread(recount, entries, codec=self.codec, counter=self.counter)
 
-    async def recount_tail(self, cached: CachedConversation, tail: Totals) -> Totals:
-        """Return the totals of the last entry with sizes by the store's counter.
+    async def recount_tail(self, cached: CachedConversation, tail: Totals, branch: Snapshot | None = None) -> Totals:
+        """Return the totals of the last entry, or of a branch, with sizes by the store's counter.
 
         If another counter wrote that entry, the log without payloads is read once, and later only new entries.
         """
         if tail.counter == self.counter.name or not tail.messages:
             return tail
-        log, last = await self.snapshot(cached, tail), cached.counted
+        log, last = branch or await self.snapshot(cached, tail), None if branch else cached.counted
         is_part = last is not None and last.rewind_entry == tail.rewind_entry and last.entries <= tail.entries
         counted = last if last is not None and is_part else Totals()
         tokens, view_tokens = counted.tokens, counted.view_tokens
@@ -307,8 +312,10 @@ class LogReader:
             messages = [message for entry in await self.counted(entries) for message in entry.messages]
             tokens += sum(message.tokens for message in messages)
             view_tokens += sum(message.view_tokens for message in messages)
-        cached.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self.counter.name)
-        return cached.counted
+        found = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self.counter.name)
+        if branch is None:
+            cached.counted = found
+        return found
 
     def stubbed(self, message: EntryMessage) -> BaseMessage:
         """Return a tool result as views show it once its turn is finished."""

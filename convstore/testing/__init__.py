@@ -41,6 +41,7 @@ from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
 from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
+from convstore.testing.turn_variants import TurnVariantContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
 from convstore.testing.watching import WatchContract
@@ -65,6 +66,7 @@ class StoreContract(
     TurnContract,
     TurnSessionContract,
     TurnStreamContract,
+    TurnVariantContract,
     WatchContract,
     CompactContract,
     StateContract,

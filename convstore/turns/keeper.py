@@ -11,18 +11,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.append.writer import TailMoved, Writer, Written
+from convstore.append.request import TailMoved, Written
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
-    DecisionConflictError,
     InvalidInputError,
     StoreError,
     TurnBusyError,
@@ -31,20 +29,24 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
+from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.mongo.turn_leases import TurnLease, TurnLeases
+from convstore.mongo.turn_leases import TurnLeases
 from convstore.readback.turns import Turns
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import pause
 from convstore.runtime.log_end import LogEndReader
+from convstore.turns.decisions import decidable, result_of, results_of
+from convstore.turns.held import HeldTurn
 from convstore.turns.streaming import drafting
+from convstore.turns.variants import Asked, Variants
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
-from convstore.values.turns import Decision, TurnCall
+from convstore.values.turns import Decision
 
 _Result = TypeVar("_Result")
 Busy = Literal["raise", "wait", "interrupt"]
@@ -61,49 +63,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _NOT_DECIDED = "Not decided: the user went on with another message."
 
 
-@dataclass(slots=True)
-class HeldTurn:
-    """A turn whose lease this worker holds.
-
-    Attributes:
-        scope: The conversation.
-        conversation: Its id.
-        owner: Token of the lease.
-        record: The turn as the log has it.
-        tail: The end of the log that the next append follows.
-        draft: The beginning of a reply that an interrupted worker left.
-        is_stopping: Somebody asked to stop.
-        is_lost: Another worker took the lease, or this one gave it back.
-        is_unsure: An append may have been written, or may be written later.
-        ended: Set when `is_stopping` or `is_lost` becomes true.
-        lock: Serialises the appends of one worker, such as parallel results.
-    """
-
-    scope: Scope
-    conversation: str
-    owner: str
-    record: TurnRecord
-    tail: Totals
-    draft: str = ""
-    is_stopping: bool = False
-    is_lost: bool = False
-    is_unsure: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def follow(self, lease: TurnLease | None) -> None:
-        """Take over what a read of the lease says."""
-        self.is_lost = self.is_lost or lease is None
-        self.is_stopping = self.is_stopping or (lease is not None and lease.is_stopping)
-        if self.is_lost or self.is_stopping:
-            self.ended.set()
-
-    def check(self) -> None:
-        """Raise a TurnLostError if the lease is lost."""
-        if self.is_lost:
-            raise TurnLostError(self.record.turn_id)
-
-
 class _Wait(NamedTuple):
     """How long to wait for a lease, whether to ask its holder to stop, and the next pause."""
 
@@ -117,24 +76,40 @@ class TurnKeeper:
 
     Attributes:
         sleep: Waits, by the store's clock.
+        variants: The variants of turns.
     """
 
-    def __init__(self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, writer: Writer, turns: Turns) -> None:
-        self._ends, self._leases, self._drafts, self._writer, self._turns = ends, leases, drafts, writer, turns
+    def __init__(
+        self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, turns: Turns, variants: Variants
+    ) -> None:
+        self._ends, self._leases, self._drafts, self._turns, self.variants = ends, leases, drafts, turns, variants
+        self._writer = variants.writer
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
 
     async def enter(
-        self, scope: Scope, turn_id: str, question: Sequence[BaseMessage], *, busy: Busy = "raise", seconds: float = 0
+        self,
+        scope: Scope,
+        turn_id: str,
+        question: Sequence[BaseMessage],
+        *,
+        busy: Busy = "raise",
+        seconds: float = 0,
+        asked: Asked | None = None,
     ) -> HeldTurn:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
         owner = self._clock.token()
-        begin = partial(self._begin, scope, turn_id, has_question=bool(question))
+        begin = partial(self._begin, scope, turn_id, has_question=bool(question) and not asked)
         until = self._clock.monotonic() + (0.0 if busy == "raise" else seconds)
         wait = _Wait(until, interrupts=busy == "interrupt")
         conversation, has_lapsed = await self._take(begin, scope, turn_id, owner, wait)
         try:
-            return await self._entered(scope, conversation, turn_id, question, owner, has_lapsed=has_lapsed)
+            if has_lapsed and (asked or not question):
+                await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+            made = partial(HeldTurn, scope, conversation, owner)
+            if asked:
+                return await self._entered_variant(made, turn_id, question, asked)
+            return await self._entered(made, turn_id, question, has_lapsed=has_lapsed)
         except BaseException:
             await settle(self._leases.release(conversation, owner=owner))
             raise
@@ -184,28 +159,44 @@ class TurnKeeper:
             self._cache.forget(cached)
 
     async def _entered(
-        self,
-        scope: Scope,
-        conversation: str,
-        turn_id: str,
-        question: Sequence[BaseMessage],
-        owner: str,
-        *,
-        has_lapsed: bool,
+        self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], *, has_lapsed: bool
     ) -> HeldTurn:
+        scope, conversation, _ = made.args
         if question:
             written = await self._ask(scope, turn_id, question)
             if written.conversation != conversation:
                 raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
             if written.receipt.written:
-                return HeldTurn(scope, conversation, owner, TurnRecord(turn_id, list(question)), written.totals)
-        if has_lapsed:
-            await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
-        record, tail = await self._read(scope, turn_id)
-        held = HeldTurn(scope, conversation, owner, record, tail)
-        if not record.is_finished and (draft := await self._drafts.find(conversation)):
-            held.draft = draft.text if (draft.turn, draft.after) == (turn_id, tail.messages) else ""
+                return made(TurnRecord(turn_id, list(question)), written.totals)
+            if has_lapsed:
+                await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+        return await self._with_draft(made(*await self._read(scope, turn_id)))
+
+    async def _entered_variant(
+        self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], asked: Asked
+    ) -> HeldTurn:
+        """Begin a variant, or continue it; its question is appended like the rest of it."""
+        scope, *_ = made.args
+        await _until_written(lambda: self.variants.begin(scope, turn_id, asked))
+        record, tail, branch = await self.variants.read(scope, turn_id, asked)
+        held = made(record, tail, branch=branch)
+        if question and not record.messages:
+            await self.append(held, question)
+        elif question:  # another one with the id is a conflict
+            await self._writer.append(scope, question, branch=branch)
+        return await self._with_draft(held)
+
+    async def _with_draft(self, held: HeldTurn) -> HeldTurn:
+        """Return a turn with the draft of its next reply, if an interrupted worker left one."""
+        if not held.record.is_finished and (draft := await self._drafts.find(held.conversation)):
+            named = draft._replace(owner="", text="")
+            held.draft = draft.text if named == self._draft(held) else ""
         return held
+
+    def _draft(self, held: HeldTurn) -> Draft:
+        """Return the draft of the next reply, without owner and text."""
+        variant = held.branch.event.variant if held.branch else ""
+        return Draft(held.record.turn_id, "", held.tail.messages, "", variant)
 
     async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
         """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
@@ -260,7 +251,8 @@ class TurnKeeper:
             return
         stored = [one for one in entry.messages if one.ordinal >= first]
         later = next((at for at, one in enumerate(stored) if one.type == "human" and one.ordinal > first), None)
-        record.add(await self._reader.decode_all(cached, stored[:later]), entry.event)
+        event = None if entry.branch else entry.event  # that of a variant that was not active
+        record.add(await self._reader.decode_all(cached, stored[:later]), event)
         record.is_newest = later is None
 
     async def append(
@@ -280,15 +272,30 @@ class TurnKeeper:
             TurnConflictError: A later turn has begun.
             TurnClosedError: The turn was finished or stopped.
         """
-        if messages and held.record.mark:
+        if messages and (held.record.mark or (held.branch and held.record.is_finished)):
             raise TurnClosedError(held.record.turn_id)
-        written = await self._while_held(
-            held,
-            lambda: self._writer.append(
-                held.scope, messages, after=held.tail, event=event, stamp=stamp, omit=omit, renumber=renumber
-            ),
-            lambda written: (written.totals, messages, event),
-        )
+
+        async def write() -> Written:
+            branch = held.branch
+            is_last = branch is not None and held.record.with_(messages, event).has_answered
+            written = await self._writer.append(
+                held.scope,
+                messages,
+                after=held.tail,
+                event=branch.records(event) if branch else event,
+                branch=branch,
+                is_last=is_last,
+                stamp=stamp,
+                omit=omit,
+                renumber=renumber,
+            )
+            if branch and written.entry:
+                held.branch = None if is_last else branch.after(written.entry)
+            if is_last:
+                await self.variants.reselect(held.scope)
+            return written
+
+        written = await self._while_held(held, write, lambda written: (written.totals, messages, event))
         return written.receipt
 
     async def reserve(self, held: HeldTurn, number: int) -> range:
@@ -334,13 +341,18 @@ class TurnKeeper:
         """Read what others appended, unless they took the turn over."""
         await self.renew(held)
         held.check()
+        if held.branch:
+            event = held.branch.event
+            asked = Asked(event.variant, event.first_turn if event.variant == event.turn else "")
+            held.record, held.tail, held.branch = await self.variants.read(held.scope, held.record.turn_id, asked)
+            return
         held.record, held.tail = await self._read(held.scope, held.record.turn_id)
         if not held.record.is_newest:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
 
     def drafting(self, held: HeldTurn, text: Callable[[], str]) -> AbstractAsyncContextManager[None]:
         """Keep a draft of what `text` returns while a reply is streamed."""
-        begun, look = Draft(held.record.turn_id, held.owner, held.tail.messages, ""), partial(self.look, held)
+        begun, look = self._draft(held)._replace(owner=held.owner), partial(self.look, held)
         return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep)
 
     async def renew(self, held: HeldTurn) -> None:
@@ -386,12 +398,17 @@ class TurnKeeper:
         """Record what a person decided about a call; see `Conversation.decide`."""
 
         async def write() -> None:
-            record, tail = await self._read(scope, turn_id)
-            if call := _decidable(record, call_id, decision):
+            record, tail, branch = await self._decided(scope, turn_id, call_id)
+            if call := decidable(record, call_id, decision):
                 event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
-                await self._writer.append(scope, _results(call, decision), after=tail, event=event)
+                event = branch.records(event) if branch else event
+                await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
 
         await _until_written(write)
+
+    async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:
+        """Return the turn that a decision is about: a variant in which the call waits, else the turn as it stands."""
+        return await self.variants.waiting(scope, turn_id, call_id) or (*await self._read(scope, turn_id), None)
 
 
 async def _until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
@@ -402,38 +419,3 @@ async def _until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
         except TailMoved:
             await pause(tries)
     raise StoreError(f"other writers were faster {_TRIES} times; call again")
-
-
-def _decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
-    """Return the call that a decision is about; None if the same was decided before."""
-    call = record.find_call(call_id)
-    if sum(one.id == call_id for one in record.undecided) > 1:
-        raise InvalidInputError(f"several calls that wait have the id {call_id!r}; pass the result_id of one of them")
-    if call is None:
-        raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")
-    earlier = record.decisions.get(call.result_id)
-    if earlier == decision:
-        return None
-    if earlier is not None:
-        raise DecisionConflictError(call_id, verdict=earlier.verdict, by=earlier.by)
-    if record.is_finished:
-        raise TurnClosedError(record.turn_id)
-    if call.result_id not in record.waiting:
-        raise InvalidInputError(f"call {call_id!r} does not wait for a decision; see `wait_for`")
-    return call
-
-
-def _results(call: TurnCall, decision: Decision) -> list[ToolMessage]:
-    """Return the result that a decision gives at once: of a rejected call, or one that a person answered."""
-    if decision.verdict == "respond":
-        return [result_of(call, decision.message)]
-    if decision.verdict == "reject":
-        reason = f": {decision.message}" if decision.message else "."
-        return [result_of(call, f"A person rejected this call{reason}", is_error=True)]
-    return []
-
-
-def result_of(call: TurnCall, content: str, *, is_error: bool = False) -> ToolMessage:
-    """Return the result of a call, with the id by which it is found."""
-    status: Literal["error", "success"] = "error" if is_error else "success"
-    return ToolMessage(content, tool_call_id=call.id, name=call.name, id=call.result_id, status=status)

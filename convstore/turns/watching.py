@@ -65,7 +65,7 @@ class _Told:
                 own = own[begins[-1] :]
                 self.record = TurnRecord(str(own[0].id))
             if self.record:
-                self.record.add(own, entry.event)
+                self.record.add(own, None if entry.branch else entry.event)
 
 
 class Watcher:

@@ -1,8 +1,9 @@
-"""Define what a turn in progress hands out: its calls, and what a person decided about them."""
+"""Define what a turn in progress hands out: its calls, what a person decided about them, and the variants of a turn."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -68,3 +69,25 @@ class TurnCall(BaseModel):
     message_id: str
     result_id: str
     decision: Decision | None = None
+
+
+class Variant(BaseModel):
+    """One of several turns that stand at one place of a conversation: another answer, or another question.
+
+    Attributes:
+        turn_id: Id of its question.
+        variant_id: The `regenerate` key of an answer; else the id of the question.
+        number: Its position among the variants of the place, from 1, in the order in which they began.
+        count: Number of variants of the place.
+        is_active: True if views and listings show it.
+        created_at: When it began (UTC).
+    """
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    turn_id: str
+    variant_id: str
+    number: int
+    count: int
+    is_active: bool
+    created_at: datetime

@@ -5,10 +5,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from convstore.log.entry import Entry, RewoundRange, Totals
-from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, counts_of, difference
+from langchain_core.messages import BaseMessage
+
+from convstore.log.entry import RULES, Entry, RewoundRange, Totals
+from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of, difference
+from convstore.log.totals import totals_after
 
 
 @dataclass(slots=True)
@@ -67,17 +71,29 @@ class ActiveTotals:
         return Counter({name: sum(numbers[at] for at in found) for name, numbers in self._counts.items()})
 
 
-def recounted_totals(entry: Entry, before: Totals) -> Totals | None:
-    """Return the totals of a rewind entry as far as they follow from the previous ones, None for any other entry.
+def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
+    """Return the expected totals of an entry with what `ActiveTotals` checks as stored."""
+    if entry.is_rewind:
+        changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
+        return replace(continued(totals, entry.totals), **changed)
+    return continued(totals, before) if entry.branch else totals
 
-    A repair recounts all. `ActiveTotals` checks the others.
+
+def branch_problem(entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]) -> str:
+    """Compare the totals of a variant with those that follow from its last entry, in `known`; "" if they agree.
+
+    Those of its first entry are compared by `ActiveTotals`, once it becomes active.
     """
-    if not entry.is_rewind:
-        return None
-    if entry.repair and entry.repair.until == entry.number:
-        return replace(entry.totals, entries=before.entries + 1, updated_at=before.updated_at)
-    of_entry = {name: getattr(entry.totals, name) for name in (*OF_ACTIVE, "rewind_entry", "whole_list", "link")}
-    return replace(before, **of_entry, entries=before.entries + 1, updated_at=entry.at)
+    event, stored = entry.event, entry.branch or entry.totals
+    if event is None or not event.variant or not entry.is_of(event.variant):
+        return ""
+    before = known.get((event.first_turn, event.variant))
+    known[event.first_turn, event.variant] = stored
+    if before is None or entry.rules != RULES or before.counter != stored.counter:
+        return ""
+    made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=event)
+    wrong = [name for name in OF_ACTIVE if getattr(made, name) != getattr(stored, name)]
+    return f"the totals of variant {event.variant!r} do not follow: {', '.join(wrong)}" if wrong else ""
 
 
 def number_in(key: str) -> int:

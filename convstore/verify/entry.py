@@ -25,7 +25,7 @@ from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
-from convstore.verify.active_totals import recounted_totals
+from convstore.verify.active_totals import with_active
 
 _DIGESTS_KEPT = 1_000
 
@@ -191,8 +191,8 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
-    if recounted := recounted_totals(entry, before):
-        return recounted
+    if entry.repair and entry.repair.until == entry.number:  # a repair recounts all
+        return replace(stored, entries=before.entries + 1, updated_at=before.updated_at)
     made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=entry.event)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved, or belong to a lost entry
@@ -210,4 +210,4 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     )
     if before.counter != stored.counter and before.messages:  # every total was recomputed with another counter
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
-    return made
+    return with_active(made, entry, before)

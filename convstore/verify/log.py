@@ -23,7 +23,7 @@ from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id
-from convstore.verify.active_totals import ActiveTotals, number_in
+from convstore.verify.active_totals import ActiveTotals, branch_problem, number_in
 from convstore.verify.entry import RecentSources, check_entry, check_totals
 from convstore.verify.findings import ORPHAN_AGE, Subject
 
@@ -64,6 +64,7 @@ class LogCheck:
     _was_lost: bool = False
     _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
+    _branches: dict[tuple[str, str], Totals] = field(default_factory=dict)
 
     def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)
@@ -164,6 +165,8 @@ class LogCheck:
         try:
             problems, messages = check_entry(entry, payloads, codec=self.subject.codec)
             problems += self._sources.check(entry)
+            if messages is not None and (text := branch_problem(entry, messages, self._branches)):
+                problems.append(("totals", text))
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
         except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next entry
             self._unreadable(key, error)

@@ -119,18 +119,17 @@ class Loader:
             return
         cached, totals = load.cached, entries[-1].totals
         self._cache.confirm(cached, totals)
-        await self._take_snapshot(load, totals, entries)
+        await self._take_snapshot(load, await self._reader.snapshot(cached, totals, entries))
         known = (one for one in (cached.system, load.state.system) if one and one.counter == self._counter.name)
         cached.system = next((one for one in known if one.gaps == load.log.active.gaps(one.through)), None)
         load.system = cached.system.messages if cached.system else None
         load.add_end(await self._reader.counted(entries[bool(load.held.entries) :]))
         self._take_beginning(load)
 
-    async def _take_snapshot(self, load: Load, totals: Totals, entries: Sequence[Entry] = ()) -> None:
+    async def _take_snapshot(self, load: Load, log: Snapshot) -> None:
         """Learn which messages are active, and use the summary if it fits them."""
-        log = await self._reader.snapshot(load.cached, totals, entries)
         # Recounted with the store's counter, so that every process decides the same.
-        load.log = log._replace(tail=await self._reader.recount_tail(load.cached, totals))
+        load.log = log._replace(tail=await self._reader.recount_tail(load.cached, log.tail))
         load.count(load.log.read)
         load.round_trips += bool(load.log.read)
         summary = load.state.summary

@@ -6,10 +6,17 @@ writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
+from convstore.exceptions import (
+    ConversationDeletedError,
+    CorruptDocumentError,
+    InvalidInputError,
+    UnknownMessageError,
+)
+from convstore.log.entry import Entry
 from convstore.log.state import NO_RECORD, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
@@ -27,7 +34,7 @@ from convstore.view.loader import Loader
 from convstore.view.reasons import reasons_of
 from convstore.view.rule import Decision
 from convstore.view.view import past_decision, stamper
-from convstore.wire.history import PastView
+from convstore.wire.history import History, PastView
 
 _MAX_REASONS = 500
 
@@ -165,15 +172,44 @@ class PastViews(Loader):
             if not 1 <= point.entry <= (await self._reader.log.last_totals(cached.conversation)).entries:
                 raise UnknownMessageError
             raise CorruptDocumentError(entry_id(cached.conversation, point.entry), "the entry is missing")
-        totals = entries[-1].totals
-        state = State(cached.conversation, entries[-1].at, summary=point.summary)
+        last = entries[-1]
+        state = State(cached.conversation, last.at, summary=point.summary)
         load = Load(policy, view_key(policy, self._counter.name), Snapshot(cached), state, record=point.record)
         load.count(entries)
-        await self._take_snapshot(load, totals, entries)
+        await self._take_snapshot(load, await self._snapshot(cached, last, entries))
         load.add_end(await self._reader.counted(entries))
         self._take_beginning(load)
         load.system = load.system if load.is_complete and not load.summary else None
         return load
+
+    async def _snapshot(self, cached: CachedConversation, last: Entry, entries: Sequence[Entry]) -> Snapshot:
+        """Return the log as of an entry; with its variant, if that was not active yet."""
+        log = await self._reader.snapshot(cached, last.totals, entries)
+        if not last.branch or not last.event:
+            return log
+        found = await self._reader.log.variants(cached.conversation, last.event.first_turn)
+        own = [one for one in found if one.number <= last.number and one.is_of(last.event.variant)]
+        branch = await self._reader.branch(cached, own)
+        return log._replace(tail=branch.totals, active=branch.active(log.active))
+
+    async def of_variant(
+        self, scope: Scope, entry: int, policy: HistoryPolicy, record: ViewRecord
+    ) -> tuple[History, ViewRecord]:
+        """Return the view of a variant that is not active yet, as of its last entry, and its record.
+
+        `record` is that of the view before; it is not stored, as the policy's record is about the active messages.
+        """
+        cached = await self._reader.find(scope)
+        if cached is None:
+            raise ConversationDeletedError("the conversation was deleted; call chat.turn again")
+        async with self._reader.reading(cached):
+            state = await self._ends.state(cached)
+            key = view_key(policy, self._counter.name)
+            known = record if record != NO_RECORD else state.views.get(key, NO_RECORD)
+            load = await self._load_until(cached, Point(entry, state.summary, record=known), policy)
+            decision = await self._decide(load)
+            history = self._history(load, decision, await self._show(load, decision))
+            return history, load.moved(decision.stored) if load.entries else record
 
     async def _rendered(self, load: Load, marks: ViewMarks) -> Decision:
         """Return the decision that a stamp has, reading back to its start."""

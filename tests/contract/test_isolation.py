@@ -40,6 +40,7 @@ from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import SHARED_FIXTURES, passages, same_messages
+from convstore.types import Variant
 from convstore.values.policy import CompactionRule
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -189,6 +190,11 @@ class Guesses:
         """Some ids."""
         return [self.id() for _ in range(self.dice.randint(1, 5))]
 
+    def variant(self) -> Variant:
+        """A variant of one of Ada's turns, or of no turn."""
+        at, turn = datetime(2026, 1, 1, tzinfo=UTC), self.id()
+        return Variant(turn_id=turn, variant_id=turn, number=1, count=1, is_active=False, created_at=at)
+
     def number(self) -> int:
         """A source, an ordinal or a version."""
         return self.dice.choice([1, 1, 2, 3, 7, 40])
@@ -235,6 +241,8 @@ CALLS: dict[str, Call] = {
     "append a turn": lambda _, chat, guess: chat.append_turn(guess.id(), human="hi", messages=[AIMessage("so")]),
     "turn": lambda _, chat, guess: _worked_on(chat, guess),
     "stop": lambda _, chat, guess: chat.stop(guess.id()),
+    "variants": lambda _, chat, guess: chat.variants(guess.id()),
+    "activate": lambda _, chat, guess: chat.activate(guess.variant()),
     "decide": lambda _, chat, guess: chat.decide(guess.id(), "ada-call", "approve"),
     "reserve_source_ids": lambda _, chat, guess: chat.reserve_source_ids(guess.number()),
     "find_shown_sources": lambda _, chat, __: chat.find_shown_sources(

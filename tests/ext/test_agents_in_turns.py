@@ -67,6 +67,22 @@ async def test_an_agent_answers_the_turn_that_its_caller_entered(store: Conversa
     assert (await chat.info()).message_count == 4
 
 
+async def test_an_agent_makes_another_answer(store: ConversationStore) -> None:
+    """It sees the question without the old answer, and continues what a killed run left."""
+    chat, asked = _chat(store), {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
+    await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("No idea."))
+    call = {"name": "search", "args": {"words": "seals"}, "id": "call_1"}
+    async with await chat.turn("r1", regenerate="click") as turn:
+        await turn.append(AIMessage("", id="asked", tool_calls=[call]))
+    model = Model(messages=iter([AIMessage("They do.")]))
+    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
+    async with await chat.turn("r1", regenerate="click") as turn:
+        await agent.ainvoke(asked, context=chat.scope)
+        assert turn.answer is not None
+        assert turn.answer.text == "They do."
+    assert [one.message.type for one in await chat.list_messages()] == ["human", "ai", "tool", "ai"]
+
+
 async def test_an_agent_whose_turn_was_taken_writes_nothing(store: ConversationStore, database: Any) -> None:
     """Another worker has the turn: the agent's next message is refused."""
     later = Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=31))

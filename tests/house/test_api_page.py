@@ -223,6 +223,11 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
     await chat.append(rag_turn("And seals?"))
     for number in range(1, 5):
         await chat.append([HumanMessage(f"{number}?", id=f"q{number}"), AIMessage("Well. " * 60, id=f"a{number}")])
+    switched = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
+    await switched.append_turn("q1", human="1?", messages=AIMessage("One."))
+    async with await switched.turn("q1", regenerate="click") as turn:
+        await turn.append(AIMessage("Two."))
+    first, _ = await switched.variants("q1")
     calls: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {
         ("chat", "append"): lambda: chat.append(rag_turn("And orcas?")),
         ("chat", "append_turn"): lambda: chat.append_turn("asked", human="And bees?"),
@@ -244,6 +249,8 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("chat", "annotations"): lambda: chat.annotations(["q1"]),
         ("chat", "rewind"): lambda: chat.rewind(before="q4"),
         ("chat", "undo_rewind"): lambda: chat.undo_rewind(before="q4"),
+        ("chat", "variants"): lambda: switched.variants("q1"),
+        ("chat", "activate"): lambda: switched.activate(first),
         ("chat", "view_at"): lambda: chat.view_at("q4"),
         ("chat", "outline"): chat.outline,
         ("chat", "info"): chat.info,

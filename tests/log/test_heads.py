@@ -63,7 +63,7 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
             await chat.append([HumanMessage(f"q{number}{turn}", id=f"q{number}{turn}"), AIMessage("so " * 400)])
         assert (await chat.compact()).status == "done"
     whole = await chat.load_history()
-    monkeypatch.setattr((await host_of(chat).services()).rewinder, "_reselect", fails)
+    monkeypatch.setattr((await host_of(chat).services()).rewinder, "reselect", fails)
     with pytest.raises(StoreUnavailableError):
         await chat.rewind(before="q10")
     monkeypatch.undo()

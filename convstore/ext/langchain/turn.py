@@ -17,7 +17,7 @@ from typing import TypeVar
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation
-from convstore.integration import log_of
+from convstore.integration import log_of, variant_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of, has_calls, result_ids
 from convstore.types import StoredMessage
@@ -51,6 +51,8 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
     if not turn_id or not found:
         return None
     first = found[0].ordinal
+    if variant := variant_of(chat, turn_id):
+        return LoggedTurn(variant[0], first, variant[1:])
     read: list[StoredMessage] = []
     while True:
         page = await chat.list_messages(after=read[-1].ordinal if read else first - 1, limit=_PAGE, full=True)

@@ -1,0 +1,104 @@
+"""A variant of a turn that is not active yet: another answer, or another question, while it is worked on.
+
+The log stays linear. Each entry of the variant hides its own messages from all readers, and stores the totals of the
+log as if the variant were active. The entry that finishes the variant makes it active in place of all that stood there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from convstore.log.entry import Entry, RewoundRange, Totals, TurnEvent
+from convstore.log.rewind import Ranges, Rewinds, changed, continued, joined
+from convstore.messages.encoding import digest_of
+
+
+class Branch(NamedTuple):
+    """A variant that is not active yet.
+
+    Attributes:
+        event: What its entries record: the turn, the first turn at its place, and its id.
+        place: Ordinal of the last message before it, 0 for none.
+        entry: First entry that contains only messages after the place.
+        kept: The rewound ranges before the place.
+        totals: Totals of its last entry, as if it were active.
+        own: The ranges of its messages.
+    """
+
+    event: TurnEvent
+    place: int
+    entry: int
+    kept: Ranges
+    totals: Totals
+    own: Ranges = ()
+
+    @property
+    def key(self) -> str:
+        """Return the key from which the ids of its messages derive."""
+        turn, variant = self.event.turn, self.event.variant
+        return turn if variant == turn else digest_of(f"{turn}\n{variant}").hex()
+
+    @property
+    def begin(self) -> TurnEvent:
+        """Return what its first entry records."""
+        return self.event._replace(kind="begin", values=json.dumps([self.place, self.entry]))
+
+    @property
+    def rewound(self) -> Ranges:
+        """Return the ranges that are rewound if it is active, as of its last entry."""
+        ranges, first, entry = self.kept, self.place + 1, self.entry
+        for one in self.own:
+            ranges = joined(ranges, RewoundRange(first, one.first - 1, entry, one.entry - 1))
+            first, entry = one.last + 1, one.until + 1
+        return joined(ranges, RewoundRange(first, self.totals.messages, entry, self.totals.entries))
+
+    def active(self, log: Rewinds) -> Rewinds:
+        """Return the active messages of a log as if it were active."""
+        return Rewinds(log.entry, self.rewound, repair=log.repair)
+
+    def fits(self, active: Rewinds) -> bool:
+        """Return True if the same messages before its place are active as when it began."""
+        return active.gaps(self.place) == tuple((one.first, one.last) for one in self.kept)
+
+    def records(self, event: TurnEvent | None) -> TurnEvent:
+        """Return an event of its turn as its entries record it."""
+        own = self.event
+        return own if event is None else event._replace(first_turn=own.first_turn, variant=own.variant)
+
+    def after(self, entry: Entry) -> Branch:
+        """Return it with one more entry of its own."""
+        messages = RewoundRange(entry.first, entry.last, entry.number, entry.number)
+        return self._replace(own=joined(self.own, messages), totals=entry.branch or entry.totals)
+
+    def tail(self, log: Totals) -> Totals:
+        """Return the totals that its next entry continues, given those of the log."""
+        return continued(log, self.totals)
+
+    def entry_of(self, made: Entry, log: Totals, rewinds: Rewinds, *, is_last: bool) -> Entry:
+        """Return the entry to append, given one made after `tail`, and the totals and active messages of the log.
+
+        The last entry makes the variant active; any other hides its messages.
+        """
+        number = made.number
+        if is_last:
+            return changed(made, rewinds, self.after(made).rewound, point=made.totals, undo=number)
+        hidden = replace(made, totals=continued(made.totals, log), branch=made.totals)
+        if not made.messages:
+            return hidden
+        ranges = joined(rewinds.ranges, RewoundRange(made.first, made.last, number, number))
+        return changed(hidden, rewinds, ranges, point=log, undo=rewinds.undo)
+
+
+def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:
+    """Return a variant from its entries, in order, and the active messages before the first of them."""
+    begin, *later = entries
+    event = begin.event or TurnEvent("", "")
+    place, entry = json.loads(event.values)
+    base = event._replace(kind="append", values="")
+    branch = Branch(base, place, entry, kept.through(place), begin.branch or begin.totals)
+    for one in later:
+        branch = branch.after(one)
+    return branch

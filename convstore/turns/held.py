@@ -1,0 +1,61 @@
+"""A turn as the worker that holds its lease knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from convstore.exceptions import TurnLostError
+from convstore.log.branch import Branch
+from convstore.log.entry import Totals
+from convstore.log.state import NO_RECORD, ViewRecord
+from convstore.log.turn_record import TurnRecord
+from convstore.mongo.turn_leases import TurnLease
+from convstore.values.scope import Scope
+
+
+@dataclass(slots=True)
+class HeldTurn:
+    """A turn whose lease this worker holds.
+
+    Attributes:
+        scope: The conversation.
+        conversation: Its id.
+        owner: Token of the lease.
+        record: The turn as the log has it.
+        tail: The end of the log that the next append follows.
+        draft: The beginning of a reply that an interrupted worker left.
+        is_stopping: Somebody asked to stop.
+        is_lost: Another worker took the lease, or this one gave it back.
+        branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
+        record_of_view: The record of the views of this variant, see `log.state`.
+        is_unsure: An append may have been written, or may be written later.
+        ended: Set when `is_stopping` or `is_lost` becomes true.
+        lock: Serialises the appends of one worker, such as parallel results.
+    """
+
+    scope: Scope
+    conversation: str
+    owner: str
+    record: TurnRecord
+    tail: Totals
+    draft: str = ""
+    branch: Branch | None = None
+    record_of_view: ViewRecord = NO_RECORD
+    is_stopping: bool = False
+    is_lost: bool = False
+    is_unsure: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def follow(self, lease: TurnLease | None) -> None:
+        """Take over what a read of the lease says."""
+        self.is_lost = self.is_lost or lease is None
+        self.is_stopping = self.is_stopping or (lease is not None and lease.is_stopping)
+        if self.is_lost or self.is_stopping:
+            self.ended.set()
+
+    def check(self) -> None:
+        """Raise a TurnLostError if the lease is lost."""
+        if self.is_lost:
+            raise TurnLostError(self.record.turn_id)

@@ -1,0 +1,241 @@
+"""The variants of a turn: begin another answer or another question, list what stands at a place, activate one of it.
+
+A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active. A change
+of the active variant is one rewind entry, which restores the log as it was when the variant was active last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from convstore.append.rewinder import Rewinder
+from convstore.append.writer import Writer
+from convstore.exceptions import (
+    InvalidInputError,
+    MessageRewoundError,
+    TurnConflictError,
+    UnknownMessageError,
+)
+from convstore.log.branch import Branch
+from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.rewind import Change, Rewinds, continued
+from convstore.log.turn_record import TurnRecord
+from convstore.mongo.log import StoredMessageRow
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.values.scope import Scope, check_id
+from convstore.values.turns import Variant
+
+
+class Asked(NamedTuple):
+    """A variant that a caller asks for: its id, and the turn that its question replaces; "" for another answer."""
+
+    variant: str
+    instead_of: str = ""
+
+
+class VariantRecord(NamedTuple):
+    """A variant as the log has it: its turn, the end of the log, and how to continue it."""
+
+    record: TurnRecord
+    tail: Totals
+    branch: Branch
+
+
+class _Place(NamedTuple):
+    """What stands at one place of a log.
+
+    Attributes:
+        log: The log.
+        rows: The questions that were looked up, by id.
+        first_turn: Id of the turn that stood there first.
+        entries: The entries of all variants, in order.
+    """
+
+    log: Snapshot
+    rows: dict[str, StoredMessageRow]
+    first_turn: str
+    entries: Sequence[Entry]
+
+    @property
+    def stood(self) -> dict[str, list[Entry]]:
+        """The entries of each variant that was finished, by its id, in order of their beginning."""
+        own = {event.variant: self.of(event.variant) for one in self.entries if (event := one.event)}
+        return {variant: entries for variant, entries in own.items() if not all(one.branch for one in entries)}
+
+    def of(self, variant: str) -> list[Entry]:
+        """Return the entries that a variant consists of, in order."""
+        return [one for one in self.entries if one.is_of(variant)]
+
+    def active(self, log: Snapshot) -> str | None:
+        """Return the id of the variant that was active in a log, that of the first turn for the first one."""
+        firsts = {variant: _first(entries) for variant, entries in self.stood.items()}
+        firsts[self.first_turn] = self.rows[self.first_turn].message.ordinal
+        there = [one for one in firsts if firsts[one] <= log.tail.messages and log.active.has(firsts[one])]
+        return max(there, key=firsts.__getitem__, default=None)  # the answer to a question comes after it
+
+
+class Variants:
+    """Reads and changes the variants of turns, for all conversations of a store.
+
+    Attributes:
+        writer: Appends their entries.
+    """
+
+    def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
+        self._reader, self.writer, self._rewinder = reader, writer, rewinder
+
+    async def _place(self, cached: CachedConversation | None, turn_id: str) -> tuple[CachedConversation, _Place]:
+        """Return what stands at the place of a turn. Four commands at most.
+
+        Raises:
+            UnknownMessageError: The log does not have its question.
+        """
+        log = await self._reader.snapshot(cached) if cached else None
+        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
+        if cached is None or log is None or not rows:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        if rows[turn_id].message.type != "human":
+            raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
+        event = rows[turn_id].entry.event
+        first = (event and event.first_turn) or turn_id
+        if first != turn_id:
+            rows |= await self._reader.messages_by_id(cached, [first])
+        entries = await self._reader.log.variants(cached.conversation, first)
+        known = [one for one in entries if one.number <= log.tail.entries]
+        return cached, _Place(log, rows, first, known)
+
+    async def at(self, scope: Scope, turn_id: str) -> list[Variant]:
+        """Return the variants at the place of a turn; see `Conversation.variants`."""
+        _, place = await self._place(await self._reader.find(scope), turn_id)
+        active, first = place.active(place.log), place.rows[place.first_turn]
+        found = [(place.first_turn, place.first_turn, first.entry.at)]
+        found += [(one[0].event.turn, id_, one[0].at) for id_, one in place.stood.items() if one[0].event]
+        return [
+            Variant(
+                turn_id=turn, variant_id=id_, number=number, count=len(found), is_active=id_ == active, created_at=at
+            )
+            for number, (turn, id_, at) in enumerate(found, 1)
+        ]
+
+    async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
+        """Make a variant active with all that followed it; see `Conversation.activate`."""
+        if (cached := await self._reader.find(scope)) is None:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+
+        async def make(_: Rewinds) -> Change | None:
+            place = (await self._place(cached, turn_id))[1]
+            if variant != place.first_turn and variant not in place.stood:
+                raise InvalidInputError(f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`")
+            active = place.active(place.log)
+            if active == variant:
+                return None
+            if active is None:
+                raise MessageRewoundError(turn_id)
+            earlier = await self._last_active(cached, place, variant)
+            tail = earlier.tail
+            event = TurnEvent("activate", turn_id, first_turn=place.first_turn, variant=variant)
+            return Change(earlier.active.ranges, tail.messages + 1, tail.entries + 1, tail, event=event)
+
+        await self._rewinder.append(cached, make)
+
+    async def reselect(self, scope: Scope) -> None:
+        """Make the longest summary of active messages the current one, after a variant has become active."""
+        if cached := await self._reader.find(scope):
+            await self._rewinder.reselect(await self._reader.snapshot(cached))
+
+    async def _last_active(self, cached: CachedConversation, place: _Place, variant: str) -> Snapshot:
+        """Return the log as it was when a variant was active last: before a change of the variant, or as it began."""
+        numbers = [one.number - 1 for one in reversed(place.entries) if not one.branch]
+        for number in [*numbers, *(one.number for one in place.stood.get(variant, ())[-1:])]:
+            totals = (await self._reader.log.entry(cached.conversation, number)).totals
+            log = await self._reader.snapshot(cached, totals)
+            if place.active(log) == variant:
+                return log
+        raise MessageRewoundError(place.first_turn)
+
+    async def begin(self, scope: Scope, turn_id: str, asked: Asked) -> None:
+        """Append the first entry of a variant, unless the log has it.
+
+        Raises:
+            UnknownMessageError: The turn to answer or to replace is not in the log, or was rewound.
+            TurnConflictError: The new question's id is that of another turn.
+            InvalidInputError: The variant belongs to another turn.
+            TailMoved: Another writer appended meanwhile.
+        """
+        target = asked.instead_of or turn_id
+        cached, place = await self._place(await self._reader.find(scope), target)
+        if own := place.of(asked.variant):
+            if own[0].event and own[0].event.turn != turn_id:
+                raise InvalidInputError(f"{asked.variant!r} belongs to turn {own[0].event.turn!r}; use another key")
+            return
+        if asked.variant in place.rows or (asked.instead_of and await self._reader.messages_by_id(cached, [turn_id])):
+            raise TurnConflictError(turn_id)
+        question = place.rows[target].message.ordinal
+        if not place.log.active.has(question):
+            raise UnknownMessageError(target, begins_turn=True)
+        last, is_after = question - bool(asked.instead_of), not asked.instead_of
+        entry, point = await self._rewinder.point(cached, question, place.log.active, is_after=is_after)
+        event = TurnEvent("append", turn_id, first_turn=place.first_turn, variant=asked.variant)
+        totals = replace(continued(place.log.tail, point), is_ended=False)
+        branch = Branch(event, last, entry, place.log.active.through(last), totals)
+        as_if = Snapshot(cached, totals, branch.active(place.log.active))
+        branch = branch._replace(totals=await self._reader.recount_tail(cached, totals, as_if))
+        await self.writer.append(scope, (), after=place.log.tail, event=branch.begin, branch=branch)
+
+    async def read(self, scope: Scope, turn_id: str, asked: Asked) -> VariantRecord:
+        """Return a variant that was begun.
+
+        Raises:
+            UnknownMessageError: It is unfinished, and its place is not active any more.
+        """
+        target = asked.instead_of or turn_id
+        cached, place = await self._place(await self._reader.find(scope), target)
+        found = await self._read(cached, place, turn_id, asked.variant)
+        if not found.record.is_finished and not found.branch.fits(place.log.active):
+            raise UnknownMessageError(target, begins_turn=True)
+        return found
+
+    async def _read(self, cached: CachedConversation, place: _Place, turn_id: str, variant: str) -> VariantRecord:
+        own = place.of(variant)
+        branch = await self._reader.branch(cached, own)
+        record = TurnRecord(turn_id)
+        if turn_id in place.rows and turn_id != variant:
+            record.add(await self._reader.decode_all(cached, [place.rows[turn_id].message]))
+        for entry in own:
+            record.add(await self._reader.decode_all(cached, entry.messages), entry.event)
+        return VariantRecord(record, place.log.tail, branch)
+
+    async def waiting(self, scope: Scope, turn_id: str, call_id: str) -> VariantRecord | None:
+        """Return the newest variant of a turn that is not active yet and in which a call waits for a decision."""
+        with suppress(UnknownMessageError):
+            cached, place = await self._place(await self._reader.find(scope), turn_id)
+            begun = [one.event for one in place.entries if one.event and one.event.kind == "begin"]
+            for event in reversed([one for one in begun if one.turn == turn_id]):
+                found = await self._read(cached, place, turn_id, event.variant)
+                if any(call_id in (call.id, call.result_id) for call in found.record.undecided):
+                    return found
+        return None
+
+
+def check_asked(turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool) -> Asked | None:
+    """Return the variant that the arguments of `Conversation.turn` ask for; None for the turn as it stands."""
+    if regenerate is not None and instead_of is not None:
+        raise InvalidInputError("pass regenerate for another answer, or instead_of for another question, not both")
+    if regenerate is not None:
+        if has_question or check_id(regenerate, name="regenerate") == turn_id:
+            raise InvalidInputError("regenerate takes a key of its own, and no question: the turn has one")
+        return Asked(regenerate)
+    if instead_of is None:
+        return None
+    if not has_question or check_id(instead_of, name="instead_of") == turn_id:
+        raise InvalidInputError("instead_of takes another turn, and the new question as human")
+    return Asked(turn_id, instead_of)
+
+
+def _first(entries: Sequence[Entry]) -> int:
+    """Return the ordinal of the first message of a variant."""
+    return next(entry.first for entry in entries if entry.messages)

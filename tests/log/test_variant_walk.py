@@ -1,0 +1,139 @@
+"""Random sequences of turns, other answers and edits, compared with a model that keeps lists of texts."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage
+from mongomock_motor import AsyncMongoMockClient
+
+from convstore import Conversation, ConversationStore
+from convstore.conversation.turn import TurnSession
+from convstore.transfer import export_conversations, import_conversations, read_file
+
+
+class Walk:
+    """A conversation, and what it should show: `shown` now, `left` by place and variant when each was active last."""
+
+    def __init__(self, chat: Conversation, seed: int) -> None:
+        self.chat, self.dice, self.number = chat, random.Random(seed), 0
+        self.shown: list[str] = []
+        self.left: dict[tuple[str, str], list[str]] = {}
+        self.place: dict[str, str] = {}
+        self.firsts: dict[str, dict[str, str]] = {}
+
+    def new(self, kind: str) -> str:
+        """A text that is also an id; questions begin with "q"."""
+        self.number += 1
+        return f"{kind}{self.number}"
+
+    def question(self) -> tuple[int, str]:
+        """Index and text of a question that is shown."""
+        return self.dice.choice([one for one in enumerate(self.shown) if one[1].startswith("q")])
+
+    def keep(self) -> None:
+        """Note what is shown for the variants that are active now."""
+        for place, firsts in self.firsts.items():
+            active = [one for one in firsts if firsts[one] in self.shown]
+            if active:
+                newest = max(active, key=lambda one: self.shown.index(firsts[one]))
+                self.left[place, newest] = list(self.shown)
+
+    async def answered(self, turn: TurnSession) -> list[str]:
+        """Append one to three replies."""
+        said = list[str]()
+        for _ in range(self.dice.randrange(3)):
+            text = self.new("c")
+            await turn.append(AIMessage(text, id=text, tool_calls=[{"name": "t", "args": {}, "id": text}]))
+            await turn.add_result(turn.open_calls[0], result := self.new("r"))
+            said += [text, result]
+        text = self.new("a")
+        await turn.append(AIMessage(text, id=text))
+        return [*said, text]
+
+    async def ask(self) -> None:
+        """Ask a question."""
+        text = self.new("q")
+        self.place[text], self.firsts[text] = text, {text: text}
+        async with await self.chat.turn(text, human=text) as turn:
+            self.shown += [text, *await self.answered(turn)]
+
+    async def note(self) -> None:
+        """Append outside of turns."""
+        self.shown.append(self.new("n"))
+        await self.chat.append(AIMessage(self.shown[-1], id=self.shown[-1]))
+
+    async def regenerate(self) -> None:
+        """Make another answer to any question."""
+        (index, asked), key = self.question(), self.new("k")
+        async with await self.chat.turn(asked, regenerate=key) as turn:
+            seen = await viewed(turn)
+            assert seen == self.shown[: index + 1]
+            said = await self.answered(turn)
+        self.keep()
+        self.firsts[self.place[asked]][key], self.shown = said[0], [*seen, *said]
+
+    async def edit(self) -> None:
+        """Ask another question in place of any."""
+        (index, old), text = self.question(), self.new("q")
+        async with await self.chat.turn(text, human=text, instead_of=old) as turn:
+            seen = await viewed(turn)
+            assert seen == [*self.shown[:index], text]
+            said = await self.answered(turn)
+        self.keep()
+        place = self.place[text] = self.place[old]
+        self.firsts[place][text], self.shown = text, [*seen, *said]
+
+    async def break_off(self) -> None:
+        """Leave another answer unfinished."""
+        async with await self.chat.turn(self.question()[1], regenerate=self.new("k")) as turn:
+            text = self.new("c")
+            await turn.append(AIMessage(text, id=text, tool_calls=[{"name": "t", "args": {}, "id": text}]))
+
+    async def activate(self) -> None:
+        """Switch to any variant."""
+        asked = self.question()[1]
+        variant = self.dice.choice(await self.chat.variants(asked))
+        self.keep()
+        await self.chat.activate(variant)
+        self.shown = list(self.left[self.place[asked], variant.variant_id])
+
+    async def step(self) -> None:
+        """Do one of these, and compare what readers see."""
+        await self.dice.choice((self.ask, self.note, self.regenerate, self.edit, self.break_off, self.activate))()
+        assert await shown(self.chat) == self.shown
+        assert [message.text async for turn in self.chat.turns() for message in turn.messages] == self.shown
+        assert (await self.chat.info()).message_count == len(self.shown)
+
+
+async def viewed(turn: TurnSession) -> list[str]:
+    """The texts that a session's view has."""
+    return [str(message.text) for message in (await turn.load_history()).messages]
+
+
+async def shown(chat: Conversation) -> list[str]:
+    """The texts that a conversation lists."""
+    return [str(one.message.text) for one in await chat.list_messages(limit=1_000, full=True)]
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+async def test_any_sequence_of_variants_shows_what_was_left(seed: int, tmp_path: Path) -> None:
+    """Views, listings and counts are those of the active ones, verify finds nothing, and an archive shows the same."""
+    database = AsyncMongoMockClient()["app"]
+    store = ConversationStore(database)
+    await store.setup()
+    walk = Walk(store.conversation(user_id="ada", thread_id="t"), seed)
+    await walk.ask()
+    for _ in range(25):
+        await walk.step()
+    other = ConversationStore(database).conversation(**walk.chat.scope)
+    assert await shown(other) == walk.shown
+    assert (await store.verify()).findings == ()
+    with (tmp_path / "archive").open("wb") as file:
+        await export_conversations(store, file.write)
+    imported = ConversationStore(AsyncMongoMockClient()["app"])
+    await imported.setup()
+    await import_conversations(imported, read_file(tmp_path / "archive"))
+    assert await shown(imported.conversation(**walk.chat.scope)) == walk.shown
