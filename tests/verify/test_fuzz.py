@@ -27,6 +27,7 @@ from pymongo.errors import PyMongoError
 from stored_values import Path, at, paths, shape
 
 from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
+from convstore.integration import host_of
 from convstore.mongo.keys import head_id
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
@@ -38,9 +39,6 @@ pytestmark = pytest.mark.slow
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 SEED = int(os.environ.get("CONVSTORE_FUZZ_SEED", "22"))
 MUTATIONS, SECONDS = 250 * LONG, 25.0 * LONG
-
-SEARCH_INDEX: Any = "across"
-"""Segments of the search index are damaged, too; False leaves them out."""
 
 WEIGHTS = {"log": 8, "heads": 4, "summaries": 2, "annotations": 1, "convstore_migrations": 1, "search": 4}
 """How often each collection is damaged."""
@@ -60,7 +58,7 @@ NOT_DERIVED = {
 }
 """Fields that nothing derives, by kind of document; what else is stored is compared. Checksums are to cover these."""
 
-COLLECTIONS = [name for name in WEIGHTS if name != "search" or SEARCH_INDEX]
+COLLECTIONS = [*WEIGHTS]
 
 _ANY_TEXT = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 """A flipped bit may leave a name of a field that is no text."""
@@ -234,9 +232,7 @@ class Database:
         """One conversation with everything, two with other system messages, and one that was deleted."""
         links = itertools.count(1_000_001, 7)
         clock = Clock(link=lambda: next(links))
-        store = ConversationStore(
-            self.database, summarizer=HeadTailSummarizer(SUMMARY_RULE), clock=clock, search_index=SEARCH_INDEX
-        )
+        store = ConversationStore(self.database, summarizer=HeadTailSummarizer(SUMMARY_RULE), clock=clock)
         await store.setup()
         chats = [store.conversation(user_id=user, thread_id=thread) for user, thread in self.scopes]
         await fill_with_everything(chats[0])
@@ -250,6 +246,9 @@ class Database:
             await chats[2].append_turn(f"q{number}", human="Why? " * 200, messages=AIMessage("Because. " * 200))
         await chats[3].append(rag_turn("Who was here?"))
         await chats[3].delete()
+        sealer = (await host_of(store).services()).sealer
+        for chat in chats[:3]:
+            await sealer.seal(tuple(chat.scope.items()))
         await store.close()
         for scope in self.scopes:
             reader = self.chat(*scope)
@@ -262,7 +261,8 @@ class Database:
 
     def store(self, **options: Any) -> ConversationStore:
         """Return a store that knows nothing yet."""
-        store = ConversationStore(self.database, search_index=SEARCH_INDEX, **options)
+        clock = Clock(call_later=lambda *_: None)  # nothing is sealed later, while documents are compared
+        store = ConversationStore(self.database, **{"clock": clock, **options})
         store._host.schema.is_ready = self.is_ready
         self.stores.append(store)
         return store
