@@ -19,7 +19,6 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreE
 from convstore.mongo.collection import Collection
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import HEADS
-from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background
@@ -47,9 +46,6 @@ _PAUSE = 0.02
 
 _EMPTY_RECEIPT = ErasureReceipt()
 
-Part = Collection | Segments
-"""The documents of conversations in one collection other than the log."""
-
 Progress = Callable[[ErasureReceipt], None] | None
 """Called with the receipt so far."""
 
@@ -58,14 +54,14 @@ Progress = Callable[[ErasureReceipt], None] | None
 class Retention:
     """Deletes conversations and returns receipts of the removed documents.
 
-    `parts` are keyed by the name of their documents in a receipt. `background` has the sweeps that no call awaits; one
+    `parts` are the other collections, by the names in a receipt. `background` has the sweeps that no call awaits; one
     that is cut off stays due.
     """
 
     reader: LogReader
     tombstones: Tombstones
     states: States
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Collection]
     background: Background = field(default_factory=Background)
 
     async def delete(self, scope: Scope) -> ErasureReceipt:

@@ -59,8 +59,9 @@ def migrate_command(
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
-                listings = [text.split(",") for text in listing or ()]
-                await store.setup(listings=listings, after_deployment=after_deployment)
+                await store.setup(
+                    listings=[text.split(",") for text in listing or ()], after_deployment=after_deployment
+                )
             after, keys = await store.migrations(), store.scope_keys
         states = {
             "applied": [step for step in before if step.is_applied],

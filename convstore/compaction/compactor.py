@@ -104,8 +104,6 @@ class Compactor:
     def may_be_due(self, history: History, policy: HistoryPolicy, *, later_tokens: int = 0) -> bool:
         """Return True if `compact` may find work after a load under a policy and `later_tokens` appended since."""
         report = history.report
-        if not self._reader.schema.may_write:
-            return False
         has_left = report.left_out_turns > 0 and view_key(policy, self._counter.name) == self._view
         return has_left or report.tokens_unsummarized + later_tokens > self.rule.trigger
 

@@ -159,7 +159,7 @@ class Conversation:
         check_choice(resent, None, "skip", "raise", name="resent")
         stamp = None if stamp is None else check_stamp(stamp)
         options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "stamp": stamp}
-        services = await self._services(writes=True)
+        services = await self._services()
         if resent:
             return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
         try:
@@ -242,7 +242,7 @@ class Conversation:
             raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
         asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
         whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
-        services = await self._services(writes=True)
+        services = await self._services()
         keeper = services.turn_keeper
         with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
             held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked)
@@ -274,7 +274,7 @@ class Conversation:
         """
         if not isinstance(variant, Variant):
             raise InvalidInputError(f"variant is one of chat.variants(turn_id), not {type(variant).__name__}")
-        keeper = (await self._services(writes=True)).turn_keeper
+        keeper = (await self._services()).turn_keeper
         await keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
 
     async def stop(self, turn_id: str) -> bool:
@@ -286,7 +286,7 @@ class Conversation:
         Args:
             turn_id: Id of the turn.
         """
-        keeper = (await self._services(writes=True)).turn_keeper
+        keeper = (await self._services()).turn_keeper
         return await keeper.stop(self._scope, check_id(turn_id, name="turn_id"))
 
     async def decide(
@@ -320,7 +320,7 @@ class Conversation:
         """
         check_id(turn_id, name="turn_id")
         decision = check_decision(verdict, args=args, message=message, by=by)
-        await (await self._services(writes=True)).turn_keeper.decide(self._scope, turn_id, call_id, decision)
+        await (await self._services()).turn_keeper.decide(self._scope, turn_id, call_id, decision)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.
@@ -335,7 +335,7 @@ class Conversation:
         root = root_scope(self._scope)  # a child takes numbers of the outermost conversation
         if root == self._scope and (turn := entered_turn(self.store, root)):
             return await turn.reserve(number)
-        writer = (await self._services(writes=True)).writer
+        writer = (await self._services()).writer
         numbers, _ = await writer.reserve(root, number, for_child=root != self._scope)
         return numbers
 
@@ -404,11 +404,11 @@ class Conversation:
         Raises:
             InvalidInputError: The store has no summarizer.
         """
-        return await (await self._services(writes=True)).compactor.compact(self._scope, force=force)
+        return await (await self._services()).compactor.compact(self._scope, force=force)
 
     async def undo_compaction(self) -> bool:
         """Undo the current summary: views show the previous one, or the messages. Returns False if there is none."""
-        return await (await self._services(writes=True)).summaries.undo(self._scope)
+        return await (await self._services()).summaries.undo(self._scope)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:
         """Attach values to a message, such as user feedback, a label or an audit note. They are stored outside the log.
@@ -425,7 +425,7 @@ class Conversation:
             UnencodableError: A value has a type that cannot be restored exactly.
         """
         check_id(message_id, name="message_id")
-        await (await self._services(writes=True)).annotator.annotate(self._scope, message_id, values)
+        await (await self._services()).annotator.annotate(self._scope, message_id, values)
 
     async def rewind(self, *, before: str) -> int:
         """Remove a message and all later ones from views and listings, to edit a question or regenerate an answer.
@@ -441,7 +441,7 @@ class Conversation:
         Raises:
             UnknownMessageError: No message of this conversation has the id.
         """
-        return await (await self._services(writes=True)).rewinder.rewind(self._scope, check_id(before, name="before"))
+        return await (await self._services()).rewinder.rewind(self._scope, check_id(before, name="before"))
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
@@ -459,7 +459,7 @@ class Conversation:
         """
         if before is not None:
             check_id(before, name="before")
-        return await (await self._services(writes=True)).rewinder.undo(self._scope, before)
+        return await (await self._services()).rewinder.undo(self._scope, before)
 
     async def update(
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
@@ -470,7 +470,7 @@ class Conversation:
             title: Up to 100,000 characters.
             metadata: Values that the store can encode, up to 100,000 characters.
         """
-        await (await self._services(writes=True)).catalog.update(self._scope, title=title, metadata=metadata)
+        await (await self._services()).catalog.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
@@ -478,7 +478,7 @@ class Conversation:
         It also discards appends in flight from other processes. Nothing happens if there is no conversation. A failed
         or killed call can be retried as it is. Returns a receipt of the removed data.
         """
-        return await (await self._services(writes=True)).retention.delete(self._scope)
+        return await (await self._services()).retention.delete(self._scope)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """Return the id of the source that first showed each text; None for texts not among the newest 200.

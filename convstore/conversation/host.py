@@ -48,16 +48,16 @@ class Host:
         self.schema, self._services, self._clock = services.reader.schema, services, clock
         self._sweep_at = clock.monotonic() + _SWEEP_SECONDS
 
-    async def services(self, *, writes: bool = False) -> Services:
-        """Return the services after checking that this version may read the database, or also write it.
+    async def services(self) -> Services:
+        """Return the services after checking that this version may use the database.
 
         One command the first time and then every 10 seconds, however many calls there are.
         Once a minute it also begins to sweep remnants of deleted conversations in the background.
         """
         self.check_open()
-        await self.schema.check(writes=writes)
+        await self.schema.check()
         now = self._clock.monotonic()
-        if now >= self._sweep_at and self.schema.may_write:
+        if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_SECONDS
             self._services.retention.start_sweeping()
         return self._services

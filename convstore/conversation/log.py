@@ -131,7 +131,7 @@ class ConversationLog:
 
         In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves.
         """
-        writer, own = (await self._services(writes=True)).writer, numbers if PATH in dict(self._scope) else ()
+        writer, own = (await self._services()).writer, numbers if PATH in dict(self._scope) else ()
         return (await writer.append(self._scope, messages, renumber=True, stamp=stamp, numbers=own)).receipt
 
     async def reserve_sources(self, through: int) -> None:
@@ -139,7 +139,7 @@ class ConversationLog:
         end = await self.snapshot()
         used = end.sources_through if end else 0
         if through > used and PATH not in dict(self._scope):
-            await (await self._services(writes=True)).writer.reserve(self._scope, through - used)
+            await (await self._services()).writer.reserve(self._scope, through - used)
 
     async def _found(self) -> tuple[Services, CachedConversation]:
         services = await self._services()

@@ -24,7 +24,7 @@ from convstore.mongo.drafts import Drafts
 from convstore.mongo.driver import Driver
 from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import ANNOTATIONS, DRAFTS, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, SEARCH, SUMMARIES
 from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.segments import Segments
@@ -104,8 +104,8 @@ class Services:
             ends, self.summaries, strategy=strategy, policy=policy, wait_seconds=compaction_seconds
         )
         self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
-        kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS}
+        kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
-        self.retention = Retention(reader, tombstones, states, {**parts, "search_segments": segments})
+        self.retention = Retention(reader, tombstones, states, parts)
         schema = SchemaCheck(driver, migrator)
         self.verifier = Verifier(Inspection(driver), reader.log, schema, clock=clock, index=self.sealer)

@@ -22,11 +22,7 @@ class Annotations:
     async def change(
         self, conversation: str, ordinal: int, *, values: Mapping[str, str], removed: Iterable[str], at: datetime
     ) -> None:
-        """Set some values of a message and remove others; the rest stays. One command.
-
-        Raises:
-            SchemaVersionError: A newer convstore wrote the annotations of this message.
-        """
+        """Set some values of a message and remove others; SchemaVersionError if they are newer. One command."""
         fields = {"conversation": conversation, "ordinal": ordinal, "at": at}
         change: dict[str, Any] = {"$set": stamped(fields, "annotation")}
         key = annotation_id(conversation, ordinal)

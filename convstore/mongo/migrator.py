@@ -1,7 +1,7 @@
 """Migrate a database to the schema of this version: numbered files, each run once.
 
 ``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and describes itself in its docstring. It
-may name a ``PHASE``, ``READS`` and ``WRITES``: see `Migration`. A step may be repeated after a crash, so it must be
+may name a ``PHASE`` and a ``LEVEL``: see `Migration`. A step may be repeated after a crash, so it must be
 idempotent. Applied steps are recorded in the collection ``convstore_migrations``. A lease there lets one runner work at
 a time. It is renewed during a step, as an index over a large collection may take hours.
 
@@ -43,7 +43,6 @@ _WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1
 _OLDER_ARE_OUT = timedelta(seconds=80)
 """Time after which older processes have learnt of an announced step, in 10 s, and ended their appends, in 60 s."""
 
-_CHECKSUM_DIGITS = 16
 _Result = TypeVar("_Result")
 _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
 
@@ -57,8 +56,7 @@ class Migration:
         summary: What it does.
         up: Does it; may be repeated.
         phase: "before" if this version needs it; "after" if it waits until older processes are replaced.
-        reads: Lowest `versions.LEVEL` of a process that may read the database once the step was announced or has run.
-        writes: Lowest level of a process that may write; not below `reads`.
+        level: Lowest `versions.LEVEL` of a process that may read and write once the step was announced or has run.
         checksum: Checksum of its file, which never changes once it was released.
     """
 
@@ -66,14 +64,13 @@ class Migration:
     summary: str
     up: Callable[[Target], Awaitable[None]]
     phase: Literal["before", "after"] = "before"
-    reads: int = 1
-    writes: int = 1
+    level: int = 1
     checksum: str = ""
 
     @property
     def record(self) -> dict[str, Any]:
         """Return what the database keeps of it."""
-        return {"phase": self.phase, "reads": self.reads, "writes": self.writes, "checksum": self.checksum}
+        return {"phase": self.phase, "level": self.level, "checksum": self.checksum}
 
 
 class Records(dict[str, Document]):
@@ -98,13 +95,8 @@ class Records(dict[str, Document]):
 
     def raised_by(self, step: Migration) -> bool:
         """Return True if a migration asks for more than those before it, so that older processes have to end."""
-        others = [one for name, one in self.items() if name != step.name]
-        return any(step.record[use] > max(1, *(one.get(use, 1) for one in others)) for use in ("reads", "writes"))
-
-    def barred(self, use: Literal["reads", "writes"]) -> str:
-        """Return the name of a newer migration that forbids this version a use, "" if there is none."""
-        newer = self.keys() - {step.name for step in discover()}
-        return max((name for name in newer if self[name].get(use, LEVEL + 1) > LEVEL), default="")
+        others = (one.get("level", 1) for name, one in self.items() if name != step.name)
+        return step.level > 1 and all(step.level > level for level in others)
 
 
 class Target:
@@ -134,29 +126,22 @@ class Migrator:
         self._heads = Tombstones(driver)
 
     async def records(self) -> Records:
-        """Return what the database keeps of migrations; SchemaVersionError if this version may not read it."""
-        documents = await self._applied.find({"_id": {"$ne": _LEASE}})
-        records = Records({document["_id"]: document for document in documents})
-        if newer := records.barred("reads"):
+        """Return what the database keeps of migrations; SchemaVersionError if one of them excludes this version."""
+        documents = await self._applied.find({"_id": {"$ne": _LEASE}}, order=[("_id", 1)])
+        records, known = Records({one["_id"]: one for one in documents}), {step.name for step in discover()}
+        if newer := [name for name in records if name not in known and records[name].get("level", LEVEL + 1) > LEVEL]:
             raise SchemaVersionError(
-                f"the database was set up by a newer convstore (it has {newer}); upgrade the package"
+                f"the database was set up by a newer convstore (it has {newer[-1]}); upgrade the package"
             )
         return records
 
-    async def check(self) -> str:
-        """Return the name of a newer migration that forbids this version to write, "" if there is none. One command.
-
-        Raises:
-            NotSetUpError: A migration that this version needs has not run.
-            SchemaVersionError: This version may not even read the database.
-        """
-        records = await self.records()
-        if due := records.due():
+    async def check(self) -> None:
+        """Raise a NotSetUpError if a migration is due, a SchemaVersionError if the database is newer. One command."""
+        if due := (await self.records()).due():
             raise NotSetUpError(
                 f"the database {self._database!r} is not set up for this convstore ({due[0].name} has not run); "
                 "call `await store.setup()` once, or run `convstore migrate`"
             )
-        return records.barred("writes")
 
     async def check_keys(self) -> None:
         """Warn if all stored conversations, or 100 by the order of their hashes, have other scope keys. One command."""
@@ -292,6 +277,6 @@ def _load(path: Path) -> Migration:
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     summary = (module.__doc__ or "").strip().partition("\n")[0]
-    named = {name.lower(): value for name, value in vars(module).items() if name in ("PHASE", "READS", "WRITES")}
-    checksum = hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()[:_CHECKSUM_DIGITS]
+    named = {name.lower(): value for name, value in vars(module).items() if name in ("PHASE", "LEVEL")}
+    checksum = hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()[:16]
     return Migration(path.stem, summary, module.up, **named, checksum=checksum)

@@ -158,14 +158,6 @@ class Segments:
         unread = {"version": {"$ne": analyzer()}, "read_at": {"$not": {"$gte": at - _UNREAD}}}
         await self._search.delete_many({**within(conversation), **unread})
 
-    async def delete(self, conversation: str) -> int:
-        """Remove all segments of a conversation, which are few, and return their number. One command."""
-        return await self._search.delete_many(within(conversation))
-
-    async def count(self, conversation: str) -> int:
-        """Count the segments of a conversation. One command."""
-        return await self._search.count(conversation)
-
 
 def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
     """Return the segment of a document that was read with its contents or without; ValueError if it is damaged."""

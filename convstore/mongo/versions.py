@@ -23,7 +23,7 @@ FORMATS: dict[Kind, int] = dict.fromkeys(get_args(Kind), 1)
 
 LEVEL = 1
 """The level of this version. It rises with a change that earlier processes must not meet: a migration names the lowest
-level that may read, and that may write, and processes below it learn of it within 10 seconds."""
+level that may read and write, and processes below it learn of it within 10 seconds."""
 
 
 def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:

@@ -150,7 +150,7 @@ class Sealer:
             conversation = next(iter(self._scheduled))
             due = self._scheduled.pop(conversation)
             try:
-                await self._reader.schema.check(writes=True)
+                await self._reader.schema.check()
                 if await self._seal_piece(due, self._pace):
                     self._scheduled.setdefault(conversation, due._replace(split=None))
             except (SchemaVersionError, StoreUnavailableError, StoreClosedError):

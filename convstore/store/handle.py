@@ -197,7 +197,7 @@ class ConversationStore:
         Args:
             listings: Combinations of scope keys, such as ``[("team_id", "course_id")]``.
             after_deployment: Also run the migrations that wait until every process runs this version. Older processes
-                are then refused within 10 seconds, and these migrations begin 80 seconds later.
+                are refused within 10 seconds, and the migrations that exclude them begin 80 seconds later.
 
         Raises:
             InvalidScopeError: A combination names other keys than the store's.
@@ -411,8 +411,7 @@ class ConversationStore:
             CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
         scope = check_selection(self.scope_keys, partial_scope, everything=everything)
-        retention = (await self._host.services(writes=not dry_run)).retention
-        return await retention.erase(scope, dry_run=dry_run, progress=progress)
+        return await (await self._host.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
 
     async def prune(
         self,
@@ -439,7 +438,7 @@ class ConversationStore:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        retention = (await self._host.services(writes=not dry_run)).retention
+        retention = (await self._host.services()).retention
         return await retention.prune(scope, older_than=older_than, dry_run=dry_run, progress=progress)
 
     async def verify(

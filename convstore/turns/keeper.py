@@ -317,7 +317,7 @@ class TurnKeeper:
 
         async def write_once() -> _Result:
             held.check()
-            await self._reader.schema.check(writes=True)  # a turn may last for hours
+            await self._reader.schema.check()  # a turn may last for hours
             try:
                 return await write()
             except TailMoved:

@@ -45,15 +45,14 @@ class SchemaCheck:
         records, refused = await self._migrator.records(), ""
         for name in records.changed:
             findings.report("migration", MIGRATIONS, name, "it ran in another form than this version has")
-        pending = pending_after = records.due()
-        if pending and findings.repair:
+        if (pending := records.due()) and findings.repair:
             try:
                 await self._migrator.run()
             except StoreError as error:
                 refused = f" and cannot: {error}"
-            pending_after = (await self._migrator.records()).due()
+            records = await self._migrator.records()
         for migration in pending:
-            repaired = migration not in pending_after
+            repaired = migration not in records.pending
             problem = "it has not run" if repaired else f"it has not run{refused}"
             findings.report("migration", MIGRATIONS, migration.name, problem, repairable=True, repaired=repaired)
 

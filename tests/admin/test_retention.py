@@ -190,8 +190,8 @@ async def test_the_cost_of_an_end(database: Any, client: Client, commands: Comma
     store._host.schema.is_ready = True
     with commands.counted():
         await store.conversation(user_id="ada", thread_id="t0").delete()
-    assert len(commands.sent) <= 16
-    assert commands.bytes < 2_300
+    assert len(commands.sent) <= 17
+    assert commands.bytes < 2_400
 
 
 async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
@@ -408,7 +408,8 @@ async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
     await due_conversations(database, 3)
     async with ConversationStore(database) as store:
         (await host_of(store).services()).retention.start_sweeping()
-        await asyncio.sleep(0.2)
+        while not await database["heads"].count_documents({"swept": True}):  # noqa: ASYNC110 - a task of the store
+            await asyncio.sleep(0.01)
     assert await database["heads"].count_documents({"swept": True}) == 1
     await ConversationStore(database).prune(older_than=POLICY)
     assert await database["heads"].count_documents({"swept": True}) == 3

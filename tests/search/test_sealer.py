@@ -15,6 +15,7 @@ from pymongo import AsyncMongoClient
 from convstore import ConversationStore
 from convstore.index import part, segment, words
 from convstore.integration import host_of
+from convstore.mongo.versions import LEVEL
 from convstore.runtime.clock import Clock
 from convstore.search import sealer as sealing
 from convstore.testing.samples import new_id, rag_turn
@@ -142,19 +143,20 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
     assert caplog.records == []
 
 
-async def test_a_version_that_may_only_read_seals_nothing(
-    database: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_version_that_a_migration_excludes_seals_nothing(
+    own_database: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a newer convstore migrated the database; calls report it, the sealer does not."""
-    store = ConversationStore(database)
+    store = ConversationStore(own_database)
     await store.setup()
     chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
     await chat.append(rag_turn("What about orcas?"))
     conversation = await cached(store, chat.scope)
-    monkeypatch.setattr(host_of(store).schema, "_barred_by", "0099")
+    await own_database["convstore_migrations"].insert_one({"_id": "9999_later", "level": LEVEL + 1})
+    monkeypatch.setattr(host_of(store).schema, "is_ready", False)  # so that it reads them now, not in 10 seconds
     sealer.schedule(*conversation)
     await sealer.wait()
-    assert await database["search"].count_documents({"conversation": conversation[1]}) == 0
+    assert await own_database["search"].count_documents({"conversation": conversation[1]}) == 0
     assert caplog.records == []
     await store.close()
 

@@ -58,7 +58,7 @@ async def find_resent(
     sent = read_sent(unknown, trust)
     if len(sent) < 2 and all(one.message is one.origin and one.message.type == "human" for one in sent):
         return None
-    resender, scope = (await host_of(chat).services(writes=True)).resender, tuple(chat.scope.items())
+    resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
     is_checked = is_client or trust.is_chosen
     error: HistoryDivergedError | None = None
     # The state may hold a logged turn and then the whole history again, or a history with ids in part only.

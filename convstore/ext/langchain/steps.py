@@ -165,7 +165,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     history = [one.model_copy() for one in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
-    resender, scope = (await host_of(chat).services(writes=True)).resender, tuple(chat.scope.items())
+    resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
     receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, stamp=how.get("stamp"), **options)
     return receipt
 
