@@ -21,10 +21,9 @@ from convstore.mongo.heads import Head
 from convstore.mongo.keys import HEADS
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
-from convstore.runtime.background import SETTLE_SECONDS, Background
+from convstore.runtime.background import SETTLE_SECONDS, Background, in_parallel
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 

@@ -693,7 +693,8 @@ class Conversation:
             after: Only messages with a higher ordinal.
         """
         request = search_request(text, limit=limit, types=types, before=before, after=after)
-        return await (await self._services()).searcher.hits(self._scope, request)
+        found = await (await self._services()).searcher.search(self._scope, request)
+        return [match.hit for match in found.matches]
 
     async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the values that `annotate` attached to messages, by message id. Messages without any are left out.

@@ -20,9 +20,9 @@ from convstore.index.segment import Part
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.segments import Chain, Segments
+from convstore.runtime.background import in_parallel
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.parallel import in_parallel
 from convstore.search.log_parts import LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer

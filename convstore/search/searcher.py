@@ -63,10 +63,6 @@ class Searcher:
     def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer) -> None:
         self._reader, self._logs, self._sealer, self._codec = reader, logs, sealer, reader.codec
 
-    async def hits(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
-        """Return the best messages of a conversation; see `Conversation.search`."""
-        return [match.hit for match in (await self.search(scope, request)).matches]
-
     async def search(self, scope: Scope, request: SearchRequest) -> Matches:
         """Return the best messages of a conversation, or the best sources and messages for a model."""
         cached = await self._reader.find(scope)

@@ -17,8 +17,8 @@ from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, LOG, OF_CONVERSATIONS, state_id
 from convstore.mongo.log import Log
+from convstore.runtime.background import in_parallel
 from convstore.runtime.clock import Clock
-from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import VerifyReport
 from convstore.values.scope import Scope
 from convstore.verify.conversation import ConversationCheck
