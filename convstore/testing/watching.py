@@ -151,6 +151,32 @@ class WatchContract:
             await page.until(lambda page: page.status == "finished")
             assert page.texts == ["Do seals sleep?", "They do."]
 
+    async def test_a_page_sees_another_answer(self, chat: Conversation, watched: Conversation) -> None:
+        """Its draft while it is made; the messages change when it is finished."""
+        go_on = asyncio.Event()
+
+        async def reply() -> AsyncIterator[str]:
+            yield "Half "
+            await go_on.wait()
+            yield "does."
+
+        async def ask() -> None:
+            async with await chat.turn("r1", regenerate="click") as turn:
+                async for _ in turn.stream(reply()):
+                    pass
+
+        await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
+        async with _page(watched) as page, asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask())
+            await page.until(lambda page: page.turn is not None and page.turn.draft == "Half ")
+            assert (page.status, page.texts) == ("running", ["Do seals sleep?", "They do."])
+            go_on.set()
+            await page.until(lambda page: page.texts == ["Do seals sleep?", "Half does."])
+            await page.until(lambda page: page.status == "finished")
+            [first, _] = await chat.variants("r1")
+            await chat.activate(first)
+            await page.until(lambda page: page.texts == ["Do seals sleep?", "They do."])
+
     async def test_a_page_sees_that_a_worker_died(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:

@@ -159,12 +159,16 @@ class Watcher:
             return None
         if not log.tail.is_ended:  # the end was rewound
             record.mark = ""
-        if record.is_finished:
-            return TurnState(turn_id=record.turn_id, status="stopped" if record.mark == "stop" else "finished")
         conversation = log.cached.conversation
         lease, draft = await asyncio.gather(self._leases.holder(conversation), self._drafts.find(conversation))
+        if draft and draft.after != log.tail.messages:  # its reply is in the log
+            draft = None
+        if draft and draft.variant and lease and lease.owner == draft.owner:  # of another answer, or another question
+            return TurnState(turn_id=draft.turn, status="running", draft=draft.text)
+        if record.is_finished:
+            return TurnState(turn_id=record.turn_id, status="stopped" if record.mark == "stop" else "finished")
         is_running = lease is not None and lease.turn == record.turn_id
-        is_own = draft is not None and (draft.turn, draft.after) == (record.turn_id, log.tail.messages)
+        is_own = draft is not None and (draft.turn, draft.variant) == (record.turn_id, "")
         return TurnState(
             turn_id=record.turn_id,
             status="waiting" if record.is_waiting else "running" if is_running else "interrupted",

@@ -239,7 +239,7 @@ class StoredMessage(Value):
 
 
 class TurnState(Value):
-    """What the last turn of a conversation does.
+    """What the last turn of a conversation does, or another answer that is being streamed.
 
     Attributes:
         turn_id: Id of the turn.

@@ -100,7 +100,7 @@ async def test_a_page_shows_what_is_there_whatever_happened(
     seed: int,
     has_stream: bool,
 ) -> None:
-    """Appends, rewinds, undone rewinds and deletions of two workers, under a page that began in the middle."""
+    """Two workers append, rewind, undo that, ask again, switch and delete, under a page that began in the middle."""
     if not has_stream:
 
         async def refused(_self: Driver, *_: str) -> AsyncIterator[str]:
@@ -126,10 +126,21 @@ async def test_a_page_shows_what_is_there_whatever_happened(
         if found := await worker.list_messages():
             await worker.rewind(before=str(chance.choice(found).message.id))
 
+    async def ask_again(worker: Conversation) -> None:
+        if turns := await worker.outline():
+            async with await worker.turn(chance.choice(turns).turn_id, regenerate=uuid.uuid4().hex) as turn:
+                await turn.append(AIMessage("another"))
+
+    async def switch(worker: Conversation) -> None:
+        if turns := await worker.outline():
+            await worker.activate(chance.choice(await worker.variants(chance.choice(turns).turn_id)))
+
     steps: list[Callable[[Conversation], Awaitable[object]]] = [
         lambda worker: worker.append([HumanMessage("q"), AIMessage("a")]),
         lambda worker: worker.append([HumanMessage(str(number)) for number in range(chance.randrange(1, 30))]),
         rewind,
+        ask_again,
+        switch,
         lambda worker: worker.undo_rewind(),
         lambda worker: worker.delete() if chance.random() < 0.1 else worker.append(HumanMessage("more")),
     ]
