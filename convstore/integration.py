@@ -23,7 +23,9 @@ from convstore.conversation.turn import entered_turn
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
-from convstore.values.models import Receipt
+from convstore.store import ConversationStore
+from convstore.values.models import ConversationInfo, Receipt
+from convstore.values.scope import PATH
 from convstore.view.provider_rules import fit_for
 
 __all__ = [
@@ -50,6 +52,8 @@ __all__ = [
     "open_database",
     "read_sent",
     "variant_of",
+    "with_children",
+    "with_source",
 ]
 
 
@@ -71,6 +75,23 @@ def variant_of(chat: Conversation, turn_id: str) -> list[BaseMessage]:
     """Return the messages of the variant of a turn that this context works on; none if it works on none."""
     turn = entered_turn(chat.store, tuple(chat.scope.items()))
     return turn.messages if turn and turn.is_variant and turn.turn_id == turn_id else []
+
+
+async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:
+    """Yield a conversation, then those of its sub-agents, each with those below it."""
+    yield info
+    if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):
+        for child in await store.conversation(**info.scope).children():
+            async for one in with_children(store, child):
+                yield one
+
+
+async def with_source(chat: Conversation, number: int) -> tuple[Conversation, str] | None:
+    """Return the conversation that has a source, one or a child of it, and the id of its message; None if none has."""
+    for source in (await chat.get_sources([number])).sources:
+        owner = await chat.store.find_conversation(source.child_id) if source.child_id else chat
+        return (owner, source.tool_message_id) if owner else None
+    return None
 
 
 def log_of(chat: Conversation) -> ConversationLog:

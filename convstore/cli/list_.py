@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +14,7 @@ from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, compact, plain, short
 
 if TYPE_CHECKING:
-    from convstore.types import ConversationPage
+    from convstore.types import ConversationInfo
 
 
 @on_database
@@ -28,7 +29,8 @@ async def list_command(
     \b
     Each is named as `convstore show` takes it, with its last message's date,
     its size, and its title or the beginning of the last message. Counts and
-    dates are exact, the order to 10 seconds.
+    dates are exact, the order to 10 seconds. Those of sub-agents are indented
+    below their caller's.
 
     \b
     Examples:
@@ -36,23 +38,41 @@ async def list_command(
       convstore list --uri mongodb://… --scope user_id=ada --limit 200
       convstore list --uri mongodb://… --json | jq '.conversations[].title'
     """
+    from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
+
     async with target.open() as store:
         page = await store.list_conversations(limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen)
-    return Answer(page.model_dump, lambda console: _print(console, page), is_long=True)
+        families = [[one async for one in with_children(store, info)] for info in page.conversations]
+
+    def document() -> dict[str, Any]:
+        children = [one.model_dump() for family in families for one in family[1:]]
+        return page.model_dump() | ({"children": children} if children else {})
+
+    return Answer(document, lambda console: _print(console, families, page.next_cursor), is_long=True)
 
 
-def _print(console: Console, page: ConversationPage) -> None:
-    """Print two lines for each conversation: its scope, whole, so that it can be copied; and what is known of it."""
-    if not page.conversations:
+def _print(console: Console, families: Sequence[Sequence[ConversationInfo]], next_cursor: str | None) -> None:
+    """Print two lines for each conversation: its scope, whole, so that it can be copied; and what is known of it.
+
+    The conversations of sub-agents are below that of their caller.
+    """
+    if not families:
         console.print("There are no conversations with this scope.", style="yellow")
-    for info in page.conversations:
-        name = shlex.join(f"{key}={value}" for key, value in info.scope.items())  # as `show` takes it
-        console.print(Text(plain(name or info.conversation_id), style="bold"), soft_wrap=True)
-        at = f"{info.updated_at:%Y-%m-%d %H:%M}" if info.updated_at else "-"
-        facts = f"  {at}  {info.message_count:>6,} messages  {compact(info.tokens):>5} tokens  "
-        title = info.title or (info.last_message.text if info.last_message else "")
-        console.print(facts + short(title, maximum=max(1, console.width - len(facts))), soft_wrap=True)
-        if info.problem:
-            console.print(f"  {plain(info.problem)}", style="yellow", soft_wrap=True)
-    if page.next_cursor:
-        console.print(f"\nMore: --cursor {page.next_cursor}", style="dim", soft_wrap=True)
+    for family in families:
+        for info in family:
+            print_row(console, info)
+    if next_cursor:
+        console.print(f"\nMore: --cursor {next_cursor}", style="dim", soft_wrap=True)
+
+
+def print_row(console: Console, info: ConversationInfo) -> None:
+    """Print a conversation in two lines; those of sub-agents are indented by their depth."""
+    indent = "  " * (info.scope["path"].count("/") + 1 if "path" in info.scope else 0)
+    name = shlex.join(f"{key}={value}" for key, value in info.scope.items())  # as `show` takes it
+    console.print(Text(indent + plain(name or info.conversation_id), style="bold"), soft_wrap=True)
+    at = f"{info.updated_at:%Y-%m-%d %H:%M}" if info.updated_at else "-"
+    facts = f"{indent}  {at}  {info.message_count:>6,} messages  {compact(info.tokens):>5} tokens  "
+    title = info.title or (info.last_message.text if info.last_message else "")
+    console.print(facts + short(title, maximum=max(1, console.width - len(facts))), soft_wrap=True)
+    if info.problem:
+        console.print(f"{indent}  {plain(info.problem)}", style="yellow", soft_wrap=True)

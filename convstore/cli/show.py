@@ -6,21 +6,23 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from convstore.cli.list_ import print_row
 from convstore.cli.options import Json, Policy, Prefix, Uri, open_store, read_pairs, read_policy
 from convstore.cli.output import Answer, answer, number_of, plain, short
 from convstore.exceptions import InvalidInputError
+from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
     from convstore import Conversation, ConversationStore, Source, StoredMessage
-    from convstore.types import PastView, ViewReason, ViewStamp
+    from convstore.types import ConversationInfo, PastView, ViewReason, ViewStamp
     from convstore.values.policy import HistoryPolicy
 
 
@@ -78,7 +80,7 @@ def show_command(
     chosen, limits = read_pairs("SCOPE", scope), read_policy(policy)
 
     async def work() -> Answer:
-        async with open_store(uri, list(chosen), collection_prefix) as store:
+        async with open_store(uri, [key for key in chosen if key != PATH], collection_prefix) as store:
             chat = store.conversation(**chosen)
             if (await chat.info()).created_at is None:
                 raise InvalidInputError(await _reason_not_found(store, chosen))
@@ -91,13 +93,20 @@ def show_command(
                 printed = partial(_print_view, view=past, full=full, is_past=is_past)
                 return Answer(past.model_dump, printed, is_long=True)
             messages = await chat.list_messages(limit=limit, before=before, full=full)
-            printed = partial(_print_log, messages=messages, full=full)
-            return Answer(lambda: {"messages": [one.model_dump() for one in messages]}, printed, is_long=True)
+            children = await chat.children()
+            printed = partial(_print_log, messages=messages, children=children, full=full)
+            return Answer(partial(_log_document, messages, children), printed, is_long=True)
 
     answer(work(), as_document=as_document)
 
 
+def _log_document(messages: Sequence[StoredMessage], children: Sequence[ConversationInfo]) -> dict[str, Any]:
+    found = {"messages": [one.model_dump() for one in messages]}
+    return found | ({"children": [one.model_dump() for one in children]} if children else {})
+
+
 async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) -> str:
+    chosen = {key: value for key, value in chosen.items() if key != PATH}
     name = shlex.join(f"{key}={value}" for key, value in chosen.items())
     if (await store.list_conversations(limit=1, everything=not chosen, **chosen)).conversations:
         values = shlex.join(part for key, value in chosen.items() for part in ("--scope", f"{key}={value}"))
@@ -138,9 +147,11 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
 
 async def _read_source(chat: Conversation, number: int) -> Source:
     """Return one source with its whole text; InvalidInputError if the conversation has none with the number."""
-    if not (found := (await chat.get_sources([number])).sources):
+    from convstore.integration import with_source  # noqa: PLC0415 - loads the database driver
+
+    if not (found := await with_source(chat, number)):
         raise InvalidInputError(f"the conversation has no source {number}")
-    [record] = await chat.get_tool_messages([found[0].tool_message_id])
+    [record] = await found[0].get_tool_messages([found[1]])
     return next(source for source in record.sources if source.source_id == number)
 
 
@@ -178,11 +189,15 @@ def _why(reason: ViewReason) -> str:
     return f"{reason.state.replace('_', ' ')}{f' because of {reason.limit}' if reason.limit else ''}"
 
 
-def _print_log(console: Console, messages: Sequence[StoredMessage], *, full: bool) -> None:
+def _print_log(
+    console: Console, messages: Sequence[StoredMessage], *, children: Sequence[ConversationInfo], full: bool
+) -> None:
     for stored in messages:
         _print_message(console, f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}", stored.message, full=full)
         for name, value in stored.annotations.items():
             console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
+    for info in children:
+        print_row(console, info)
 
 
 def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:

@@ -103,7 +103,7 @@ class Pager:
                 raise InvalidCursorError(
                     f"{str(request.cursor)[:50]!r} is not a cursor of this call; start again without a cursor"
                 )
-            return self._source_page(page, named.missing, request)
+            return self._source_page(cached, page, named.missing, request)
 
     async def _read(self, cached: CachedConversation, request: Request) -> Answer:
         named = await self._names.find(cached, request)
@@ -124,7 +124,7 @@ class Pager:
         remark = next((one.remark for one in passages if f"{one.key}@0" == page.following), "")
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
-        return Answer(page.shown, lines, self._source_page(page, named.missing, request), request)
+        return Answer(page.shown, lines, self._source_page(cached, page, named.missing, request), request)
 
     async def _remarks(self, cached: CachedConversation, missing: Sequence[int | str], request: Request) -> list[str]:
         """Return the lines about what could not be done, with what there is instead of missing names."""
@@ -262,14 +262,18 @@ class Pager:
 
         return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))
 
-    def _source_page(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
+    def _source_page(
+        self, cached: CachedConversation, page: Page, not_found: list[int | str], request: Request
+    ) -> SourcePage:
         """Return a page for a program; the items of its sources take at most as much room as its text."""
         sources: list[Source] = []
         room = request.characters
         for part in page.parts:
             if part.passage.source:
                 source, room = page_source(self._codec, part.passage.source, part.found, content=part.text, room=room)
-                sources.append(source)
+                owner = part.passage.source.entry.partition(":")[0]
+                child = {} if owner == cached.conversation else {"child_id": owner}
+                sources.append(source.model_copy(update=child))
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
 
 

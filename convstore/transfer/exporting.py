@@ -24,7 +24,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import InvalidScopeError, StoreError
-from convstore.integration import LogMessage, host_of, log_of
+from convstore.integration import LogMessage, host_of, log_of, with_children
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
@@ -90,7 +90,7 @@ async def export_conversations(
     work, written = _Export(store, report, format), 0
     async for info in _conversations(store, partial):
         before = report.conversations
-        async for one in _with_children(store, info):
+        async for one in with_children(store, info):
             with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
                 if await work.conversation(one, file):
                     report.size += file.tell()
@@ -103,15 +103,6 @@ async def export_conversations(
         if limit is not None and written >= limit:
             break
     return report
-
-
-async def _with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:
-    """Yield a conversation, then those of its sub-agents, each with those below it."""
-    yield info
-    if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):
-        for child in await store.conversation(**info.scope).children():
-            async for one in _with_children(store, child):
-                yield one
 
 
 async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:

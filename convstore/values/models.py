@@ -164,6 +164,7 @@ class Source(Value):
         earlier_id: The number under which the same text was shown first, None if it was new. Only recent sources are
             compared.
         given_id: The number that the tool gave it, if that was taken (``on_source_clash="renumber"``).
+        child_id: The `conversation_id` of the child that has it, with its message; "" for the conversation itself.
     """
 
     source_id: int
@@ -174,6 +175,7 @@ class Source(Value):
     tool_message_id: str = ""
     earlier_id: int | None = None
     given_id: int | None = None
+    child_id: str = ""
 
 
 class SourcePage(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -12,8 +13,10 @@ from command_line import convstore, lines, own_address, recording
 from pymongo import MongoClient
 from rich.console import Console
 
+from convstore import ConversationStore
 from convstore.cli.output import plain, screen
 from convstore.cli.progress import progress
+from convstore.testing.samples import rag_turn
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
 ADA = ("user_id=ada", "thread_id=one")
@@ -254,3 +257,23 @@ def test_progress_is_silent_elsewhere(capsys: pytest.CaptureFixture[str]) -> Non
     with progress("chats.jsonl", 100) as advance:
         advance(50, 1, "1 conversation")
     assert capsys.readouterr() == ("", "")
+
+
+async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
+    """In the list, after the messages, and by the scope that both print; a source is found in the child."""
+    with own_address(server_uri) as address:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="one")
+            await chat.append({"role": "user", "content": "Plan my garden."})
+            child = chat.child("ai 1", "call")
+            await child.append(rag_turn("When do beans grow?"))
+        name = ["user_id=ada", "thread_id=one", "path=ai%201:call"]
+        listed = await asyncio.to_thread(printed, "list", "--uri", address)
+        assert [line.strip() for line in listed.splitlines()[::2]] == [" ".join(name[:2]), " ".join(name)]
+        assert " ".join(name) in await asyncio.to_thread(printed, "show", *name[:2], "--uri", address)
+        assert "When do beans grow?" in await asyncio.to_thread(printed, "show", *name, "--uri", address)
+        source = await asyncio.to_thread(printed, "show", *name[:2], "--source", "2", "--uri", address)
+        assert "Passage 2 on grow" in source
+        found = await asyncio.to_thread(document, "list", "--uri", address)
+        assert [len(found[key]) for key in ("conversations", "children")] == [1, 1]

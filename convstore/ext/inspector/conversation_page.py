@@ -21,6 +21,7 @@ from convstore import Conversation
 from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, changes_between, parts_of_view
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, as_json, body_of
+from convstore.integration import with_children
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import StoredMessage, ToolRecord
 
@@ -118,6 +119,7 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         "conversation.html",
         request,
         info=info,
+        children=[one async for one in with_children(chat.store, info)][1:],
         view=view,
         moment=moment,
         changes=changes_between(earlier, view) if earlier else None,

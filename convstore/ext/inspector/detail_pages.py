@@ -16,6 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.conversation_page import load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
+from convstore.integration import with_source
 from convstore.types import StoredMessage
 
 _SLICE = 6_000
@@ -83,9 +84,10 @@ async def source_page(request: Request, chat: Conversation) -> Response:
     number = number_in(request, "number") or 0
     if not 0 < number < 2**53:
         raise HTTPException(404)
-    if not (found := (await chat.get_sources([number])).sources):
+    if not (found := await with_source(chat, number)):
         raise HTTPException(404)
-    [record] = await chat.get_tool_messages([found[0].tool_message_id])
+    chat, message_id = found  # a child's source is shown where it was found
+    [record] = await chat.get_tool_messages([message_id])
     source = next(one for one in record.sources if one.source_id == number)
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(chat.info(), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True))

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from convstore import Conversation, ConversationStore
 from convstore.ext.inspector.rendering import number_in, render
+from convstore.integration import with_children
 from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.stamps import TurnOutline
 
@@ -50,10 +51,12 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     cursor = request.query_params.get("cursor")
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
+    below = [[one async for one in with_children(store, info)][1:] for info in found.conversations]
     return render(
         "listing.html",
         request,
         conversations=found.conversations,
+        children={info.conversation_id: some for info, some in zip(found.conversations, below, strict=True)},
         next_cursor=found.next_cursor,
         choice=choice,
         is_first=cursor is None,

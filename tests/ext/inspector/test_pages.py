@@ -365,3 +365,19 @@ async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, da
     for short, long in zip(*costs, strict=True):
         assert long[0] <= short[0], costs
         assert long[1] <= short[1] + 5, costs
+
+
+async def test_sub_agents_are_listed_below_their_caller(browse: Browse, chat: Conversation, here: str) -> None:
+    """In the list and on its page, with links; a source of a child is shown with its message."""
+    child = chat.child("answer-1", "call")
+    receipt = await child.append(rag_turn("What do krill eat?"))
+    link = f"/c/{(await child.info()).conversation_id}"
+    for path in ("/", here):
+        text = await page(browse(), path)
+        assert f'href="{link}"' in text
+        assert "answer-1:call" in text
+    assert "What do krill eat?" in await page(browse(), link)
+    number = receipt.source_ids[0] if receipt.source_ids else 0
+    assert "Passage 1 on eat" in await page(browse(), f"{here}/sources/{number}")
+    limited = browse(lambda _: {"user_id": "eve"})
+    assert (await limited.get(link)).status_code == 404
