@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bson import json_util
-from first_format import FILE, KEYS, RULE, SCOPES, TURN_ENTRIES, batches, dump, edges, regretted
+from first_format import CHILDREN, FILE, KEYS, RULE, SCOPES, TURN_ENTRIES, batches, dump, edges, regretted
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
@@ -141,7 +141,7 @@ async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> 
     assert (info.title, info.metadata, info.message_count) == ("Bees", {"tags": ["sea"], "\x00": None}, 18)
     report = await chat.store.verify()
     entries = 11 + len(edges()) + 2 * len(regretted()) + TURN_ENTRIES
-    assert (report.findings, report.conversations, report.entries) == ((), len(SCOPES), entries)
+    assert (report.findings, report.conversations, report.entries) == ((), len(SCOPES) + CHILDREN, entries)
 
 
 async def test_it_goes_on(chat: Conversation) -> None:
@@ -151,7 +151,7 @@ async def test_it_goes_on(chat: Conversation) -> None:
     assert receipt.first == sum(map(len, batches())) + 1
     assert await chat.undo_rewind() == 2
     assert (await chat.store.verify()).ok
-    assert (await chat.store.erase(everything=True)).conversations == len(SCOPES)
+    assert (await chat.store.erase(everything=True)).conversations == len(SCOPES) + CHILDREN
 
 
 async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
@@ -185,6 +185,29 @@ async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
         await entered.append(AIMessage("All is paid."))
     async with await chat.turn("t2") as stopped:
         assert stopped.is_stopped
+    assert (await store.verify()).findings == ()
+
+
+async def test_variants_and_sub_agents_are_there(old: Any) -> None:
+    """What was shown last is active, another answer can be, one that was begun goes on, the sub-agent is found."""
+    store = ConversationStore(old, scope_keys=KEYS)
+    await store.setup()
+    chat = store.conversation(**SCOPES[4])
+    variants = await chat.variants("v2")
+    assert [(one.turn_id, one.variant_id, one.is_active) for one in variants] == [
+        ("v1", "v1", False),
+        ("v1", "w1", False),
+        ("v2", "v2", True),
+    ]
+    assert [one.id for one in (await chat.load_history()).messages] == ["v2", "indeed"]
+    async with await chat.turn("v2", regenerate="w2") as turn:
+        await turn.add_result(turn.open_calls[0], "done")
+        await turn.append(AIMessage("No.", id="no"))
+    assert (await chat.load_history()).messages[-1].id == "no"
+    await chat.activate(variants[0])
+    assert [one.id for one in (await chat.load_history()).messages] == ["v1", "so"]
+    [child] = await chat.children()
+    assert [one.id async for one in store.conversation(**child.scope).messages()] == ["s1", "seen"]
     assert (await store.verify()).findings == ()
 
 

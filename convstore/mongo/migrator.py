@@ -90,13 +90,8 @@ class Records(dict[str, Document]):
     @property
     def changed(self) -> list[str]:
         """Return the names of migrations that ran in another form than this version has."""
-        ran = ((step, self[step.name]) for step in discover() if step not in self.pending)
-        return [step.name for step, record in ran if record.get("checksum") != step.checksum]
-
-    def raised_by(self, step: Migration) -> bool:
-        """Return True if a migration asks for more than those before it, so that older processes have to end."""
-        others = (one.get("level", 1) for name, one in self.items() if name != step.name)
-        return step.level > 1 and all(step.level > level for level in others)
+        ran = [step for step in discover() if step not in self.pending]
+        return [step.name for step in ran if self[step.name].get("checksum") != step.checksum]
 
 
 class Target:
@@ -214,7 +209,8 @@ class Migrator:
         records = await self.records()
         due, is_new = records.due(after_deployment=after_deployment), not records
         for step in due:
-            if not is_new and records.raised_by(step):
+            others = [one.get("level", 1) for name, one in records.items() if name != step.name]
+            if not is_new and step.level > max([1, *others]):
                 await self._announce(step)
             await step.up(Target(self._driver))
             applied = {"$set": {**step.record, "applied_at": datetime.now(UTC)}, "$unset": {"begins_at": ""}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakKeyDictionary
 
 from convstore.mongo.migrator import Migrator
 from convstore.runtime.clock import ID_LIFETIME, Clock
@@ -16,13 +17,14 @@ class SchemaWatch:
     """
 
     def __init__(self, migrator: Migrator, clock: Clock) -> None:
-        self._migrator, self._clock, self._lock = migrator, clock, asyncio.Lock()
+        self._migrator, self._clock = migrator, clock
+        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
         self._read_at, self.is_ready = clock.moment(), False
 
     async def check(self) -> None:
         """Raise a SchemaVersionError if a migration excludes this version, a NotSetUpError before `setup`."""
         if not self._is_known():
-            async with self._lock:
+            async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 if not self._is_known():  # another call may have read it meanwhile
                     await self.read()
 

@@ -43,9 +43,10 @@ SCOPES = (
     {"user_id": "bo", "course_id": "ünï"},
     {"user_id": "cy", "course_id": "edges"},
     {"user_id": "di", "course_id": "turns"},
+    {"user_id": "eve", "course_id": "variants"},
 )
-TURN_ENTRIES = 15
-"""Entries of the conversation in turns; two of them begin its log and end its first turn."""
+CHILDREN, TURN_ENTRIES = 1, 30
+"""Conversations of sub-agents, and the entries of all conversations in turns."""
 
 
 def call(number: int, tool: str, **args: Any) -> AIMessage:
@@ -213,6 +214,22 @@ async def fill_turns(chat: Conversation) -> None:
     await stream.aclose()  # which writes the draft; the lease stays
 
 
+async def fill_variants(chat: Conversation) -> None:
+    """Answer twice, ask something else instead, go back and undo that, begin a third answer, and ask a sub-agent."""
+    async with await chat.turn("v1", human="Why?") as turn:
+        await turn.append(AIMessage("So.", id="so"))
+    async with await chat.turn("v1", regenerate="w1") as turn:
+        await turn.append(AIMessage("Because.", id="because"))
+    async with await chat.turn("v2", human="Why not?", instead_of="v1") as turn:
+        await turn.append(AIMessage("Indeed.", id="indeed"))
+    await chat.activate((await chat.variants("v2"))[0])
+    await chat.undo_rewind()
+    async with await chat.turn("v2", regenerate="w2") as turn:
+        await turn.append(calls("c6"))
+    async with await chat.child("scout").turn("s1", human="Look.") as turn:
+        await turn.append(AIMessage("Seen.", id="seen"))
+
+
 async def _words() -> AsyncIterator[str]:
     for word in ("Paid ", "so far: \ud83d\ude00 1."):
         yield word
@@ -232,6 +249,7 @@ async def make() -> None:
             await store.conversation(**SCOPES[1]).append(HumanMessage("Hello", id="h-1"))
             await fill_edges(store.conversation(**SCOPES[2]))
             await fill_turns(store.conversation(**SCOPES[3]))
+            await fill_variants(store.conversation(**SCOPES[4]))
             await store.close()
             FILE.write_text(json_util.dumps(await dump(database), json_options=json_util.CANONICAL_JSON_OPTIONS))
 
