@@ -39,7 +39,8 @@ class Background:
         """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
@@ -85,10 +86,6 @@ class Background:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_ENDING_SECONDS)
-
-    def _ended(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
-        _retrieve(task)
 
 
 async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:

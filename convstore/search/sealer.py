@@ -127,6 +127,8 @@ class Sealer:
         """
         if not self._is_on or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
+        if len(self._scheduled) >= _MAX_REMEMBERED:
+            return  # a search schedules it again
         before = self._scheduled.get(conversation, _Due(scope, rests=True))
         if sum(one.split is not None for one in self._scheduled.values()) >= _MAX_SPLIT:
             split = None

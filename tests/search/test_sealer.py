@@ -143,6 +143,20 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
     assert caplog.records == []
 
 
+async def test_what_waits_to_be_sealed_is_bounded(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many conversations rest: sealing takes a tenth of a core, and the next search sees to the others."""
+    monkeypatch.setattr(sealing, "_MAX_REMEMBERED", 3)
+    store = ConversationStore(database, clock=Clock(call_later=lambda *_: None))
+    await store.setup()
+    sealer = await sealer_of(store)
+    for number in range(10):
+        sealer.note((("user_id", "ada"), ("thread_id", f"rests {number}")), f"rests {number}")
+        sealer.schedule((("user_id", "ada"), ("thread_id", f"is due {number}")), f"is due {number}")
+    assert (len(sealer._resting), len(sealer._scheduled)) == (3, 3)
+    await sealer.wait()
+    await store.close()
+
+
 async def test_a_version_that_a_migration_excludes_seals_nothing(
     own_database: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
