@@ -1,4 +1,4 @@
-"""A chat backend with FastAPI: a streamed answer, a repeated request, a stop, a page that was reloaded.
+"""A chat backend with FastAPI: streamed answers, repeated requests, a stop, a reloaded page, other answers, edits.
 
     python examples/fastapi_chat.py [mongodb://localhost:27017/app]       # shows what its endpoints do
     MONGODB_URI=mongodb://localhost:27017/app uvicorn --app-dir examples fastapi_chat:app --workers 2
@@ -22,6 +22,7 @@ from scripted_sdk import MODEL, client
 
 from convstore import ConflictError, Conversation, ConversationStore
 from convstore.ext.inspector import inspector
+from convstore.types import TurnSession, Variant
 
 USERS = {"Bearer token-of-ada": "ada"}  # your authentication
 STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 2_000)) + "."
@@ -75,9 +76,21 @@ async def conflict(_request: Request, error: Exception) -> JSONResponse:
 
 
 @app.post("/chat/{thread_id}")
-async def ask(chat: Chat, request: Request, message: str, request_id: RequestId) -> StreamingResponse:
-    """Stream the answer. The turn begins before the response does, so a conflict is a status and no broken stream."""
-    turn = await chat.turn(request_id, human=message)
+async def ask(
+    chat: Chat, request: Request, message: str, request_id: RequestId, instead_of: str | None = None
+) -> StreamingResponse:
+    """Stream the answer to a question, or to one that the user edited, which replaces that of the turn `instead_of`."""
+    return answer(request, await chat.turn(request_id, human=message, instead_of=instead_of))
+
+
+@app.post("/chat/{thread_id}/{turn_id}/regenerate")
+async def regenerate(chat: Chat, request: Request, turn_id: str, request_id: RequestId) -> StreamingResponse:
+    """Stream another answer; the old one is shown until this one is finished."""
+    return answer(request, await chat.turn(turn_id, regenerate=request_id))
+
+
+def answer(request: Request, turn: TurnSession) -> StreamingResponse:
+    """Stream an answer. The turn has begun before the response does, so a conflict is a status and no broken stream."""
 
     async def words() -> AsyncIterator[str]:
         async with turn:
@@ -108,6 +121,18 @@ async def stop(chat: Chat, turn_id: str) -> bool:
     return await chat.stop(turn_id)
 
 
+@app.get("/chat/{thread_id}/{turn_id}/variants")
+async def variants(chat: Chat, turn_id: str) -> list[Variant]:
+    """Return what a page needs to show "2 of 3"."""
+    return await chat.variants(turn_id)
+
+
+@app.post("/chat/{thread_id}/activate")
+async def activate(chat: Chat, variant: Variant) -> None:
+    """Show the variant that the user chose."""
+    await chat.activate(variant)
+
+
 @app.get("/")
 async def index() -> PlainTextResponse:
     """Say where to go; /conversations has the inspector."""
@@ -128,6 +153,10 @@ async def main() -> None:
         for request_id, message in (("r1", "Does it sleep?"), ("r1", "Does it sleep?"), ("r1", "Does it eat?")):
             response = await say(request_id, message)
             print(response.status_code, response.text if response.is_success else "")
+        other = (await http.post("/chat/t1/r1/regenerate", headers={"X-Request-ID": "click-1"})).text
+        found = (await http.get("/chat/t1/r1/variants")).json()
+        print("another answer:", other, *(f"{one['number']} of {one['count']}" for one in found if one["is_active"]))
+        print("the first again:", (await http.post("/chat/t1/activate", json=found[0])).status_code)
         telling = asyncio.ensure_future(say("r2", "Tell me a story"))
         shown: dict[str, Any] = {}
         while not shown.get("draft"):  # written once a second

@@ -1,4 +1,4 @@
-"""Prepare a batch: encode, count and compress its messages before the log is read.
+"""Prepare a batch: encode, count and compress its messages before the log is read; and what an append is asked for.
 
 `prepare` runs once, even if the writer then retries at other entry numbers.
 """
@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import UnencodableError
+from convstore.log.branch import Branch
 from convstore.log.comparison import content_digest
-from convstore.log.entry import EntryMessage, EntrySource, PayloadRef, is_named
+from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent, is_named
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
     PART_MINIMUM,
@@ -35,6 +36,7 @@ from convstore.sources.places import Located, SourcePlace, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
+from convstore.values.models import Receipt
 from convstore.values.stamps import ViewStamp
 
 _MAXIMUM_EDGES = 100_000
@@ -307,3 +309,63 @@ class _Preparation:
             encoded.is_edged,
             None if encoded.payload == plain.payload else digest_of(plain.payload) if plain.payload else b"",
         ), chunks
+
+
+class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
+    """The log does not end with what an append has to follow; the argument is its last ordinal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One append.
+
+    Attributes:
+        batch: Its messages.
+        reserve: Number of source ids to reserve.
+        for_child: They are for sources in the conversation of a sub-agent.
+        turn: The id of the human message whose turn the batch belongs to; "" for no turn.
+        after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
+        event: What the entry records besides the messages.
+        branch: The variant that the entry belongs to, if it is not active yet.
+    """
+
+    batch: Batch
+    reserve: int = 0
+    for_child: bool = False
+    turn: str = ""
+    after: Totals | int | None = None
+    event: TurnEvent | None = None
+    branch: Branch | None = None
+
+    def follows(self, tail: Totals) -> bool:
+        """Return True if the entry may follow a tail."""
+        if isinstance(self.after, Totals):
+            return (self.after.entries, self.after.link) == (tail.entries, tail.link)
+        return self.after is None or self.after == tail.messages
+
+    def is_written(self, new: Batch) -> bool:
+        """Return True if the log has everything, given the messages that it lacks."""
+        return not new.prepared and not self.reserve and not self.event
+
+
+class Written(NamedTuple):
+    """The outcome of an append: its receipt, the conversation, the totals of the log including it, and its entry."""
+
+    receipt: Receipt
+    conversation: str
+    totals: Totals
+    entry: Entry | None
+
+
+class Known(NamedTuple):
+    """The part of a batch that the log has.
+
+    Attributes:
+        new: The messages that are still to be written.
+        stored: Ordinals of the others, by id.
+        renumbered: Old and new numbers of their sources, by message id.
+    """
+
+    new: Batch
+    stored: Mapping[str, int] = {}
+    renumbered: Mapping[str, dict[int, int]] = {}

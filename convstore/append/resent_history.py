@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.request import TailMoved
+from convstore.append.batch import TailMoved
 from convstore.append.resent import (
     Comparable,
     Match,

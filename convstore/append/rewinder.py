@@ -126,11 +126,8 @@ class Rewinder:
 
     async def _continued(self, cached: CachedConversation, entry: Entry, rewinds: Rewinds) -> Totals:
         """Return the totals that an entry with active messages continues."""
-        event = entry.event
-        if event and event.variant:
-            others = await self._log.variants(cached.conversation, event.first_turn)
-            of_variant = [one for one in others if one.event and one.event.variant == event.variant]
-            return next(one.branch for one in reversed(of_variant) if one.branch and one.number < entry.number)
+        if entry.event and entry.event.variant:
+            return (await self._reader.branch(cached, entry.event, through=entry.number - 1)).totals
         [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
         return previous.totals
 

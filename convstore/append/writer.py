@@ -16,9 +16,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, prepare
+from convstore.append.batch import Batch, Known, Request, TailMoved, Written, prepare
 from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
-from convstore.append.request import Known, Request, TailMoved, Written
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
@@ -77,7 +76,6 @@ class Writer:
         after: Totals | int | None = None,
         event: TurnEvent | None = None,
         branch: Branch | None = None,
-        is_last: bool = False,
         omit: bool = False,
         renumber: bool = False,
         stamp: ViewStamp | None = None,
@@ -107,7 +105,7 @@ class Writer:
             indexes=indexes,
         )
         batch = replace(await run_in_thread_if_long(work, characters=characters_in(messages)), reserved=numbers)
-        request = Request(batch, turn=turn, after=after, event=event, branch=branch, is_last=is_last)
+        request = Request(batch, turn=turn, after=after, event=event, branch=branch)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
         return Written(receipt, cached.conversation, tail, entry)
@@ -293,9 +291,9 @@ class Writer:
         if branch is None:
             return made
         active = (await self._reader.snapshot(cached, tail)).active
-        if request.is_last and not branch.fits(active):
+        if branch.is_ending and not branch.fits(active):
             raise TurnConflictError(branch.event.turn, is_newest=False)
-        return branch.entry_of(made, tail, active, is_last=request.is_last)
+        return branch.entry_of(made, tail, active)
 
     async def _reserved_in_root(self, cached: CachedConversation, new: Batch, taken: frozenset[int]) -> Sequence[int]:
         """Reserve numbers for a child's sources in the outermost conversation, whose sequence is that of all below it.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from convstore.append.batch import TailMoved
 from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
-from convstore.append.request import TailMoved
 from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
 from convstore.conversation.host import Host, read_back

@@ -15,9 +15,8 @@ from convstore.append.inputs import normalize_messages
 from convstore.conversation.host import host_of
 from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
 from convstore.log.entry import TurnEvent
-from convstore.log.turn_record import calls_without_result
+from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
-from convstore.turns.decisions import result_of
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
@@ -167,9 +166,7 @@ class TurnSession:
         return receipt
 
     def _normalized(self, messages: Any) -> list[BaseMessage]:
-        branch = self._held.branch
-        key = branch.key if branch else self.turn_id
-        return normalize_messages(messages, key=key, start=len(self._held.record.messages))
+        return normalize_messages(messages, key=self._held.key, start=len(self._held.record.messages))
 
     def stream(
         self,

@@ -26,6 +26,7 @@ class Branch(NamedTuple):
         kept: The rewound ranges before the place.
         totals: Totals of its last entry, as if it were active.
         own: The ranges of its messages.
+        is_ending: Its next entry is the last one.
     """
 
     event: TurnEvent
@@ -34,6 +35,7 @@ class Branch(NamedTuple):
     kept: Ranges
     totals: Totals
     own: Ranges = ()
+    is_ending: bool = False
 
     @property
     def key(self) -> str:
@@ -77,13 +79,13 @@ class Branch(NamedTuple):
         """Return the totals that its next entry continues, given those of the log."""
         return continued(log, self.totals)
 
-    def entry_of(self, made: Entry, log: Totals, rewinds: Rewinds, *, is_last: bool) -> Entry:
+    def entry_of(self, made: Entry, log: Totals, rewinds: Rewinds) -> Entry:
         """Return the entry to append, given one made after `tail`, and the totals and active messages of the log.
 
         The last entry makes the variant active; any other hides its messages.
         """
         number = made.number
-        if is_last:
+        if self.is_ending:
             return changed(made, rewinds, self.after(made).rewound, point=made.totals, undo=number)
         hidden = replace(made, totals=continued(made.totals, log), branch=made.totals)
         if not made.messages:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
 from convstore.log.entry import TurnEvent
 from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
 from convstore.values.turns import Decision, TurnCall
@@ -53,16 +54,11 @@ class TurnRecord:
         elif event.ends:
             self.mark = event.kind
 
-    def with_(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> TurnRecord:
-        """Return a copy with what an entry adds."""
-        record = replace(self, messages=list(self.messages), waiting=set(self.waiting), decisions=dict(self.decisions))
-        record.add(messages, event)
-        return record
-
-    @property
-    def has_answered(self) -> bool:
-        """True if it is finished, and there is more than its question."""
-        return self.is_finished and len(self.messages) > 1
+    def is_ended_by(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> bool:
+        """Return True if it is finished after these, and has more than its question."""
+        whole = [*self.messages, *messages]
+        is_over = event is not None and event.ends
+        return len(whole) > 1 and (is_over or TurnRecord(self.turn_id, whole).answer is not None)
 
     @property
     def answer(self) -> AIMessage | None:
@@ -141,3 +137,38 @@ def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
             for one in (own or matching[-1:])[:1]:
                 open_.remove(one)
     return open_
+
+
+def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
+    """Return the call that a decision is about; None if the same was decided before."""
+    call = record.find_call(call_id)
+    if sum(one.id == call_id for one in record.undecided) > 1:
+        raise InvalidInputError(f"several calls that wait have the id {call_id!r}; pass the result_id of one of them")
+    if call is None:
+        raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")
+    earlier = record.decisions.get(call.result_id)
+    if earlier == decision:
+        return None
+    if earlier is not None:
+        raise DecisionConflictError(call_id, verdict=earlier.verdict, by=earlier.by)
+    if record.is_finished:
+        raise TurnClosedError(record.turn_id)
+    if call.result_id not in record.waiting:
+        raise InvalidInputError(f"call {call_id!r} does not wait for a decision; see `wait_for`")
+    return call
+
+
+def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
+    """Return the result that a decision gives at once: of a rejected call, or one that a person answered."""
+    if decision.verdict == "respond":
+        return [result_of(call, decision.message)]
+    if decision.verdict == "reject":
+        reason = f": {decision.message}" if decision.message else "."
+        return [result_of(call, f"A person rejected this call{reason}", is_error=True)]
+    return []
+
+
+def result_of(call: TurnCall, content: str, *, is_error: bool = False) -> ToolMessage:
+    """Return the result of a call, with the id by which it is found."""
+    status: Literal["error", "success"] = "error" if is_error else "success"
+    return ToolMessage(content, tool_call_id=call.id, name=call.name, id=call.result_id, status=status)

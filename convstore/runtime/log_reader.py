@@ -24,7 +24,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.log.branch import Branch, branch_of
-from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
+from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals, TurnEvent
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds, difference
 from convstore.log.stored_message import payload_needed, read_message, shorten
@@ -255,9 +255,11 @@ class LogReader:
         cached.follow(active)
         return Snapshot(cached, totals, active, found)
 
-    async def branch(self, cached: CachedConversation, entries: Sequence[Entry]) -> Branch:
-        """Return a variant, given its entries in order. At most two commands."""
-        return branch_of(entries, (await self.snapshot(cached, entries[0].totals)).active)
+    async def branch(self, cached: CachedConversation, event: TurnEvent, *, through: int) -> Branch:
+        """Return the variant that an event names, as of its last entry up to a number. At most three commands."""
+        found = await self.log.variants(cached.conversation, event.first_turn)
+        own = [one for one in found if one.number <= through and one.is_of(event.variant)]
+        return branch_of(own, (await self.snapshot(cached, own[0].totals)).active)
 
     async def payloads(
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False

@@ -24,10 +24,10 @@ class HeldTurn:
         owner: Token of the lease.
         record: The turn as the log has it.
         tail: The end of the log that the next append follows.
+        branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         draft: The beginning of a reply that an interrupted worker left.
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back.
-        branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
         ended: Set when `is_stopping` or `is_lost` becomes true.
@@ -39,14 +39,24 @@ class HeldTurn:
     owner: str
     record: TurnRecord
     tail: Totals
-    draft: str = ""
     branch: Branch | None = None
+    draft: str = ""
     record_of_view: ViewRecord = NO_RECORD
     is_stopping: bool = False
     is_lost: bool = False
     is_unsure: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def key(self) -> str:
+        """The key from which ids of its messages derive: its id, or the key of its variant."""
+        return self.branch.key if self.branch else self.record.turn_id
+
+    @property
+    def variant(self) -> str:
+        """Id of the variant that this worker makes; "" for the turn as it stands."""
+        return self.branch.event.variant if self.branch else ""
 
     def follow(self, lease: TurnLease | None) -> None:
         """Take over what a read of the lease says."""

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from functools import partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.append.request import TailMoved, Written
+from convstore.append.batch import TailMoved, Written
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
@@ -31,7 +31,7 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
-from convstore.log.turn_record import TurnRecord
+from convstore.log.turn_record import TurnRecord, decidable, result_of, results_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.readback.turns import Turns
@@ -39,7 +39,6 @@ from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import pause
 from convstore.runtime.log_end import LogEndReader
-from convstore.turns.decisions import decidable, result_of, results_of
 from convstore.turns.held import HeldTurn
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import Asked, Variants
@@ -61,14 +60,6 @@ _LEASE = timedelta(seconds=LEASE_SECONDS)
 _TRIES = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _NOT_DECIDED = "Not decided: the user went on with another message."
-
-
-class _Wait(NamedTuple):
-    """How long to wait for a lease, whether to ask its holder to stop, and the next pause."""
-
-    until: float
-    interrupts: bool
-    pause: float = _FIRST_PAUSE
 
 
 class TurnKeeper:
@@ -100,24 +91,27 @@ class TurnKeeper:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
         owner = self._clock.token()
         begin = partial(self._begin, scope, turn_id, has_question=bool(question) and not asked)
-        until = self._clock.monotonic() + (0.0 if busy == "raise" else seconds)
-        wait = _Wait(until, interrupts=busy == "interrupt")
-        conversation, has_lapsed = await self._take(begin, scope, turn_id, owner, wait)
+        take = partial(self._take, begin, scope, turn_id, interrupts=busy == "interrupt")
+        conversation, has_lapsed = await take(owner, seconds=0.0 if busy == "raise" else seconds)
         try:
-            if has_lapsed and (asked or not question):
-                await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
             made = partial(HeldTurn, scope, conversation, owner)
-            if asked:
-                return await self._entered_variant(made, turn_id, question, asked)
-            return await self._entered(made, turn_id, question, has_lapsed=has_lapsed)
+            return await self._entered(made, turn_id, question, asked=asked, has_lapsed=has_lapsed)
         except BaseException:
             await settle(self._leases.release(conversation, owner=owner))
             raise
 
     async def _take(
-        self, begin: Callable[[], Awaitable[None]], scope: Scope, turn_id: str, owner: str, wait: _Wait
+        self,
+        begin: Callable[[], Awaitable[None]],
+        scope: Scope,
+        turn_id: str,
+        owner: str,
+        *,
+        interrupts: bool,
+        seconds: float,
     ) -> tuple[str, bool]:
         """Take the lease of the scope's conversation, begun if need be; return its id, and True if a lease lapsed."""
+        until, wait = self._clock.monotonic() + seconds, _FIRST_PAUSE
         while True:
             cached = await self._reader.find(scope)
             if cached is None:
@@ -137,12 +131,12 @@ class TurnKeeper:
                 return cached.conversation, taken.lease is not None
             if taken.lease is None:  # it was given back meanwhile
                 continue
-            if wait.interrupts and taken.lease.turn != turn_id and not taken.lease.is_stopping:
+            if interrupts and taken.lease.turn != turn_id and not taken.lease.is_stopping:
                 await self._leases.ask_to_stop(cached.conversation, taken.lease.turn)
-            if self._clock.monotonic() >= wait.until:
+            if self._clock.monotonic() >= until:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
-            await self._clock.sleep(wait.pause)
-            wait = wait._replace(pause=min(2 * wait.pause, _LONGEST_PAUSE))
+            await self._clock.sleep(wait)
+            wait = min(2 * wait, _LONGEST_PAUSE)
 
     async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
         """Make sure that the conversation has a state; a question begins one with an entry without messages."""
@@ -159,44 +153,40 @@ class TurnKeeper:
             self._cache.forget(cached)
 
     async def _entered(
-        self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], *, has_lapsed: bool
+        self,
+        made: partial[HeldTurn],
+        turn_id: str,
+        question: Sequence[BaseMessage],
+        asked: Asked | None,
+        has_lapsed: bool,
     ) -> HeldTurn:
         scope, conversation, _ = made.args
-        if question:
+        if question and not asked:
             written = await self._ask(scope, turn_id, question)
             if written.conversation != conversation:
                 raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
             if written.receipt.written:
                 return made(TurnRecord(turn_id, list(question)), written.totals)
-            if has_lapsed:
-                await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
-        return await self._with_draft(made(*await self._read(scope, turn_id)))
+        if has_lapsed:
+            await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+        held = await self._variant(made, turn_id, question, asked) if asked else made(*await self._read(scope, turn_id))
+        if not held.record.is_finished and (draft := await self._drafts.find(conversation)):
+            is_own = (draft.turn, draft.variant, draft.after) == (turn_id, held.variant, held.tail.messages)
+            held.draft = draft.text if is_own else ""
+        return held
 
-    async def _entered_variant(
+    async def _variant(
         self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], asked: Asked
     ) -> HeldTurn:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
         scope, *_ = made.args
         await _until_written(lambda: self.variants.begin(scope, turn_id, asked))
-        record, tail, branch = await self.variants.read(scope, turn_id, asked)
-        held = made(record, tail, branch=branch)
-        if question and not record.messages:
+        held = made(*await self.variants.read(scope, turn_id, asked))
+        if question and not held.record.messages:
             await self.append(held, question)
         elif question:  # another one with the id is a conflict
-            await self._writer.append(scope, question, branch=branch)
-        return await self._with_draft(held)
-
-    async def _with_draft(self, held: HeldTurn) -> HeldTurn:
-        """Return a turn with the draft of its next reply, if an interrupted worker left one."""
-        if not held.record.is_finished and (draft := await self._drafts.find(held.conversation)):
-            named = draft._replace(owner="", text="")
-            held.draft = draft.text if named == self._draft(held) else ""
+            await self._writer.append(scope, question, branch=held.branch)
         return held
-
-    def _draft(self, held: HeldTurn) -> Draft:
-        """Return the draft of the next reply, without owner and text."""
-        variant = held.branch.event.variant if held.branch else ""
-        return Draft(held.record.turn_id, "", held.tail.messages, "", variant)
 
     async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
         """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
@@ -276,22 +266,21 @@ class TurnKeeper:
             raise TurnClosedError(held.record.turn_id)
 
         async def write() -> Written:
-            branch = held.branch
-            is_last = branch is not None and held.record.with_(messages, event).has_answered
+            if branch := held.branch:
+                branch = branch._replace(is_ending=held.record.is_ended_by(messages, event))
             written = await self._writer.append(
                 held.scope,
                 messages,
                 after=held.tail,
                 event=branch.records(event) if branch else event,
                 branch=branch,
-                is_last=is_last,
                 stamp=stamp,
                 omit=omit,
                 renumber=renumber,
             )
             if branch and written.entry:
-                held.branch = None if is_last else branch.after(written.entry)
-            if is_last:
+                held.branch = None if branch.is_ending else branch.after(written.entry)
+            if branch and branch.is_ending:
                 await self.variants.reselect(held.scope)
             return written
 
@@ -352,7 +341,8 @@ class TurnKeeper:
 
     def drafting(self, held: HeldTurn, text: Callable[[], str]) -> AbstractAsyncContextManager[None]:
         """Keep a draft of what `text` returns while a reply is streamed."""
-        begun, look = self._draft(held)._replace(owner=held.owner), partial(self.look, held)
+        begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
+        look = partial(self.look, held)
         return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep)
 
     async def renew(self, held: HeldTurn) -> None:

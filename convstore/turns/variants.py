@@ -37,12 +37,8 @@ class Asked(NamedTuple):
     instead_of: str = ""
 
 
-class VariantRecord(NamedTuple):
-    """A variant as the log has it: its turn, the end of the log, and how to continue it."""
-
-    record: TurnRecord
-    tail: Totals
-    branch: Branch
+VariantRecord = tuple[TurnRecord, Totals, Branch]
+"""A variant as the log has it: its turn, the end of the log, and how to continue it."""
 
 
 class _Place(NamedTuple):
@@ -72,7 +68,7 @@ class _Place(NamedTuple):
 
     def active(self, log: Snapshot) -> str | None:
         """Return the id of the variant that was active in a log, that of the first turn for the first one."""
-        firsts = {variant: _first(entries) for variant, entries in self.stood.items()}
+        firsts = {id_: next(one.first for one in own if one.messages) for id_, own in self.stood.items()}
         firsts[self.first_turn] = self.rows[self.first_turn].message.ordinal
         there = [one for one in firsts if firsts[one] <= log.tail.messages and log.active.has(firsts[one])]
         return max(there, key=firsts.__getitem__, default=None)  # the answer to a question comes after it
@@ -194,20 +190,19 @@ class Variants:
         """
         target = asked.instead_of or turn_id
         cached, place = await self._place(await self._reader.find(scope), target)
-        found = await self._read(cached, place, turn_id, asked.variant)
-        if not found.record.is_finished and not found.branch.fits(place.log.active):
+        record, tail, branch = await self._read(cached, place, turn_id, asked.variant)
+        if not record.is_finished and not branch.fits(place.log.active):
             raise UnknownMessageError(target, begins_turn=True)
-        return found
+        return record, tail, branch
 
     async def _read(self, cached: CachedConversation, place: _Place, turn_id: str, variant: str) -> VariantRecord:
-        own = place.of(variant)
-        branch = await self._reader.branch(cached, own)
-        record = TurnRecord(turn_id)
+        record, event = TurnRecord(turn_id), TurnEvent("", turn_id, first_turn=place.first_turn, variant=variant)
+        branch = await self._reader.branch(cached, event, through=place.log.tail.entries)
         if turn_id in place.rows and turn_id != variant:
             record.add(await self._reader.decode_all(cached, [place.rows[turn_id].message]))
-        for entry in own:
+        for entry in place.of(variant):
             record.add(await self._reader.decode_all(cached, entry.messages), entry.event)
-        return VariantRecord(record, place.log.tail, branch)
+        return record, place.log.tail, branch
 
     async def waiting(self, scope: Scope, turn_id: str, call_id: str) -> VariantRecord | None:
         """Return the newest variant of a turn that is not active yet and in which a call waits for a decision."""
@@ -216,26 +211,19 @@ class Variants:
             begun = [one.event for one in place.entries if one.event and one.event.kind == "begin"]
             for event in reversed([one for one in begun if one.turn == turn_id]):
                 found = await self._read(cached, place, turn_id, event.variant)
-                if any(call_id in (call.id, call.result_id) for call in found.record.undecided):
+                if any(call_id in (call.id, call.result_id) for call in found[0].undecided):
                     return found
         return None
 
 
 def check_asked(turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool) -> Asked | None:
     """Return the variant that the arguments of `Conversation.turn` ask for; None for the turn as it stands."""
-    if regenerate is not None and instead_of is not None:
-        raise InvalidInputError("pass regenerate for another answer, or instead_of for another question, not both")
     if regenerate is not None:
-        if has_question or check_id(regenerate, name="regenerate") == turn_id:
-            raise InvalidInputError("regenerate takes a key of its own, and no question: the turn has one")
+        if has_question or instead_of or check_id(regenerate, name="regenerate") == turn_id:
+            raise InvalidInputError("regenerate takes a key of its own, and neither a question nor instead_of")
         return Asked(regenerate)
     if instead_of is None:
         return None
     if not has_question or check_id(instead_of, name="instead_of") == turn_id:
         raise InvalidInputError("instead_of takes another turn, and the new question as human")
     return Asked(turn_id, instead_of)
-
-
-def _first(entries: Sequence[Entry]) -> int:
-    """Return the ordinal of the first message of a variant."""
-    return next(entry.first for entry in entries if entry.messages)

@@ -83,7 +83,7 @@ class Variant(BaseModel):
         created_at: When it began (UTC).
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True)
+    model_config = ConfigDict(frozen=True)  # built at once, as FastAPI warns of a deferred body
 
     turn_id: str
     variant_id: str

@@ -187,9 +187,7 @@ class PastViews(Loader):
         log = await self._reader.snapshot(cached, last.totals, entries)
         if not last.branch or not last.event:
             return log
-        found = await self._reader.log.variants(cached.conversation, last.event.first_turn)
-        own = [one for one in found if one.number <= last.number and one.is_of(last.event.variant)]
-        branch = await self._reader.branch(cached, own)
+        branch = await self._reader.branch(cached, last.event, through=last.number)
         return log._replace(tail=branch.totals, active=branch.active(log.active))
 
     async def of_variant(

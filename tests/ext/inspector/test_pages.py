@@ -71,6 +71,16 @@ async def test_conversations_of_one_user_are_found_without_naming_the_user(
         assert (await browse().get("/", params=query)).status_code == 404
 
 
+async def test_a_question_names_its_variants(browse: Browse, store: ConversationStore) -> None:
+    """Each with its number among them, and which one views show."""
+    chat = store.conversation(user_id="ada", thread_id="variants")
+    await chat.append_turn("asked", human="What do seals eat?", messages=AIMessage("Fish."))
+    async with await chat.turn("asked", regenerate="click") as turn:
+        await turn.append(AIMessage("Squid."))
+    text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}/messages/1"))
+    assert re.sub(r" (?=[,:])", "", text).count("1 of 2: asked, 2 of 2: click (active)") == 1, text
+
+
 async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat: Conversation, here: str) -> None:
     """Whole, as a stub, in the summary or rewound; the numbers are those of the view."""
     body = await page(browse(), here)
