@@ -43,14 +43,10 @@ _MAX_NEIGHBOURED = 500
 
 
 class Found(NamedTuple):
-    """A message that a query found, in a part, with the numbers of its matching windows, best first.
-
-    `source_id` is a source that matches, if sources are ranked one by one, else 0.
-    """
+    """A message that a query found, in a part, with the numbers of its matching windows, best first."""
 
     part: int
     message: IndexedMessage
-    source_id: int
     score: float
     windows: tuple[int, ...]
 
@@ -88,7 +84,7 @@ def ranked(
         part, message = log.message(position)
         if is_allowed(part, message):
             windows = log.windows(position, source if by_source else None, scores[part])
-            found.append(Found(part, message, source, -value, windows))
+            found.append(Found(part, message, -value, windows))
     return found
 
 
