@@ -86,6 +86,7 @@ class Batch:
         renumber: Give sources another number if theirs is taken.
         stamp: Stamp of the view that the first AI message answers.
         reserved: Numbers for sources that have none, if they do not come from the log that the batch is for.
+        through: The highest number of the sequence that they come from.
     """
 
     prepared: tuple[Prepared, ...]
@@ -96,6 +97,7 @@ class Batch:
     renumber: bool = False
     stamp: ViewStamp | None = None
     reserved: Sequence[int] = ()
+    through: int = 0
 
     @property
     def ids(self) -> list[str]:

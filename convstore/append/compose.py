@@ -52,12 +52,13 @@ def compose(
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
     """
-    kept = sorted(number for number in batch.kept_source_ids if number <= after.sources_through + MAX_AHEAD)
+    limit = max(after.sources_through, batch.through) + MAX_AHEAD
+    kept = sorted(number for number in batch.kept_source_ids if number <= limit)
+    in_use = {*taken, *(number for number in batch.kept_source_ids if number > limit)}
     if not batch.renumber and (clash := next((one for one, other in pairwise(kept) if one == other), None)):
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
-    reserved = iter(batch.reserved)
-    in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
+    reserved, messages, sources = iter(batch.reserved), list[EntryMessage](), list[EntrySource]()
     answer = next((one.stored.id for one in batch.prepared if one.message.type == "ai"), "") if batch.stamp else ""
     for ordinal, one in enumerate(batch.prepared, after.messages + 1):
         calls = calls_of(one.message)
@@ -84,9 +85,9 @@ def compose(
 
 
 def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int], reserved: Iterator[int]) -> EntrySource:
-    """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
+    """Number a source; its own number is replaced if it is in use, or counts as such."""
     number = source.given
-    if number is None or number in in_use or number > running.after.sources_through + MAX_AHEAD:
+    if number is None or number in in_use:
         number = next(reserved, running.sources_through + 1)
         running.sources_through = max(running.sources_through, number)
         running.given_through = max(running.given_through, number)

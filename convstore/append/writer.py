@@ -283,7 +283,7 @@ class Writer:
             else:
                 await self._refuse_taken_source_ids(cached, new)
         if is_child:
-            new = replace(new, reserved=await self._reserved_in_root(cached, new, taken))
+            new = await self._numbered_in_root(cached, new, taken)
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
         at, link, branch = self._clock.now(), self._clock.link(), request.branch
         work = partial(compose, new, branch.tail(tail) if branch else tail, at=at, link=link, taken=taken, **asked)
@@ -295,22 +295,24 @@ class Writer:
             raise TurnConflictError(branch.event.turn, is_newest=False)
         return branch.entry_of(made, tail, active)
 
-    async def _reserved_in_root(self, cached: CachedConversation, new: Batch, taken: frozenset[int]) -> Sequence[int]:
+    async def _numbered_in_root(self, cached: CachedConversation, new: Batch, taken: frozenset[int]) -> Batch:
         """Reserve numbers for a child's sources in the outermost conversation, whose sequence is that of all below it.
 
         The sequence also moves past numbers that tools gave. No command for a batch without sources.
         """
-        root, kept = root_scope(cached.scope), set(new.kept_source_ids) - taken
+        root, through, kept = root_scope(cached.scope), 0, set(new.kept_source_ids) - taken
         given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
         if given and await self._log.taken_source_ids(cached.conversation, given):
             given = []
-        missing, ahead = sum(len(one.sources) for one in new.prepared) - len(kept) - len(given), 0
         if (kept or given) and (outer := await self._reader.find(root)):
-            ahead = max(*kept, *given, 0) - (await self._log.last_totals(outer.conversation)).sources_through
-        missing, ahead = max(missing, 0), ahead if 0 < ahead <= MAX_AHEAD else 0
-        if not missing + ahead:
-            return given
-        return [*given, *(await self.reserve(root, missing + ahead, for_child=True))[0][ahead:]]
+            through = (await self._log.last_totals(outer.conversation)).sources_through
+        fixed = {one for one in (*kept, *given) if one <= through + MAX_AHEAD}
+        missing = max(0, sum(len(one.sources) for one in new.prepared) - len(fixed))
+        ahead = max(0, *fixed, through) - through
+        given = [one for one in given if one in fixed]
+        if missing + ahead:
+            given += (await self.reserve(root, missing + ahead, for_child=True))[0][ahead:]
+        return replace(new, reserved=given, through=through)
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""

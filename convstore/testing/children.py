@@ -271,3 +271,13 @@ class ChildContract:
             await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}, {"content": "two"}])
             await turn.append(AIMessage("Done"))
         assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5]
+
+    async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(self, outer: Conversation) -> None:
+        """A child takes no number that the parent has, whatever its tools count by."""
+        await outer.append(rag_turn("Seals?"))
+        call = {"name": "search", "args": {}, "id": "c"}
+        artifact = [{"source_id": number, "content": f"text {number}"} for number in (10**9, 2)]
+        result = ToolMessage("found", artifact=artifact, tool_call_id="c", name="search")
+        receipt = await outer.child("a").append([AIMessage("", tool_calls=[call]), result], on_source_clash="renumber")
+        assert next(iter(receipt.renumbered.values())) == {10**9: 4, 2: 5}
+        assert len((await outer.get_sources("1-9")).sources) == 5
