@@ -129,3 +129,20 @@ def test_only_what_was_moved_may_differ() -> None:
     assert is_evicted(tagged, asked)
     assert not is_evicted(tagged.model_copy(update={"content": "x"}), asked)
     assert not is_evicted(asked.model_copy(update={"content": "x"}), asked)
+
+
+async def test_a_subagent_works_below_its_task(store: ConversationStore, scope: dict[str, str]) -> None:
+    """Each task of its own; the caller's conversation has the task and its answer alone."""
+    inner = ScriptedModel(replies=[AIMessage("Twice a day."), AIMessage("Twice a day.")])
+    helper = {"name": "tides", "description": "Knows tides.", "system_prompt": "Be brief.", "model": inner}
+    helper |= {"tools": [], "middleware": [ConversationMiddleware(store)]}
+    task = {"description": "How often?", "subagent_type": "tides"}
+    both = AIMessage("", tool_calls=[{"name": "task", "args": task, "id": f"call_{number}"} for number in (1, 2)])
+    agent, _ = make_agent(store, [both, AIMessage("Done.")], subagents=[helper])
+    assert (await ask(agent, scope, "Tides?"))["messages"][-1].text == "Done."
+    chat = store.conversation(**scope)
+    log = await log_of(chat)
+    assert [message.type for message in log] == ["human", "ai", "tool", "tool", "ai"]
+    for number in (1, 2):
+        child = chat.child(str(log[1].id), f"call_{number}")
+        assert [message.text for message in await log_of(child)] == ["How often?", "Twice a day."]

@@ -138,3 +138,13 @@ async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversatio
     with pytest.raises(InvalidScopeError, match=r"called by another one.*scope="):
         await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
     assert kinds(await log_of(store.conversation(**ADA))) == [("human", "?")]
+
+
+async def test_a_call_with_a_very_long_id_has_a_place(store: ConversationStore) -> None:
+    """Some servers put more than a name into the id of a call."""
+    inner = agent_of(store, [AIMessage("In May.")])
+    outer = agent_of(store, [calls("ask", ids=["c" * 600]), AIMessage("Plant in May.")], asking(inner, "ask"))
+    await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
+    log = await log_of(store.conversation(**ADA))
+    child = store.conversation(**ADA).child(str(log[2].id))
+    assert kinds(await log_of(child)) == [("human", "ask?"), ("ai", "In May.")]

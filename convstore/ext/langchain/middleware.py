@@ -27,10 +27,11 @@ from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import PAGE_TOKENS, check_trust, host_of
 from convstore.messages.encoding import digest_of_messages
+from convstore.messages.tool_calls import result_id
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
-from convstore.values.scope import check_names
+from convstore.values.scope import check_names, id_problem
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -292,9 +293,16 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request
 
 
-def _place_of(request: ToolCallRequest) -> tuple[str, str]:
-    """Return the ids of the AI message with a call and of the call, which name the conversation of a sub-agent."""
-    return call_position(request.state["messages"], request.tool_call)[0], str(request.tool_call["id"])
+def _place_of(request: ToolCallRequest) -> tuple[str, ...]:
+    """Return the ids of the AI message with a call and of the call, which name the conversation of a sub-agent.
+
+    A call whose id is too long is named by the id of its result.
+    """
+    message_id, position = call_position(request.state["messages"], request.tool_call)
+    call_id = str(request.tool_call["id"])
+    if id_problem(message_id) or id_problem(call_id):
+        return (result_id(message_id, call_id, position),)
+    return message_id, call_id
 
 
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:

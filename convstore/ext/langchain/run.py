@@ -32,7 +32,7 @@ from convstore.values.scope import root_scope
 
 CHANNEL = "convstore_run"
 OWN: Final = "convstore_own"
-_Running = tuple[Conversation, tuple[str, str] | None]
+_Running = tuple[Conversation, tuple[str, ...] | None]
 _OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
 
 
@@ -158,10 +158,10 @@ def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
 
 
 @contextmanager
-def working_on(chat: Conversation, call: tuple[str, str] | None = None) -> Iterator[None]:
+def working_on(chat: Conversation, call: tuple[str, ...] | None = None) -> Iterator[None]:
     """Note what this context works on for agents called in it: a conversation, and the call whose tool runs.
 
-    A call is named by the ids of its AI message and its own; None while the model is called.
+    A call is named by what `Conversation.child` takes; None while the model is called.
     """
     token = _OUTER.set((*_OUTER.get(), (chat, call)))
     try:
