@@ -253,6 +253,9 @@ class Conversation:
 
         In the order in which they began, without those that were never finished. Three or four commands.
 
+        Args:
+            turn_id: Id of the turn.
+
         Raises:
             UnknownMessageError: The log does not have the turn's question.
         """

@@ -2,7 +2,7 @@
 
 Pure. A view is a function of the log, the policy and the policy's stored record: three marks that only move forward.
 They move when the view exceeds the budget, in few large steps, so that a provider's prompt cache stays valid between
-them. docs/how-it-works.md ("Where a view starts") explains the rule.
+them. docs/internals.md ("Where a view starts") explains the rule.
 """
 
 from __future__ import annotations

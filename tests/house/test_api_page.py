@@ -1,19 +1,16 @@
-"""docs/api.md is the API: its names exist, its signatures are those of the code, and nothing public is missing."""
+"""docs/api.md lists the API in the words of the docstrings, and the docstrings say all that a caller needs."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
-import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import pytest
 from counting import STANDING, Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
@@ -21,14 +18,16 @@ from pydantic import BaseModel
 from test_public_names import defined_in
 
 import convstore
-from convstore import Conversation, ConversationStore, ConvstoreError, integration, types
+from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, integration, types
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 OWNERS = {"store": ConversationStore, "chat": Conversation, "ConversationStore": ConversationStore}
-UNDOCUMENTED = object()
-"""A default that the page leaves to the code, written as an ellipsis."""
+FOR_ADAPTERS = {"convstore.devserver", "convstore.integration", "convstore.testing"}
+"""Modules whose functions may leave their arguments to the names and types."""
+TWIN = "asummarize_messages"
+"""Has the parameters of , and says so."""
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -42,54 +41,48 @@ def codes(cell: str) -> list[str]:
     return [code.replace(r"\|", "|") for code in re.findall(r"`([^`]*)`", cell)]
 
 
-class Documented(NamedTuple):
-    """A name as the page writes it: how it is called, on what, and with which arguments; None if it is not called."""
-
-    how: str
-    owner: str
-    name: str
-    arguments: str | None
-
-    def check(self, target: Callable[..., Any]) -> None:
-        """It has the parameters that it is written with, and is awaited or iterated if it has to be."""
-        documented, real = self._parameters(target), parameters_of(target)
-        assert [one[:2] for one in documented] == [one[:2] for one in real], self
-        for (_, _, default), (name, _, true) in zip(documented, real, strict=True):
-            assert true is not inspect.Parameter.empty if default is UNDOCUMENTED else default == true, (name, self)
-        loop = "async for" if inspect.isasyncgenfunction(target) else ""
-        assert self.how == ("await" if inspect.iscoroutinefunction(target) else loop), self
-
-    def _parameters(self, target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
-        """The parameters as written; names in them mean what they mean where the target is defined."""
-        names = {**vars(sys.modules[target.__module__]), "UNDOCUMENTED": UNDOCUMENTED}
-        exec(f"def documented({str(self.arguments).replace('…', 'UNDOCUMENTED')}): ...", names)  # noqa: S102 - our own page
-        return parameters_of(names["documented"])
-
-
-def documented(code: str) -> Documented:
-    """Return the cells beside some code on the page."""
-    found = re.fullmatch(r"(?:(await|async for) )?(?:\w+ in )?(?:(\w+)\.)?(\w+)(?:\((.*)\))?", code)
-    assert found, code
-    return Documented(found[1] or "", found[2] or "", found[3], found[4])
-
-
 def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     """Name, kind and default of each parameter, the instance apart."""
     parameters = inspect.signature(target).parameters.values()
     return [(one.name, one.kind, one.default) for one in parameters if one.name != "self"]
 
 
-def methods() -> Iterator[tuple[Documented, list[str]]]:
-    """Return the first column of the tables of store and conversation, with the other cells."""
-    return ((documented(code), others) for first, *others in rows("call") for code in codes(first))
+class Row(NamedTuple):
+    """A call as the overview lists it."""
+
+    how: str
+    owner: str
+    name: str
+    link: str
+    does: str
+    commands: str
 
 
-def names() -> Iterator[tuple[ModuleType, Documented]]:
+def methods() -> list[Row]:
+    """Return the rows of the tables of store and conversation; their last rows list attributes."""
+    call = re.compile(r"\[`(?:(await|async for … in) )?(\w+)\.(\w+)\([…]?\)`\]\((\S+)\)")
+    found = [(call.fullmatch(first), *others) for first, *others in rows("call")]
+    return [Row(one[1] or "", one[2], one[3], one[4], *others) for one, *others in found if one]
+
+
+def names() -> Iterator[tuple[ModuleType, str]]:
     """Return the table of tools, integrations and summarizers, with the module of each."""
     module = convstore
     for place, listed, *_ in rows("import from"):
         module = importlib.import_module(*codes(place)) if place else module
-        yield from ((module, documented(code)) for code in codes(listed))
+        yield from ((module, name) for name in codes(listed))
+
+
+def first_sentence(target: object) -> str:
+    """Return the promise at the beginning of a docstring."""
+    paragraph = " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0]
+
+
+def arguments_of(target: object) -> set[str]:
+    """The names under "Args:" in a docstring."""
+    section = (inspect.getdoc(target) or "").partition("Args:\n")[2]
+    return set(re.findall(r"^    (\w+):", re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0], re.MULTILINE))
 
 
 def properties_of(owner: type) -> dict[str, Any]:
@@ -98,7 +91,7 @@ def properties_of(owner: type) -> dict[str, Any]:
     return {name: one for base in own for name, one in vars(base).items() if isinstance(one, property)}
 
 
-def attributes_of(owner: type) -> set[str]:
+def attributes_of(owner: Any) -> set[str]:
     """The names under "Attributes:" in the docstring of a class."""
     section = (inspect.getdoc(owner) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     return set(re.findall(r"^    (\w+):", section, re.MULTILINE))
@@ -122,7 +115,7 @@ def test_every_name_of_the_other_modules_is_documented() -> None:
     """The table lists all that they export, errors and what only our own adapters need apart, and nothing else."""
     of_module: dict[ModuleType, list[str]] = {}
     for module, one in names():
-        of_module.setdefault(module, []).append(one.name)
+        of_module.setdefault(module, []).append(one)
     for module in (convstore, integration):
         assert set(of_module.pop(module)) <= exported(module)
     is_error = {error.__name__ for error in tree()}
@@ -135,59 +128,64 @@ def exported(module: ModuleType) -> set[str]:
     return set(getattr(module, "__all__", None) or defined_in(module))
 
 
-def test_every_method_is_described_as_it_is() -> None:
-    """Store and conversation have the listed methods and attributes, with these signatures, and no others."""
-    listed = {(OWNERS[one.owner], one.name): one for one, _ in methods()}
-    for (owner, name), one in listed.items():
-        if one.arguments is not None:
-            one.check(getattr(owner, name))
+def test_every_method_is_listed() -> None:
+    """In the words of its docstring, with the way to call it, and a link to its place in the reference."""
+    for row in methods():
+        owner = OWNERS[row.owner]
+        target = getattr(owner, row.name)
+        assert row.does == first_sentence(target), row
+        loop = "async for … in" if inspect.isasyncgenfunction(target) else ""
+        assert row.how == ("await" if inspect.iscoroutinefunction(target) else loop), row
+        page = "store" if owner is ConversationStore else "conversation"
+        assert row.link == f"reference/{page}.md#convstore.{owner.__name__}.{row.name}"
     open_ = {(owner, name) for owner in OWNERS.values() for name in dir(owner) if not name.startswith("_")}
     attributes = {(owner, name) for owner in OWNERS.values() for name in {*attributes_of(owner), *properties_of(owner)}}
-    assert set(listed) == open_ | attributes
-    assert {key for key, one in listed.items() if one.arguments is None} == attributes
+    assert {(OWNERS[row.owner], row.name) for row in methods()} == open_ - attributes
+    assert all(f"`{name}`" in PAGE.replace("store.", "").replace("chat.", "") for _, name in attributes)
 
 
-def test_every_function_is_described_as_it_is() -> None:
-    """A tool, an integration or a summarizer that is listed with arguments has just these."""
-    called = [(module, one) for module, one in names() if one.arguments is not None]
-    assert called
-    for module, one in called:
-        one.check(getattr(module, one.name))
+def calls() -> Iterator[Callable[..., Any]]:
+    """Yield every method of store and conversation, the classes themselves, and every function for users."""
+    for owner in (ConversationStore, Conversation):
+        yield from (getattr(owner, name) for name in dir(owner) if name[0] != "_" and callable(getattr(owner, name)))
+    yield from (ConversationStore, HistoryPolicy, CompactionRule)
+    for module, name in names():
+        if module.__name__ not in FOR_ADAPTERS and inspect.isfunction(getattr(module, name)) and name != TWIN:
+            yield getattr(module, name)
 
 
-def test_the_arguments_of_a_store_are_documented() -> None:
-    """Each with its default, in order."""
-    first, *others = ["=".join(codes(name) + codes(default)) for name, default, _ in rows("argument")]
-    Documented("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
+def test_every_argument_is_documented() -> None:
+    """The docstring of a call names each of its arguments."""
+    missing = {
+        f"{call.__qualname__}: {name}"
+        for call in calls()
+        for name in {name for name, *_ in parameters_of(call)} - arguments_of(call) - attributes_of(call)
+    }
+    assert missing == set()
 
 
-@pytest.mark.parametrize("options", [CompactionRule])
-def test_every_option_is_documented(options: Any) -> None:
-    """Each field of policy and rule with its default, in order."""
-    listed = [(*codes(name), *codes(default)) for name, default, _ in rows(f"`{options.__name__}`")]
-    values = [(name, eval(default)) for name, default in listed]  # noqa: S307 - our own page
-    assert values == [(one.name, one.default) for one in fields(options)]
+def test_errors_in_docstrings_exist() -> None:
+    """What a docstring says that a call raises is an error of the package."""
+    known = {error.__name__ for error in tree()} | {"Exception", "ValueError", "RuntimeError", "TypeError", "OSError"}
+    for call in calls():
+        section = (inspect.getdoc(call) or "").partition("Raises:\n")[2]
+        assert set(re.findall(r"^    (\w+):", section, re.MULTILINE)) <= known, call
 
 
-def test_every_field_of_every_value_is_documented() -> None:
-    """Of all models in `convstore.types`, in order and with types; what is computed from other fields, too."""
-    listed: dict[str, list[tuple[str, ...]]] = {}
-    current: list[tuple[str, ...]] = []
-    for value, field, type_, _ in rows("value"):
-        current = listed.setdefault(codes(value)[0], []) if value else current
-        current.append((*codes(field), *codes(type_)))
-    exported = {name: getattr(types, name) for name in types.__all__}
-    models = {name: one for name, one in exported.items() if inspect.isclass(one) and issubclass(one, BaseModel)}
-    assert listed == {name: list(types_of(model).items()) for name, model in models.items()}
-
-
-def types_of(model: type[BaseModel]) -> dict[str, str]:
-    """The type of each field and property as its source writes it; how it is serialized apart."""
-    computed = {name: inspect.get_annotations(one.fget)["return"] for name, one in properties_of(model).items()}
-    written = {**inspect.get_annotations(model), **computed}
-    hidden = {"model_config", "_stamp"}
-    types = {name: re.sub(r"SerializeAsAny\[(\w+)\]", r"\1", type_) for name, type_ in written.items()}
-    return {name: type_.replace('"', "'") for name, type_ in types.items() if name not in hidden}
+def test_every_value_is_documented() -> None:
+    """Each model of `convstore.types` is listed in the words of its docstring, which names each field."""
+    listed = {codes(value)[0]: does for value, does, _ in rows("value")}
+    models = {
+        name: one
+        for name in types.__all__
+        if inspect.isclass(one := getattr(types, name)) and issubclass(one, BaseModel)
+    }
+    assert listed == {name: first_sentence(model) for name, model in models.items()}
+    for model in models.values():
+        documented = {name for base in model.__mro__ for name in attributes_of(base)}
+        assert set(model.model_fields) <= documented, model
+        assert all(inspect.getdoc(one) for one in properties_of(model).values()), model
+    assert {name for name in types.__all__ if f"`{name}" not in PAGE} == set()
 
 
 def test_every_error_is_documented() -> None:
@@ -200,12 +198,6 @@ def test_every_error_is_documented() -> None:
         one.__name__: ([base.__name__ for base in one.__bases__], {f".{name}" for name in attributes_of(one)})
         for one in tree()
     }
-
-
-def test_what_a_call_raises_exists() -> None:
-    """The errors of a row are errors of the package; a row may lead to those of another."""
-    raised = {code for one, (_, _, errors) in methods() for code in codes(errors)}
-    assert raised - {"append"} <= {error.__name__ for error in tree()}
 
 
 async def test_the_commands_are_counted(client: Client, database_name: str, commands: Commands) -> None:
@@ -267,6 +259,6 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         with commands.counted():
             await call()
         took[name] = len(commands.sent)
-    listed = {(one.owner, one.name): number for one, (_, number, _) in methods() if number}
+    listed = {(row.owner, row.name): row.commands for row in methods() if row.commands}
     assert {name: int(number.rstrip("+")) for name, number in listed.items()} == took
     await store.close()
