@@ -10,7 +10,7 @@ from convstore.mongo.bson_values import reading, sealed, stored_number, stored_t
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
-from convstore.mongo.versions import check_version, readable, stamped
+from convstore.mongo.versions import check_version, stamped
 
 
 class Annotations:
@@ -22,7 +22,7 @@ class Annotations:
     async def change(
         self, conversation: str, ordinal: int, *, values: Mapping[str, str], removed: Iterable[str], at: datetime
     ) -> None:
-        """Set some values of a message and remove others; SchemaVersionError if they are newer. One command."""
+        """Set some values of a message and remove others; the rest stays, as `find` read it. One command."""
         fields = {"conversation": conversation, "ordinal": ordinal, "at": at}
         change: dict[str, Any] = {"$set": stamped(fields, "annotation")}
         key = annotation_id(conversation, ordinal)
@@ -30,8 +30,7 @@ class Annotations:
         if unset := {f"values.{name}": "" for name in removed}:
             change["$unset"] = unset
         query = {"_id": key, "conversation": conversation}
-        if not await self._annotations.update(query | readable("annotation"), change, upsert=True):
-            check_version(await self._annotations.find_one(query) or {}, "annotation")
+        await self._annotations.update(query, change, upsert=True)
 
     async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
         """Return the annotations of some messages by ordinal. One command, none for no messages."""

@@ -80,14 +80,14 @@ class Collection:
         return True
 
     async def update(self, query: Document, change: Any, *, upsert: bool = False) -> bool:
-        """Update a document, as a mapping or a pipeline says; False if none matched or was inserted."""
+        """Update a document, as a mapping or a pipeline says; False if the filter matched none."""
         async with driver_errors():
             try:
                 result = await self.driver_collection.update_one(dict(query), change, upsert=upsert)
             except DuplicateKeyError:
                 # Of two concurrent upserts of one key the server fails one; the document exists now.
                 result = await self.driver_collection.update_one(dict(query), change)
-            return bool(result.matched_count or result.upserted_id)
+            return bool(result.matched_count)
 
     async def find_and_update(
         self, query: Document, change: Any, fields: Mapping[str, int] | None = None

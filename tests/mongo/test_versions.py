@@ -15,6 +15,7 @@ from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.driver import Driver
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
+from convstore.types import TurnSession
 from convstore.values.policy import CompactionRule
 
 COLLECTIONS = {
@@ -146,10 +147,43 @@ async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conve
     assert newer_in(await stored(database)) == newer_in(found)
 
 
-async def words() -> AsyncIterator[str]:
-    """A reply that is streamed."""
-    for word in ("Less ", "of it."):
-        yield word
+async def words(*, breaks: bool = False) -> AsyncIterator[str]:
+    """A reply that is streamed, to its end or until it breaks."""
+    yield "Less "
+    if breaks:
+        raise ConnectionError
+    yield "of it."
+
+
+async def break_off(turn: TurnSession) -> None:
+    """Stream a reply that breaks, so that its draft is written."""
+    with pytest.raises(ConnectionError):
+        async for _ in turn.stream(words(breaks=True)):
+            pass
+
+
+async def draft_of(chat: Conversation) -> str:
+    """The draft of the turn, as other workers see it."""
+    turn = await chat.get_turn("r1")
+    assert turn is not None
+    return turn.draft
+
+
+async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, chat: Conversation) -> None:
+    """Whatever form it has: the turn goes on without, and its own draft is not kept."""
+    async with await chat.turn("r1", human="More?") as turn:
+        await break_off(turn)
+    late = again(database, chat)
+    assert await draft_of(late) == "Less "
+    await renew(database, chat, "draft")
+    assert await draft_of(late) == ""
+    await database["drafts"].update_one({"v": 2}, {"$unset": {"draft": ""}})
+    before = await stored(database)
+    async with await late.turn("r1") as turn:
+        assert turn.draft == ""
+        await break_off(turn)
+    assert (await made(database, clock=LATER).verify(repair=True)).findings == ()
+    assert (await stored(database))["drafts"] == before["drafts"]
 
 
 async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Conversation) -> None:

@@ -42,10 +42,10 @@ ENTRIES = ("02", "03", "04", "09", "10", "14")
 FREE = {
     "log": set(),
     "heads": {"written_at"},  # `prune` compares it with two other dates
-    "summaries": {"at"},
+    "summaries": set(),
     "annotations": {"at"},
 }
-FREE["state"] = {"at", "changes", "failures", "revision", "summary.at"}
+FREE["state"] = {"at", "changes", "failures", "revision"}
 FREE["log"] |= {
     "totals.counter",  # a wrong name costs a count of the messages
     "messages.tool",
