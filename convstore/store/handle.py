@@ -76,7 +76,8 @@ class ConversationStore:
 
     Args:
         database: A database of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The caller closes its client.
-        scope_keys: Names of the keys that identify a conversation.
+        scope_keys: 1 to 8 names of the keys that identify a conversation; not the names of arguments of methods, such
+            as ``limit``.
         policy: Default policy of `load_history`; ``compact="before_load"`` needs a `summarizer`.
         summarizer: Writes the summaries that `Conversation.compact` stores: a `RunningSummarizer`, a
             `ChainSummarizer`, or an async function from messages and the earlier summary to the new one. Its trigger is
@@ -87,7 +88,8 @@ class ConversationStore:
             and closures need one.
         compaction_seconds: Seconds that a load under ``compact="before_load"`` waits for the summarizer. It then
             returns the old view; the work continues, at most until `close`, and is committed when done.
-        collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection.
+        collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection. Up to
+            100 letters, digits, ``_``, ``-`` and ``.``.
         search_index: Keep segments of conversations that are at rest or were searched, so that a `search` need not read
             the whole log. Without them, it returns the same hits.
         clock: Source of time, for tests.
@@ -239,6 +241,8 @@ class ConversationStore:
 
     def conversation(self, **scope: str) -> Conversation:
         """Return the handle of one conversation; no I/O.
+
+        Nothing has to be created; make a handle for each request.
 
         Args:
             scope: A value for each scope key of the store.
