@@ -5,7 +5,6 @@ A rewind entry is inserted after the last entry, like any append. If another wri
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ from convstore.exceptions import (
     CorruptDocumentError,
     InvalidInputError,
     StoreError,
-    StoreUnavailableError,
     UnknownMessageError,
 )
 from convstore.log.entry import Entry, Totals
@@ -24,7 +22,7 @@ from convstore.mongo.keys import entry_id
 from convstore.mongo.log import SlotTaken
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import APPEND_SECONDS, pause
+from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
@@ -137,18 +135,12 @@ class Rewinder:
         Raises:
             StoreUnavailableError: The call timed out; the entry may or may not be written.
         """
-        try:
-            async with asyncio.timeout(APPEND_SECONDS), cached.lock, self._reader.reading(cached):
-                try:
-                    return await self._append_in_order(cached, make)
-                except BaseException:
-                    cached.doubt()
-                    raise
-        except TimeoutError as error:
-            raise StoreUnavailableError(
-                f"no answer in {APPEND_SECONDS:.0f} s; the rewind or undo_rewind may or may not have happened. A "
-                "rewind can be repeated safely, and so can an undo_rewind with `before`"
-            ) from error
+        async with append_timeout(), cached.lock, self._reader.reading(cached):
+            try:
+                return await self._append_in_order(cached, make)
+            except BaseException:
+                cached.doubt()
+                raise
 
     async def _append_in_order(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):

@@ -42,7 +42,7 @@ class LogMessage:
         entry: Number of its entry.
         created_at: When it was appended (UTC).
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
-        rewound: The ranges that were rewound when it was appended.
+        rewound: The ranges before its entry that were rewound when it was appended.
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
     """
@@ -86,13 +86,16 @@ class ConversationLog:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
         services, cached = await self._found()
-        page = list[LogMessage]()
-        changed, rewinds = 0, NO_REWINDS
+        page, rewound = list[LogMessage](), tuple[Range, ...]()
+        changed, rewinds, is_hidden = 0, NO_REWINDS, False
         async for _, entry in services.reader.walk(self._scope, snapshot):
             if entry.is_rewind:
                 with suppress(ValueError):  # the log lost the whole list that it continues, and was repaired
                     rewinds = rewinds.after(entry)
-            page += await self._decode(services, cached, entry, rewinds.ranges, changed)
+            if entry.is_rewind or is_hidden:
+                rewound = rewinds.gaps(entry.first - 1)
+            is_hidden = entry.is_rewind and bool(entry.messages)
+            page += await self._decode(services, cached, entry, rewound, changed)
             if entry.messages or entry.is_rewind:
                 changed = entry.number
             if len(page) >= _PAGE:

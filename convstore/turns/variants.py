@@ -24,7 +24,6 @@ from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rewind import Change, Rewinds, continued
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
-from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope, check_id
 from convstore.values.turns import Variant
@@ -84,15 +83,16 @@ class Variants:
     def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
         self._reader, self.writer, self._rewinder = reader, writer, rewinder
 
-    async def _place(self, cached: CachedConversation | None, turn_id: str) -> tuple[CachedConversation, _Place]:
+    async def _place(self, scope: Scope, turn_id: str) -> _Place:
         """Return what stands at the place of a turn. Four commands at most.
 
         Raises:
             UnknownMessageError: The log does not have its question.
         """
-        log = await self._reader.snapshot(cached) if cached else None
-        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
-        if cached is None or log is None or not rows:
+        if (cached := await self._reader.find(scope)) is None:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        log, rows = await self._reader.snapshot(cached), await self._reader.messages_by_id(cached, [turn_id])
+        if not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
         if rows[turn_id].message.type != "human":
             raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
@@ -102,11 +102,11 @@ class Variants:
             rows |= await self._reader.messages_by_id(cached, [first])
         entries = await self._reader.log.variants(cached.conversation, first)
         known = [one for one in entries if one.number <= log.tail.entries]
-        return cached, _Place(log, rows, first, known)
+        return _Place(log, rows, first, known)
 
     async def at(self, scope: Scope, turn_id: str) -> list[Variant]:
         """Return the variants at the place of a turn; see `Conversation.variants`."""
-        _, place = await self._place(await self._reader.find(scope), turn_id)
+        place = await self._place(scope, turn_id)
         active, first = place.active(place.log), place.rows[place.first_turn]
         found = [(place.first_turn, place.first_turn, first.entry.at)]
         found += [(one[0].event.turn, id_, one[0].at) for id_, one in place.stood.items() if one[0].event]
@@ -123,7 +123,7 @@ class Variants:
             raise UnknownMessageError(turn_id, begins_turn=True)
 
         async def make(_: Rewinds) -> Change | None:
-            place = (await self._place(cached, turn_id))[1]
+            place = await self._place(scope, turn_id)
             if variant != place.first_turn and variant not in place.stood:
                 raise InvalidInputError(f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`")
             active = place.active(place.log)
@@ -131,7 +131,7 @@ class Variants:
                 return None
             if active is None:
                 raise MessageRewoundError(turn_id)
-            earlier = await self._last_active(cached, place, variant)
+            earlier = await self._last_active(place, variant)
             tail = earlier.tail
             event = TurnEvent("activate", turn_id, first_turn=place.first_turn, variant=variant)
             return Change(earlier.active.ranges, tail.messages + 1, tail.entries + 1, tail, event=event)
@@ -143,8 +143,9 @@ class Variants:
         if cached := await self._reader.find(scope):
             await self._rewinder.reselect(await self._reader.snapshot(cached))
 
-    async def _last_active(self, cached: CachedConversation, place: _Place, variant: str) -> Snapshot:
+    async def _last_active(self, place: _Place, variant: str) -> Snapshot:
         """Return the log as it was when a variant was active last: before a change of the variant, or as it began."""
+        cached = place.log.cached
         numbers = [one.number - 1 for one in reversed(place.entries) if not one.branch]
         for number in [*numbers, *(one.number for one in place.stood.get(variant, ())[-1:])]:
             totals = (await self._reader.log.entry(cached.conversation, number)).totals
@@ -163,7 +164,8 @@ class Variants:
             TailMoved: Another writer appended meanwhile.
         """
         target = asked.instead_of or turn_id
-        cached, place = await self._place(await self._reader.find(scope), target)
+        place = await self._place(scope, target)
+        cached, log = place.log.cached, place.log
         if own := place.of(asked.variant):
             if own[0].event and own[0].event.turn != turn_id:
                 raise InvalidInputError(f"{asked.variant!r} belongs to turn {own[0].event.turn!r}; use another key")
@@ -171,16 +173,16 @@ class Variants:
         if asked.variant in place.rows or (asked.instead_of and await self._reader.messages_by_id(cached, [turn_id])):
             raise TurnConflictError(turn_id)
         question = place.rows[target].message.ordinal
-        if not place.log.active.has(question):
+        if not log.active.has(question):
             raise UnknownMessageError(target, begins_turn=True)
         last, is_after = question - bool(asked.instead_of), not asked.instead_of
-        entry, point = await self._rewinder.point(cached, question, place.log.active, is_after=is_after)
+        entry, point = await self._rewinder.point(cached, question, log.active, is_after=is_after)
         event = TurnEvent("append", turn_id, first_turn=place.first_turn, variant=asked.variant)
-        totals = replace(continued(place.log.tail, point), is_ended=False)
-        branch = Branch(event, last, entry, place.log.active.through(last), totals)
-        as_if = Snapshot(cached, totals, branch.active(place.log.active))
+        totals = replace(continued(log.tail, point), is_ended=False)
+        branch = Branch(event, last, entry, log.active.through(last), totals)
+        as_if = Snapshot(cached, totals, branch.active(log.active))
         branch = branch._replace(totals=await self._reader.recount_tail(cached, totals, as_if))
-        await self.writer.append(scope, (), after=place.log.tail, event=branch.begin, branch=branch)
+        await self.writer.append(scope, (), after=log.tail, event=branch.begin, branch=branch)
 
     async def read(self, scope: Scope, turn_id: str, asked: Asked) -> VariantRecord:
         """Return a variant that was begun.
@@ -189,13 +191,14 @@ class Variants:
             UnknownMessageError: It is unfinished, and its place is not active any more.
         """
         target = asked.instead_of or turn_id
-        cached, place = await self._place(await self._reader.find(scope), target)
-        record, tail, branch = await self._read(cached, place, turn_id, asked.variant)
+        place = await self._place(scope, target)
+        record, tail, branch = await self._read(place, turn_id, asked.variant)
         if not record.is_finished and not branch.fits(place.log.active):
             raise UnknownMessageError(target, begins_turn=True)
         return record, tail, branch
 
-    async def _read(self, cached: CachedConversation, place: _Place, turn_id: str, variant: str) -> VariantRecord:
+    async def _read(self, place: _Place, turn_id: str, variant: str) -> VariantRecord:
+        cached = place.log.cached
         record, event = TurnRecord(turn_id), TurnEvent("", turn_id, first_turn=place.first_turn, variant=variant)
         branch = await self._reader.branch(cached, event, through=place.log.tail.entries)
         if turn_id in place.rows and turn_id != variant:
@@ -207,10 +210,10 @@ class Variants:
     async def waiting(self, scope: Scope, turn_id: str, call_id: str) -> VariantRecord | None:
         """Return the newest variant of a turn that is not active yet and in which a call waits for a decision."""
         with suppress(UnknownMessageError):
-            cached, place = await self._place(await self._reader.find(scope), turn_id)
+            place = await self._place(scope, turn_id)
             begun = [one.event for one in place.entries if one.event and one.event.kind == "begin"]
             for event in reversed([one for one in begun if one.turn == turn_id]):
-                found = await self._read(cached, place, turn_id, event.variant)
+                found = await self._read(place, turn_id, event.variant)
                 if any(call_id in (call.id, call.result_id) for call in found[0].undecided):
                     return found
         return None

@@ -18,7 +18,6 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import BulkWriteError
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
-from convstore.append import rewinder
 from convstore.devserver import DevServer
 from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreError
 from convstore.integration import host_of
@@ -241,8 +240,7 @@ async def test_a_write_without_an_answer_is_given_up(
 ) -> None:
     """After the longest append time it raises an error that says what may have happened."""
     await chat.append(HumanMessage("Hello", id="q"))
-    for module in (clock, rewinder):
-        monkeypatch.setattr(module, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(clock, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(background, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(Log, "insert", never)
     with pytest.raises(StoreUnavailableError, match=advice):
