@@ -16,6 +16,7 @@ from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SourceIdClashError, StoreUnavailableError
 from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead, kinds_of
 from convstore.testing.samples import new_id, rag_turn
@@ -281,3 +282,37 @@ class ChildContract:
         receipt = await outer.child("a").append([AIMessage("", tool_calls=[call]), result], on_source_clash="renumber")
         assert next(iter(receipt.renumbered.values())) == {10**9: 4, 2: 5}
         assert len((await outer.get_sources("1-9")).sources) == 5
+
+    async def test_what_a_sub_agent_writes_while_its_parent_ends_is_not_lost(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """A policy, or a deletion that the worker slept through, lets it begin a new conversation."""
+        seconds, age = [0.0], timedelta(minutes=10)
+        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=900), monotonic=lambda: seconds[0])
+        worker = new_store(clock=clock)
+        child, parent = (worker.conversation(**one.scope) for one in (outer.child("a").child("b"), outer))
+        await outer.child("a").child("b").append(HumanMessage("old"))
+        assert [message.text for message in (await child.load_history()).messages] == ["old"]
+        assert (await new_store(clock=clock).prune(older_than=age, user_id=outer.scope["user_id"])).conversations == 3
+        await child.append(HumanMessage("new"))
+        assert await _said(new_store().conversation(**child.scope)) == ["new"]
+        await outer.delete()
+        seconds[0] = 11.0
+        assert (await child.load_history()).messages == []
+        await child.append(HumanMessage("newest"))
+        assert await _said(new_store().conversation(**child.scope)) == ["newest"]
+        assert [one.has_children for one in (await parent.info(), *await parent.children())] == [True, True]
+
+    async def test_a_damaged_head_of_a_child_is_repaired(self, database: Any, outer: Conversation) -> None:
+        """From its log; it stays out of listings."""
+        (_, child, *_), user = await _family(outer), outer.scope["user_id"]
+        await database["heads"].update_one(
+            {"conversation": (await child.info()).conversation_id}, {"$unset": {"entry": 1}}
+        )
+        assert (await outer.store.verify(user_id=user, repair=True)).counts == {"head": 1}
+        report = await outer.store.verify(user_id=user)
+        assert (report.conversations, report.findings) == (4, ())
+        assert [one.scope for one in (await outer.store.list_conversations(user_id=user)).conversations] == [
+            outer.scope
+        ]
+        assert (await child.info()).message_count == 1
