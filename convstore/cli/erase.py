@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 
-from convstore.cli.options import Everything, Target, Yes, on_database
+from convstore.cli.options import Target, Yes, on_database
 from convstore.cli.output import Answer, number_of, table_of
 from convstore.cli.progress import Advance, count_for, progress
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 async def erase_command(
     target: Target,
     *,
-    everything: Everything = False,
+    everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
     yes: Yes = False,
 ) -> Answer:
     """Remove all conversations of a user, or with other scope values.
@@ -35,7 +36,8 @@ async def erase_command(
       convstore erase --uri mongodb://… --scope user_id=ada --yes
       convstore erase --uri mongodb://… --everything --yes --json
     """
-    target.check_chosen(everything=everything)
+    if everything == bool(target.chosen):
+        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or pass --everything for all")
     async with target.open() as store:
         total = await count_for(store, quiet=target.as_document, **target.chosen)
         with progress("erasing" if yes else "counting", total, quiet=target.as_document) as show:

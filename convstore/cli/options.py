@@ -36,7 +36,6 @@ ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help
 Policy = Annotated[str | None, typer.Option(metavar="OPTIONS", help="Policy of the views; default: as last loaded.")]
 Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
-Everything = Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -87,11 +86,6 @@ class Target:
     def chosen(self) -> dict[str, str]:
         """The scope values of the conversations that the command works on."""
         return read_pairs("--scope", self.scope)
-
-    def check_chosen(self, *, everything: bool) -> None:
-        """Refuse a command that names neither some conversations nor all, or both."""
-        if everything == bool(self.chosen):
-            raise typer.BadParameter("name conversations with --scope KEY=VALUE, or pass --everything for all")
 
     @property
     def address(self) -> str:

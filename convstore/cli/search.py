@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Everything, Target, on_database
+from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, number_of, plain, short
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ async def search_command(
     target: Target,
     *,
     text: Annotated[str, typer.Argument(help="The words to search for.")],
-    everything: Everything = False,
+    everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of messages.")] = 20,
 ) -> Answer:
     """Search the conversations of a user, or with other scope values.
@@ -35,7 +35,8 @@ async def search_command(
       convstore search "deep diving whales" --uri mongodb://… --scope user_id=ada
       convstore search refund --uri mongodb://… --everything --json
     """
-    target.check_chosen(everything=everything)
+    if everything == bool(target.chosen):
+        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
     async with target.open() as store:
         result = await store.search(text, limit=limit, conversations=500, everything=everything, **target.chosen)
     return Answer(result.model_dump, lambda console: _print(console, result), is_long=True)

@@ -224,8 +224,7 @@ class Migrator:
         """Record what a step asks for, and wait until no older process writes; a runner that died waited, too."""
         values = self._driver.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
         await self._applied.update({"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True)
-        is_past = self._driver.is_past
-        while not await self._applied.find_one({"_id": step.name, **is_past("begins_at")}):  # noqa: ASYNC110 - its time
+        while not await self._applied.find_one({"_id": step.name} | self._driver.is_past("begins_at")):  # noqa: ASYNC110 - the server's clock
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _take_lease(self, owner: str) -> None:
