@@ -94,8 +94,9 @@ class TurnKeeper:
         take = partial(self._take, begin, scope, turn_id, interrupts=busy == "interrupt")
         conversation, has_lapsed = await take(owner, seconds=0.0 if busy == "raise" else seconds)
         try:
-            made = partial(HeldTurn, scope, conversation, owner)
-            return await self._entered(made, turn_id, question, asked=asked, has_lapsed=has_lapsed)
+            if has_lapsed:
+                await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+            return await self._entered(partial(HeldTurn, scope, conversation, owner), turn_id, question, asked)
         except BaseException:
             await settle(self._leases.release(conversation, owner=owner))
             raise
@@ -153,12 +154,7 @@ class TurnKeeper:
             self._cache.forget(cached)
 
     async def _entered(
-        self,
-        made: partial[HeldTurn],
-        turn_id: str,
-        question: Sequence[BaseMessage],
-        asked: Asked | None,
-        has_lapsed: bool,
+        self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], asked: Asked | None
     ) -> HeldTurn:
         scope, conversation, _ = made.args
         if question and not asked:
@@ -167,8 +163,6 @@ class TurnKeeper:
                 raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
             if written.receipt.written:
                 return made(TurnRecord(turn_id, list(question)), written.totals)
-        if has_lapsed:
-            await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
         held = await self._variant(made, turn_id, question, asked) if asked else made(*await self._read(scope, turn_id))
         if not held.record.is_finished and (draft := await self._drafts.find(conversation)):
             is_own = (draft.turn, draft.variant, draft.after) == (turn_id, held.variant, held.tail.messages)

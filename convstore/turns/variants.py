@@ -89,10 +89,9 @@ class Variants:
         Raises:
             UnknownMessageError: The log does not have its question.
         """
-        if (cached := await self._reader.find(scope)) is None:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        log, rows = await self._reader.snapshot(cached), await self._reader.messages_by_id(cached, [turn_id])
-        if not rows:
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
+        if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
         if rows[turn_id].message.type != "human":
             raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
@@ -100,6 +99,7 @@ class Variants:
         first = (event and event.first_turn) or turn_id
         if first != turn_id:
             rows |= await self._reader.messages_by_id(cached, [first])
+        log = await self._reader.snapshot(cached)
         entries = await self._reader.log.variants(cached.conversation, first)
         known = [one for one in entries if one.number <= log.tail.entries]
         return _Place(log, rows, first, known)
