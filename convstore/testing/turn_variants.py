@@ -198,8 +198,9 @@ class TurnVariantContract:
         await chat.undo_rewind()
         assert await _shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
-    async def test_a_stopped_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stopped_answer(self, elsewhere: Conversation, new_store: Callable[..., ConversationStore]) -> None:
         """What was said until then is the answer; if that is nothing, the old one stays."""
+        chat = new_store(clock=ahead(0, hurry=50)).conversation(**elsewhere.scope)
         await _ask(chat, 1)
         for key, said, expected in (("one", 0, ["Q1", "A1"]), ("two", 1, ["Q1", "B1"])):
             async with await chat.turn("q1", regenerate=key) as turn:
