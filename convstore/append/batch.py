@@ -87,6 +87,8 @@ class Batch:
         stamp: Stamp of the view that the first AI message answers.
         reserved: Numbers for sources that have none, if they do not come from the log that the batch is for.
         through: The highest number of the sequence that they come from.
+        claims: Numbers that the tools of a child gave its sources, in a reservation for it.
+        claimant: The conversation of that child.
     """
 
     prepared: tuple[Prepared, ...]
@@ -98,6 +100,8 @@ class Batch:
     stamp: ViewStamp | None = None
     reserved: Sequence[int] = ()
     through: int = 0
+    claims: tuple[int, ...] = ()
+    claimant: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -107,7 +111,8 @@ class Batch:
     @property
     def kept_source_ids(self) -> list[int]:
         """Return the source ids that came with the results."""
-        return [source.given for one in self.prepared for source in one.sources if source.given is not None]
+        given = [source.given for one in self.prepared for source in one.sources if source.given is not None]
+        return [*self.claims, *given]
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -347,7 +352,7 @@ class Request:
 
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""
-        return not new.prepared and not self.reserve and not self.event
+        return not (new.prepared or new.claims or self.reserve or self.event)
 
 
 class Written(NamedTuple):

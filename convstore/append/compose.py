@@ -81,6 +81,8 @@ def compose(
         after=after.link,
         sources=tuple(sources),
         event=event,
+        claims=batch.claims,
+        claimant=batch.claimant,
     )
 
 

@@ -111,14 +111,24 @@ class Writer:
         return Written(receipt, cached.conversation, tail, entry)
 
     async def reserve(
-        self, scope: Scope, number: int, *, after: Totals | None = None, for_child: bool = False
+        self,
+        scope: Scope,
+        number: int,
+        *,
+        after: Totals | None = None,
+        for_child: bool = False,
+        claims: tuple[int, ...] = (),
+        claimant: str = "",
     ) -> tuple[range, Totals]:
         """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
 
+        Ids that the tools of a child gave can be claimed for it, too.
+
         Raises:
             TailMoved: The log ends with something else than `after`.
+            SourceIdClashError: A claimed id is taken.
         """
-        batch = Batch((), self._codec, self._counter)
+        batch = Batch((), self._codec, self._counter, claims=claims, claimant=claimant)
         *_, tail = await self._write(scope, Request(batch, reserve=number, for_child=for_child, after=after))
         return range(tail.sources_through - number + 1, tail.sources_through + 1), tail
 
@@ -275,15 +285,24 @@ class Writer:
 
         An index keeps the numbers of tools apart, but not from those that the store gave.
         """
-        numbers, taken = new.kept_source_ids, frozenset[int]()
+        numbers, taken, through = new.kept_source_ids, frozenset[int](), 0
         is_child = bool(parent_id(cached.conversation))
-        if numbers and (is_child or min(numbers) <= (tail.sources_through if new.renumber else tail.given_through)):
+        # Read before the ids in use: a number that another child claims in between is claimed here, too, and refused.
+        if is_child and (numbers or new.reserved) and (outer := await self._reader.find(root_scope(cached.scope))):
+            through = (await self._log.last_totals(outer.conversation)).sources_through
+        is_shared = is_child or new.claimant
+        if numbers and (is_shared or min(numbers) <= (tail.sources_through if new.renumber else tail.given_through)):
             if new.renumber:
                 taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
             else:
                 await self._refuse_taken_source_ids(cached, new)
         if is_child:
-            new = await self._numbered_in_root(cached, new, taken)
+            try:
+                new = await self._numbered_in_root(cached, new, taken, through)
+            except SourceIdClashError:
+                if not new.renumber:
+                    raise
+                return await self._compose(cached, request, new, tail)
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
         at, link, branch = self._clock.now(), self._clock.link(), request.branch
         work = partial(compose, new, branch.tail(tail) if branch else tail, at=at, link=link, taken=taken, **asked)
@@ -295,23 +314,25 @@ class Writer:
             raise TurnConflictError(branch.event.turn, is_newest=False)
         return branch.entry_of(made, tail, active)
 
-    async def _numbered_in_root(self, cached: CachedConversation, new: Batch, taken: frozenset[int]) -> Batch:
+    async def _numbered_in_root(
+        self, cached: CachedConversation, new: Batch, taken: frozenset[int], through: int
+    ) -> Batch:
         """Reserve numbers for a child's sources in the outermost conversation, whose sequence is that of all below it.
 
-        The sequence also moves past numbers that tools gave. No command for a batch without sources.
+        The sequence, which ended with `through`, also moves past numbers that tools gave. They are claimed there,
+        because no index keeps those of several conversations apart. No command for a batch without sources.
         """
-        root, through, kept = root_scope(cached.scope), 0, set(new.kept_source_ids) - taken
+        kept = set(new.kept_source_ids) - taken
         given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
         if given and await self._log.taken_source_ids(cached.conversation, given):
             given = []
-        if (kept or given) and (outer := await self._reader.find(root)):
-            through = (await self._log.last_totals(outer.conversation)).sources_through
         fixed = {one for one in (*kept, *given) if one <= through + MAX_AHEAD}
         missing = max(0, sum(len(one.sources) for one in new.prepared) - len(fixed))
-        ahead = max(0, *fixed, through) - through
+        claims = tuple(sorted(one for one in fixed if one > through))
         given = [one for one in given if one in fixed]
-        if missing + ahead:
-            given += (await self.reserve(root, missing + ahead, for_child=True))[0][ahead:]
+        if missing or claims:
+            root, claimant = root_scope(cached.scope), cached.conversation
+            given += (await self.reserve(root, missing, for_child=True, claims=claims, claimant=claimant))[0]
         return replace(new, reserved=given, through=through)
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
@@ -319,7 +340,7 @@ class Writer:
         numbers = new.kept_source_ids
         if not numbers or new.renumber:
             return
-        taken = await self._log.taken_source_ids(cached.conversation, numbers)
+        taken = await self._log.taken_source_ids(new.claimant or cached.conversation, numbers)
         if taken and not await self._log.messages_by_id(cached.conversation, new.ids):
             raise SourceIdClashError(taken[0])
 

@@ -363,6 +363,8 @@ class Entry:
         event: What it records of a turn besides its messages, None for most entries.
         branch: For an entry of a variant that was not active yet, the totals that it continues: those of the log with
             the variant. None for all others.
+        claims: Source ids that the tools of a child gave, which no other conversation of the family may use then.
+        claimant: The conversation of that child, "" for none.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -380,6 +382,8 @@ class Entry:
     rules: int = RULES
     event: TurnEvent | None = None
     branch: Totals | None = None
+    claims: tuple[int, ...] = ()
+    claimant: str = ""
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -75,8 +75,10 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["results_at"] = entry.first
     if entry.sources:
         document["sources"] = source_documents(entry)
-    if kept := [source.id for source in entry.sources if source.kept]:
+    if kept := [*entry.claims, *(source.id for source in entry.sources if source.kept)]:
         document["kept_source_ids"] = kept  # a unique index covers ids that the store did not choose
+    if entry.claimant:
+        document["claimant"] = entry.claimant
     if lookup := lookup_of(entry):
         document["lookup"] = lookup
     if entry.rules > 1:

@@ -141,7 +141,8 @@ class Heads:
         """Return the head of a conversation that was not deleted, or None. One command, for a child a few more."""
         if parent := parent_id(conversation):
             child = await self._heads.find_one({"parent": parent, "conversation": conversation})
-            return await self.find(head_from(child).scope) if child else None  # its parent may be deleted
+            found = await self.find(head_from(child).scope) if child else None
+            return found if found and found.conversation == conversation else None  # its parent may be deleted
         # The deleted ones keep their id in their tombstone, without a date.
         document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
         return head_from(document) if document else None

@@ -196,10 +196,14 @@ class Log:
         return found
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
-        """Return those of some source ids that are in use, here or in a conversation around or below. One command."""
+        """Return those of some source ids that are in use, here or in a conversation around or below. One command.
+
+        A number that another child claimed counts, too: its source may be on its way.
+        """
         wanted = set(numbers)
-        query = {"conversation": family(root_id(conversation)), **source_filter(wanted)}
-        documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1})
+        claimed = {"kept_source_ids": {"$in": sorted(wanted)}, "claimant": {"$gt": "", "$ne": conversation}}
+        query = {"conversation": family(root_id(conversation)), "$or": [source_filter(wanted), claimed]}
+        documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1})
         return sorted({number for document in documents for number in taken_ids(document, wanted)})
 
     async def entries(

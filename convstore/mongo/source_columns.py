@@ -139,10 +139,11 @@ def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
 
 
 def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
-    """Return those of some ids that sources of an entry have; raise a CorruptDocumentError if it is damaged."""
+    """Return those of some ids that an entry has or claims; raise a CorruptDocumentError if it is damaged."""
     with reading(document):
-        runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in stored_list(document["sources"])]
-    return {number for number in wanted if any(first <= number <= last for first, last in runs)}
+        sources, kept = (stored_list(document.get(name, ())) for name in ("sources", "kept_source_ids"))
+        runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in sources]
+    return {number for number in wanted if number in kept or any(first <= number <= last for first, last in runs)}
 
 
 def shown_in(documents: Iterable[Mapping[str, Any]]) -> dict[bytes, int]:

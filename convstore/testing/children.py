@@ -5,6 +5,7 @@ Floor 7, part of the contract.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,6 +47,14 @@ async def _left(database: Any, conversation: str) -> int:
     """Count what is stored of a conversation and of all below it, but for tombstones."""
     query = {"conversation": {"$regex": f"^{conversation}"}, "sweep_at": {"$exists": False}}
     return sum([await database[name].count_documents(query) for name in _COLLECTIONS])
+
+
+def _found(*numbers: int) -> list[Any]:
+    """Return a call and a result whose sources have the tool's own numbers."""
+    call = {"name": "search", "args": {}, "id": f"c{numbers}"}
+    artifact = [{"source_id": number, "content": f"text {new_id()}"} for number in numbers]
+    result = ToolMessage("found", artifact=artifact, tool_call_id=call["id"], name="search")
+    return [AIMessage("", tool_calls=[call]), result]
 
 
 async def _killed(*_: Any) -> Any:
@@ -165,6 +174,18 @@ class ChildContract:
         await new_store().conversation(**outer.scope).delete()
         assert await _left(database, root) == 0
 
+    async def test_the_id_of_a_deleted_child_finds_no_later_one(
+        self, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not while it is still stored, and its scope has another conversation."""
+        child = (await _family(outer))[1]
+        deleted = (await child.info()).conversation_id
+        monkeypatch.setattr(Tombstones, "children", _killed)
+        with pytest.raises(StoreUnavailableError):
+            await outer.delete()
+        await new_store().conversation(**child.scope).append(HumanMessage("new"))
+        assert await outer.store.find_conversation(deleted) is None
+
     async def test_a_child_that_begins_during_a_deletion_is_swept(
         self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -245,24 +266,33 @@ class ChildContract:
 
     async def test_numbers_of_tools_clash_across_a_family(self, outer: Conversation) -> None:
         """A number that a tool gave in a child is taken in the parent, and the other way round."""
-
-        def found(number: int) -> list[Any]:
-            call = {"name": "search", "args": {}, "id": f"c{number}"}
-            artifact = [{"source_id": number, "content": f"text {new_id()}"}]
-            result = ToolMessage("found", artifact=artifact, tool_call_id=call["id"], name="search")
-            return [AIMessage("", tool_calls=[call]), result]
-
         child, sibling = outer.child("a"), outer.child("b")
-        await child.append(found(5))
+        await child.append(_found(5))
         for other in (outer, sibling):
             with pytest.raises(SourceIdClashError):
-                await other.append(found(5))
-        receipt = await sibling.append(found(5), on_source_clash="renumber")
+                await other.append(_found(5))
+        receipt = await sibling.append(_found(5), on_source_clash="renumber")
         assert [number for one in receipt.renumbered.values() for number in one.items()] == [(5, 6)]
         assert await outer.reserve_source_ids(1) == range(7, 8)
-        await outer.append(found(7))
+        await outer.append(_found(7))
         with pytest.raises(SourceIdClashError):
-            await child.append(found(7))
+            await child.append(_found(7))
+
+    async def test_tools_that_count_alike_at_the_same_time_clash(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """One of parent and children gets the numbers, as if they had come one after the other."""
+        scopes = [outer.scope, outer.child("a").scope, outer.child("b").scope]
+        chats = [new_store().conversation(**scope) for scope in scopes]
+        for chat in chats:
+            await chat.append(HumanMessage("hello"))
+        for first in (1, 3):
+            sent = [chat.append(_found(first, first + 1)) for chat in chats]
+            outcomes = await asyncio.gather(*sent, return_exceptions=True)
+            assert sum(isinstance(one, SourceIdClashError) for one in outcomes) == 2, outcomes
+        await asyncio.gather(*[chat.append(_found(5, 6), on_source_clash="renumber") for chat in chats])
+        assert len((await outer.get_sources("1-20")).sources) == 10
+        assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
     async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(self, outer: Conversation) -> None:
         """The worker that holds the parent's turn goes on after it."""
@@ -276,10 +306,7 @@ class ChildContract:
     async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(self, outer: Conversation) -> None:
         """A child takes no number that the parent has, whatever its tools count by."""
         await outer.append(rag_turn("Seals?"))
-        call = {"name": "search", "args": {}, "id": "c"}
-        artifact = [{"source_id": number, "content": f"text {number}"} for number in (10**9, 2)]
-        result = ToolMessage("found", artifact=artifact, tool_call_id="c", name="search")
-        receipt = await outer.child("a").append([AIMessage("", tool_calls=[call]), result], on_source_clash="renumber")
+        receipt = await outer.child("a").append(_found(10**9, 2), on_source_clash="renumber")
         assert next(iter(receipt.renumbered.values())) == {10**9: 4, 2: 5}
         assert len((await outer.get_sources("1-9")).sources) == 5
 
