@@ -267,8 +267,10 @@ class Writer:
         rows = dict[str, Row]()
         if found:
             log = await self._reader.snapshot(cached, tail)
-            if not request.branch:
-                log.check_active([row.message for row in found.values()])
+            if (branch := request.branch) and not request.follows(tail):
+                raise TailMoved(tail.messages)  # it may have more messages now
+            seen = log._replace(active=branch.active(log.active)) if branch else log
+            seen.check_active([row.message for row in found.values()])
             entries = {row.entry.number: row.entry for row in found.values()}
             rows = {row.message.id: row for one in entries.values() for row in rows_of(log.active.of([one]))}
         if request.turn:

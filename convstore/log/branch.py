@@ -41,7 +41,7 @@ class Branch(NamedTuple):
     def key(self) -> str:
         """Return the key from which the ids of its messages derive."""
         turn, variant = self.event.turn, self.event.variant
-        return turn if variant == turn else digest_of(f"{turn}\n{variant}").hex()
+        return turn if variant == turn else digest_of(json.dumps([turn, variant])).hex()
 
     @property
     def begin(self) -> TurnEvent:

@@ -91,6 +91,10 @@ class TurnRecord:
         calls = reversed(_calls(self.messages))
         return next((call for call in calls if call_id in (call.id, call.result_id)), None)
 
+    def waits(self, call_id: str) -> bool:
+        """Return True if a call with an id, or whose result has it, waits for a person's decision."""
+        return any(call_id in (call.id, call.result_id) for call in self.undecided)
+
     def _waits(self, call: TurnCall) -> bool:
         return call.result_id in self.waiting and call.result_id not in self.decisions
 

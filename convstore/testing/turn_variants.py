@@ -15,7 +15,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import (
+    DecisionConflictError,
     InvalidInputError,
+    MessageRewoundError,
     StoreUnavailableError,
     TurnBusyError,
     TurnClosedError,
@@ -191,6 +193,44 @@ class TurnVariantContract:
         await chat.activate((await chat.variants("q1"))[0])
         assert await _shown(chat) == ["Q1", "A1"]
 
+    async def test_its_place_is_rewound_meanwhile(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """What stood there can be made active again, as it was before that."""
+        await _ask(chat, 1)
+        async with await chat.turn("q2", human="Q2", instead_of="q1") as turn:
+            await elsewhere.rewind(before="q1")
+            await turn.append(AIMessage("A2"))
+        await chat.activate((await chat.variants("q2"))[0])
+        assert await _shown(chat) == ["Q1", "A1"]
+
+    async def test_a_message_of_the_old_answer_is_refused(self, chat: Conversation) -> None:
+        """A model that repeats itself with the same id, as from a cache, does not lose its answer silently."""
+        async with await chat.turn("q1", human="Q1") as turn:
+            await turn.append(AIMessage("A1", id="a1"))
+        async with await chat.turn("q1", regenerate="click") as turn:
+            with pytest.raises(MessageRewoundError):
+                await turn.append(AIMessage("A1", id="a1"))
+        assert [one.is_active for one in await chat.variants("q1")] == [True]
+
+    async def test_an_answer_of_unknown_outcome_is_repeated(
+        self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If it was written, it is shown once, and nothing follows it."""
+        await _ask(chat, 1)
+        insert = Log.insert
+
+        async def failing(log: Log, *args: Any, **options: Any) -> None:
+            await insert(log, *args, **options)
+            raise StoreUnavailableError("no answer")
+
+        async with await chat.turn("q1", regenerate="click") as turn:
+            monkeypatch.setattr(Log, "insert", failing)
+            with pytest.raises(StoreUnavailableError):
+                await turn.append(AIMessage("B1", id="b1"))
+            monkeypatch.setattr(Log, "insert", insert)
+            await turn.append(AIMessage("B1", id="b1"))
+            assert not turn.is_variant
+        assert await _shown(chat) == ["Q1", "B1"]
+
     async def test_undo_takes_a_variant_back(self, chat: Conversation) -> None:
         """`undo_rewind` restores what stood at the place."""
         await _ask(chat, 1, 2)
@@ -211,7 +251,7 @@ class TurnVariantContract:
                 assert (turn.is_finished, turn.is_stopped) == (True, True)
 
     async def test_a_person_decides_in_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """The call waits there, whatever the old answer did with one of the same id."""
+        """The call waits there, whatever the old answer did with one of the same id; the first decision stands."""
         async with await chat.turn("q1", human="Q1") as turn:
             await turn.append(_CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
@@ -222,7 +262,11 @@ class TurnVariantContract:
         await elsewhere.decide("q1", "call", "respond", message="ask Ada")
         async with await elsewhere.turn("q1", regenerate="click") as turn:
             assert (turn.messages[-1].text, turn.open_calls) == ("ask Ada", [])
+            await chat.decide("q1", "call", "respond", message="ask Ada")
             await turn.append(AIMessage("B1"))
+        await chat.decide("q1", "call", "respond", message="ask Ada")
+        with pytest.raises(DecisionConflictError):
+            await chat.decide("q1", "call", "approve")
         assert (await _shown(chat))[-1] == "B1"
 
     async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation) -> None:

@@ -327,7 +327,8 @@ class TurnKeeper:
         if held.branch:
             event = held.branch.event
             asked = Asked(event.variant, event.first_turn if event.variant == event.turn else "")
-            held.record, held.tail, held.branch = await self.variants.read(held.scope, held.record.turn_id, asked)
+            held.record, held.tail, branch = await self.variants.read(held.scope, held.record.turn_id, asked)
+            held.branch = None if held.record.is_finished else branch  # an append of unknown outcome has finished it
             return
         held.record, held.tail = await self._read(held.scope, held.record.turn_id)
         if not held.record.is_newest:
@@ -391,8 +392,21 @@ class TurnKeeper:
         await _until_written(write)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:
-        """Return the turn that a decision is about: a variant in which the call waits, else the turn as it stands."""
-        return await self.variants.waiting(scope, turn_id, call_id) or (*await self._read(scope, turn_id), None)
+        """Return the turn that a decision is about: one in which the call waits, else one in which it did.
+
+        Variants come before the turn as it stands.
+        """
+        found = await self.variants.asking(scope, turn_id, call_id)
+        if not any(record.waits(call_id) for record, *_ in found):
+            try:
+                record, tail = await self._read(scope, turn_id)
+            except UnknownMessageError:  # its question is in a variant only
+                if not found:
+                    raise
+            else:
+                if record.waits(call_id) or not found:
+                    return record, tail, None
+        return max(found, key=lambda one: one[0].waits(call_id))
 
 
 async def _until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:

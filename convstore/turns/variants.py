@@ -146,8 +146,9 @@ class Variants:
     async def _last_active(self, place: _Place, variant: str) -> Snapshot:
         """Return the log as it was when a variant was active last: before a change of the variant, or as it began."""
         cached = place.log.cached
-        numbers = [one.number - 1 for one in reversed(place.entries) if not one.branch]
-        for number in [*numbers, *(one.number for one in place.stood.get(variant, ())[-1:])]:
+        entries, own = place.entries[::-1], place.stood.get(variant, ())[-1:]
+        changes, hidden = ([one.number - 1 for one in entries if bool(one.branch) is kind] for kind in (False, True))
+        for number in [*changes, *(one.number for one in own), *hidden]:  # a rewind may have come before a change
             totals = (await self._reader.log.entry(cached.conversation, number)).totals
             log = await self._reader.snapshot(cached, totals)
             if place.active(log) == variant:
@@ -201,22 +202,23 @@ class Variants:
         cached = place.log.cached
         record, event = TurnRecord(turn_id), TurnEvent("", turn_id, first_turn=place.first_turn, variant=variant)
         branch = await self._reader.branch(cached, event, through=place.log.tail.entries)
+        as_if = Snapshot(cached, branch.totals, branch.active(place.log.active))
+        branch = branch._replace(totals=await self._reader.recount_tail(cached, branch.totals, as_if))
         if turn_id in place.rows and turn_id != variant:
             record.add(await self._reader.decode_all(cached, [place.rows[turn_id].message]))
         for entry in place.of(variant):
             record.add(await self._reader.decode_all(cached, entry.messages), entry.event)
         return record, place.log.tail, branch
 
-    async def waiting(self, scope: Scope, turn_id: str, call_id: str) -> VariantRecord | None:
-        """Return the newest variant of a turn that is not active yet and in which a call waits for a decision."""
+    async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
+        """Return the variants of a turn in which a call waits for a decision or was decided, newest first."""
         with suppress(UnknownMessageError):
             place = await self._place(scope, turn_id)
             begun = [one.event for one in place.entries if one.event and one.event.kind == "begin"]
-            for event in reversed([one for one in begun if one.turn == turn_id]):
-                found = await self._read(place, turn_id, event.variant)
-                if any(call_id in (call.id, call.result_id) for call in found[0].undecided):
-                    return found
-        return None
+            own = [event.variant for event in reversed(begun) if event.turn == turn_id]
+            found = [await self._read(place, turn_id, variant) for variant in own]
+            return [one for one in found if (call := one[0].find_call(call_id)) and call.result_id in one[0].waiting]
+        return []
 
 
 def check_asked(turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool) -> Asked | None:

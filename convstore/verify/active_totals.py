@@ -76,7 +76,10 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
     if entry.is_rewind:
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
         return replace(continued(totals, entry.totals), **changed)
-    return continued(totals, before) if entry.branch else totals
+    if not entry.branch:
+        return totals
+    sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}  # it may have recounted all
+    return replace(continued(totals, before), **sizes)
 
 
 def branch_problem(entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]) -> str:

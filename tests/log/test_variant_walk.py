@@ -11,6 +11,8 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore
 from convstore.conversation.turn import TurnSession
+from convstore.log.branch import Branch
+from convstore.log.entry import Totals, TurnEvent
 from convstore.transfer import export_conversations, import_conversations, read_file
 
 
@@ -116,6 +118,31 @@ async def viewed(turn: TurnSession) -> list[str]:
 async def shown(chat: Conversation) -> list[str]:
     """The texts that a conversation lists."""
     return [str(one.message.text) for one in await chat.list_messages(limit=1_000, full=True)]
+
+
+async def test_a_variant_is_continued_with_another_counter() -> None:
+    """Sizes of its place are counted again, so that the totals are those of the active messages."""
+    database = AsyncMongoMockClient()["app"]
+    first = ConversationStore(database)
+    await first.setup()
+    other = ConversationStore(database, token_counter=lambda messages: 1_000 * len(messages), token_counter_name="n")
+    chats = [store.conversation(user_id="ada", thread_id="t") for store in (first, other)]
+    async with await chats[0].turn("q", human="Q") as turn:
+        await turn.append(AIMessage("A"))
+    for chat in chats:
+        async with await chat.turn("q", regenerate="k") as turn:
+            assert turn.is_running
+            if chat is chats[1]:
+                await turn.append(AIMessage("B"))
+    assert (await chats[1].info()).tokens == 2_000
+    async with await chats[0].turn("q", regenerate="l"):
+        assert (await first.verify()).findings == ()
+
+
+def test_messages_of_two_variants_have_no_common_id() -> None:
+    """Whatever characters the ids of turns and variants have."""
+    events = [TurnEvent("append", "a", first_turn="a", variant="b\nc"), TurnEvent("append", "a\nb", variant="c")]
+    assert len({Branch(event, 0, 0, (), Totals()).key for event in events}) == 2
 
 
 @pytest.mark.parametrize(
