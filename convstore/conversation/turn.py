@@ -50,6 +50,7 @@ class TurnSession:
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
+        self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
 
     def __repr__(self) -> str:
@@ -162,7 +163,7 @@ class TurnSession:
         answers = any(isinstance(message, AIMessage) for message in whole)
         receipt = await self._keeper.append(self._held, whole, stamp=stamp or (self._stamp if answers else None))
         if answers:
-            self._stamp = None
+            self._stamp, self._unsaid = None, StreamedReply()
         return receipt
 
     def _normalized(self, messages: Any) -> list[BaseMessage]:
@@ -202,6 +203,7 @@ class TurnSession:
 
     async def _stream(self, source: Any, on_stop: str, redact: Any) -> AsyncGenerator[Any, None]:
         reply, held = StreamedReply(), self._held
+        self._unsaid = reply if on_stop == "keep" else StreamedReply()
 
         def text() -> Any:
             return redact(reply.text) if redact else reply.text
@@ -212,7 +214,9 @@ class TurnSession:
                     reply.add(chunk)
                     yield chunk
             if held.is_stopping:
-                await self._append_stopped(reply if on_stop == "keep" else StreamedReply())
+                said = self._stopped()
+                event, stamp = TurnEvent("stop", self.turn_id), self._stamp if said else None
+                await self._keeper.append(held, said, event=event, stamp=stamp)
             else:
                 await self._append_reply(reply)
 
@@ -222,14 +226,12 @@ class TurnSession:
             raise InvalidMessageError("the stream ended without a message; ask the model again")
         await self.append(message)
 
-    async def _append_stopped(self, reply: StreamedReply) -> None:
-        """Append what was said before a stop, with results for its calls, and mark the turn."""
-        message = reply.message() if reply.text else None
+    def _stopped(self) -> list[BaseMessage]:
+        """Return what was said before a stop, with results for its calls."""
+        message = self._unsaid.message() if self._unsaid.text else None
         said = [] if message is None else self._normalized(message)
         calls = [call for one in said for call in calls_without_result([one])]
-        results = [result_of(call, _STOPPED, is_error=True) for call in calls]
-        event = TurnEvent("stop", self.turn_id)
-        await self._keeper.append(self._held, [*said, *results], event=event, stamp=self._stamp if said else None)
+        return [*said, *[result_of(call, _STOPPED, is_error=True) for call in calls]]
 
     async def add_result(
         self,
@@ -316,7 +318,7 @@ class TurnSession:
         if self._streaming is not None:
             with suppress(RuntimeError):  # another task reads it, and finds the turn lost
                 await self._streaming.aclose()
-        await self._keeper.leave(self._held)
+        await self._keeper.leave(self._held, self._stopped, stamp=self._stamp)
 
     async def _renew(self) -> None:
         """Renew the lease and look for a request to stop, until the session is left."""
