@@ -22,7 +22,7 @@ from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import Scope, check_choice
+from convstore.values.scope import PATH, Scope, check_choice
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
@@ -295,6 +295,9 @@ class TurnSession:
 
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
+        if PATH in self._chat.scope:
+            numbers: range = await self._chat.reserve_source_ids(number)
+            return numbers
         return await self._keeper.reserve(self._held, number)
 
     async def __aenter__(self) -> TurnSession:

@@ -295,13 +295,16 @@ class ChildContract:
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
     async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(self, outer: Conversation) -> None:
-        """The worker that holds the parent's turn goes on after it."""
+        """The worker that holds the parent's turn goes on after it; a turn of a child takes numbers there, too."""
         async with await outer.turn("t1", human="Ask them") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "ask", "args": {}, "id": "c1"}]))
             await outer.child("t1", "c1").append(rag_turn("Seals?"))
             await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}, {"content": "two"}])
+            async with await outer.child("critic").turn("t1", human="Is it so?") as inner:
+                await inner.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
+                await inner.add_result(inner.open_calls[0], "", sources=[{"content": "three"}])
             await turn.append(AIMessage("Done"))
-        assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5]
+        assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
 
     async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(self, outer: Conversation) -> None:
         """A child takes no number that the parent has, whatever its tools count by."""
