@@ -118,7 +118,7 @@ class TurnSession:
 
     @property
     def answer(self) -> AIMessage | None:
-        """The answer: the last message, if it is an AI message without calls; else None."""
+        """The answer: the last message, if it is an AI message without calls; else None, as in a turn that waits."""
         return self._held.record.answer
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
@@ -154,7 +154,8 @@ class TurnSession:
             InvalidMessageError: A message is invalid, or a human message, which would begin another turn.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
-            TurnClosedError: The turn was finished or stopped. Nothing was written.
+            TurnClosedError: The turn was finished or stopped. Nothing was written. Until the session marks a stop, as
+                it is left, what the model has said by then is still taken.
         """
         whole = self._normalized(messages)
         for index, message in enumerate(whole):
