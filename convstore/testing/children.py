@@ -136,6 +136,14 @@ class ChildContract:
         assert (await chats[1].delete()).conversations == 2
         assert [await _said(one) for one in chats] == [["message 0"], [], [], ["message 3"]]
 
+    async def test_verify_restores_a_parents_knowledge_of_children(self, database: Any, outer: Conversation) -> None:
+        """Without it they would outlive their parent."""
+        await _family(outer)
+        await database["heads"].update_one({"scope": outer.scope}, {"$unset": {"has_children": True}})
+        report = await outer.store.verify(user_id=outer.scope["user_id"], repair=True)
+        assert ({one.kind for one in report.findings}, report.left) == ({"head"}, 0)
+        assert (await outer.delete()).conversations == 4
+
     async def test_erasure_takes_children_and_counts_them(self, database: Any, outer: Conversation) -> None:
         """The dry run counts the same."""
         await _family(outer)
