@@ -297,6 +297,8 @@ class TurnSession:
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
         if PATH in self._chat.scope:
+            await self._keeper.renew(self._held)  # a reservation would begin a deleted outermost conversation again
+            self._held.check()
             numbers: range = await self._chat.reserve_source_ids(number)
             return numbers
         return await self._keeper.reserve(self._held, number)

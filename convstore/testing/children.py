@@ -14,7 +14,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError, InvalidScopeError, SourceIdClashError, StoreUnavailableError
+from convstore.exceptions import (
+    InvalidInputError,
+    InvalidScopeError,
+    SourceIdClashError,
+    StoreUnavailableError,
+    TurnLostError,
+)
 from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
@@ -313,6 +319,17 @@ class ChildContract:
                 await inner.add_result(inner.open_calls[0], "", sources=[{"content": "three"}])
             await turn.append(AIMessage("Done"))
         assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
+
+    async def test_a_turn_of_a_deleted_child_begins_no_conversation(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """Its result is refused, and its user's list stays empty."""
+        async with await outer.child("critic").turn("t1", human="Is it so?") as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
+            await new_store().conversation(**outer.scope).delete()
+            with pytest.raises(TurnLostError):
+                await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}])
+        assert (await outer.store.list_conversations(user_id=outer.scope["user_id"])).conversations == []
 
     async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(self, outer: Conversation) -> None:
         """A child takes no number that the parent has, whatever its tools count by."""
