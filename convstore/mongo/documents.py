@@ -94,7 +94,7 @@ def lookup_of(entry: Entry) -> list[str | int]:
     """Return the values by which an index finds an entry: ids of answered calls, blocks of source ids, its variants."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
     variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
-    return [*calls, *variants, *source_blocks(source.id for source in entry.sources)]
+    return [*calls, *variants, *source_blocks([*entry.claims, *(source.id for source in entry.sources)])]
 
 
 def variants_at(first_turn: str) -> str:

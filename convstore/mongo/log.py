@@ -201,9 +201,9 @@ class Log:
         A number that another child claimed counts, too: its source may be on its way.
         """
         wanted = set(numbers)
-        claimed = {"kept_source_ids": {"$in": sorted(wanted)}, "claimant": {"$gt": "", "$ne": conversation}}
-        query = {"conversation": family(root_id(conversation)), "$or": [source_filter(wanted), claimed]}
-        documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1})
+        others = {"conversation": family(root_id(conversation)), "claimant": {"$ne": conversation}}
+        fields = {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1}
+        documents = await self._log.find(others | source_filter(wanted), fields)
         return sorted({number for document in documents for number in taken_ids(document, wanted)})
 
     async def entries(

@@ -39,12 +39,13 @@ def source_blocks(numbers: Iterable[int]) -> list[int]:
 
 
 def source_filter(numbers: Iterable[int]) -> dict[str, Any]:
-    """Return the filter for entries with some source ids; for many ids it also finds their neighbours."""
+    """Return the filter for entries that have or claim some source ids; for many ids it also finds their neighbours."""
     wanted = sorted(numbers)
     found: dict[str, Any] = {"lookup": {"$in": source_blocks(wanted)}}
     if len(wanted) <= _MAX_EXACT:
         found["$or"] = [
-            {"sources": {"$elemMatch": {"first": {"$lte": number}, "last": {"$gte": number}}}} for number in wanted
+            {"kept_source_ids": {"$in": wanted}},
+            *({"sources": {"$elemMatch": {"first": {"$lte": number}, "last": {"$gte": number}}}} for number in wanted),
         ]
     return found
 
