@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
@@ -666,6 +666,7 @@ def _said(found: FoundSources) -> list[Any]:
     return [(one.title, one.url, one.text, one.kept_id, one.metadata) for one in found.items]
 
 
+@example([{"type": [], "text": "1 hit"}], None)
 @examples(400)
 @given(anything.map(_as_content), st.none() | anything | values)
 def test_anything_is_read_and_read_again(content: Any, artifact: Any) -> None:
