@@ -269,17 +269,20 @@ class TurnVariantContract:
             await chat.decide("q1", "call", "approve")
         assert (await _shown(chat))[-1] == "B1"
 
-    async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation) -> None:
-        """The stamp of its answer gives exactly the view that the model had."""
+    async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The stamp of its answer gives exactly what the model had, and that of another reader what it was shown."""
         await _ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
             await turn.append(_CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
             history = await turn.load_history()
+            plain = await elsewhere.load_history()
+            assert (await chat.view_at()).messages == plain.messages
             await turn.append(AIMessage("B2"))
         stamp = (await chat.list_messages())[-1].stamp
-        past = await chat.view_at(stamp)
-        assert (past.match, past.messages) == ("exact", history.messages)
+        for view in (history, plain):
+            past = await chat.view_at(stamp if view is history else plain.stamp)
+            assert (past.match, past.messages) == ("exact", view.messages)
 
     async def test_a_summary_covers_the_old_answer(self, new_store: Callable[..., ConversationStore]) -> None:
         """It is set aside while another answer is active, as by a rewind; each answer has its own."""

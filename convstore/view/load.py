@@ -30,7 +30,7 @@ class Load(ActiveRows):
     `record` is the policy's stored record, or `NO_RECORD` if that is not of this log. `held` is the cached end of the
     log, `entries` and `known_rows` are the end that is known now; it may be cached from `kept_from` on. `has_system` is
     True if the state was read with the leading system messages, and `is_confirmed` if the rows begin with the record's
-    start.
+    start. With `has_hidden` the view is that of the variant to which the last entry belongs, which is not active yet.
     """
 
     policy: HistoryPolicy
@@ -50,6 +50,13 @@ class Load(ActiveRows):
     writes: int = 0
     is_confirmed: bool = False
     has_system: bool = False
+    has_hidden: bool = False
+
+    @property
+    def last_entry(self) -> int:
+        """The number of the last entry that the view sees, 0 for none."""
+        seen = [one.number for one in self.entries if self.has_hidden or not one.branch]
+        return max(seen, default=self.entries[-1].number if self.entries else 0)
 
     @property
     def cached(self) -> CachedConversation:

@@ -322,7 +322,7 @@ class Loader:
             load.cached.conversation,
             load.policy,
             counter=self._counter.name,
-            entry=load.entries[-1].number if load.entries else 0,
+            entry=load.last_entry,
             summary=load.summary.token if load.summary else "",
             marks=decision.marks,
             tokens=view.tokens,

@@ -51,6 +51,7 @@ class Point(NamedTuple):
         marks: What it left out and shortened, if a stamp says so.
         record: Else the policy's record at that time.
         is_first_use: True if that is no longer known, so that the view is decided as at first use.
+        is_now: The end of the log; else a variant to which the last entry belongs is shown as if it were active.
     """
 
     entry: int
@@ -58,6 +59,7 @@ class Point(NamedTuple):
     marks: ViewMarks | None = None
     record: ViewRecord = NO_RECORD
     is_first_use: bool = False
+    is_now: bool = False
 
 
 class PastViews(Loader):
@@ -95,7 +97,7 @@ class PastViews(Loader):
         if at is None:
             end = await self._ends.read(cached)
             number, record = end.entries[-1].number if end.entries else 0, end.state.views.get(key, NO_RECORD)
-            return Point(number, end.state.summary, record=record)
+            return Point(number, end.state.summary, record=record, is_now=True)
         if isinstance(at, ViewStamp):
             if at.conversation_id != cached.conversation:
                 raise _missing(at)
@@ -176,16 +178,19 @@ class PastViews(Loader):
         state = State(cached.conversation, last.at, summary=point.summary)
         load = Load(policy, view_key(policy, self._counter.name), Snapshot(cached), state, record=point.record)
         load.count(entries)
-        await self._take_snapshot(load, await self._snapshot(cached, last, entries))
+        load.has_hidden = last.branch is not None and not point.is_now
+        await self._take_snapshot(load, await self._snapshot(cached, last, entries, of_variant=load.has_hidden))
         load.add_end(await self._reader.counted(entries))
         self._take_beginning(load)
         load.system = load.system if load.is_complete and not load.summary else None
         return load
 
-    async def _snapshot(self, cached: CachedConversation, last: Entry, entries: Sequence[Entry]) -> Snapshot:
-        """Return the log as of an entry; with its variant, if that was not active yet."""
+    async def _snapshot(
+        self, cached: CachedConversation, last: Entry, entries: Sequence[Entry], *, of_variant: bool
+    ) -> Snapshot:
+        """Return the log as of an entry, for all readers or as if the variant that it belongs to were active."""
         log = await self._reader.snapshot(cached, last.totals, entries)
-        if not last.branch or not last.event:
+        if not of_variant or not last.event:
             return log
         branch = await self._reader.branch(cached, last.event, through=last.number)
         return log._replace(tail=branch.totals, active=branch.active(log.active))
