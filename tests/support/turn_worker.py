@@ -1,7 +1,8 @@
-"""One worker of many that answers questions with `chat.turn`: ``python turn_worker.py URI DATABASE JOURNAL``.
+"""A backend whose endpoints answer with `chat.turn`, and one worker of it under uvicorn.
 
-Each line of its input is a request, which it handles beside the others and answers with a line. What it yields of a
-reply is in its journal before, and what was acknowledged right after, so that both are known whoever is killed.
+``python turn_worker.py URI DATABASE JOURNAL SOCKET`` serves it on a socket that its parent listens on, so that callers
+wait for the worker that replaces a killed one. What it yields of a reply is in its journal before, and what was
+acknowledged right after, so that both are known whoever is killed. So is each error that asyncio or uvicorn logs.
 Leases are short, so that the turns of a killed worker are taken over soon.
 """
 
@@ -9,25 +10,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
+import signal
+import socket
 import sys
-import traceback
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+import uvicorn
 from pymongo import AsyncMongoClient
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from convstore import Conversation, ConversationStore
 from convstore.conversation import turn as sessions
-from convstore.exceptions import ConflictError, InvalidInputError, StoreUnavailableError
+from convstore.exceptions import ConflictError, StoreUnavailableError, UnknownMessageError
 from convstore.turns import keeper, streaming
+from convstore.types import TurnSession
 
 __all__ = ["LEASE_SECONDS", "question"]
 
-LEASE_SECONDS = 2.0
-_WORDS, _PAUSE = 25, 0.02
+LEASE_SECONDS = 3.0
+_WORDS, _PAUSE = 8, 0.08
 _MOST_PROBLEM = 3_000
 _KINDS = ("say", "say", "look", "pay")
 """What a model does first: it answers at once, calls a tool, or calls one about which a person decides."""
@@ -38,97 +49,139 @@ def question(turn_id: str) -> str:
     return f"What is {turn_id}?"
 
 
-class Worker:
-    """Handles requests at once."""
+class Journal(logging.Handler):
+    """Keeps what happened in a worker, and the errors that are logged there."""
 
-    def __init__(self, store: ConversationStore, journal: TextIO) -> None:
-        self._store, self._journal, self._tasks = store, journal, set[asyncio.Task[None]]()
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(logging.ERROR)
+        self._file = file
 
     def note(self, what: str, **values: Any) -> None:
-        """Write a line to the journal; it is with the system when this returns."""
-        self._journal.write(json.dumps({"what": what, **values}) + "\n")
-        self._journal.flush()
+        """Write a line; it is with the system when this returns."""
+        self._file.write(json.dumps({"what": what, **values}) + "\n")
+        self._file.flush()
 
-    def begin(self, request: dict[str, Any]) -> None:
-        """Handle a request in a task of its own."""
-        task = asyncio.create_task(self._handle(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write an error that was logged."""
+        self.note("wrong", problem=self.format(record)[-_MOST_PROBLEM:])
 
-    async def _handle(self, request: dict[str, Any]) -> None:
-        work = asyncio.ensure_future(self._work(**request))
-        if request["cut"]:
-            await asyncio.wait({work}, timeout=request["cut"])
-            while not work.done():  # in each cycle of the event loop, as anyio does
-                work.cancel()
-                await asyncio.sleep(0)
-        await asyncio.wait({work})
-        error = None if work.cancelled() else work.exception()
-        if error is not None and not isinstance(error, ConflictError | InvalidInputError | StoreUnavailableError):
-            self.note(
-                "wrong", turn=request["turn"], problem="".join(traceback.format_exception(error))[-_MOST_PROBLEM:]
-            )
-        state = "cut" if work.cancelled() else type(error).__name__ if error else work.result()
-        sys.stdout.write(json.dumps({"id": request["id"], "state": state}) + "\n")
-        sys.stdout.flush()
 
-    async def _work(self, *, do: str, thread: str, turn: str, verdict: Any, **_: Any) -> str:
-        chat = self._store.conversation(user_id="crowd", thread_id=thread)
-        if do == "ask":
-            return await self._ask(chat, turn)
-        if do == "stop":
-            return "stopped" if await chat.stop(turn) else "not running"
-        await chat.decide(turn, f"pay {turn}", verdict, message="no")
-        return "decided"
+class Backend:
+    """The endpoints."""
 
-    async def _ask(self, chat: Conversation, turn_id: str) -> str:
-        async with await chat.turn(turn_id, human=question(turn_id)) as turn:
-            if turn.draft:
-                self.note("draft", turn=turn_id, text=turn.draft)
-            while turn.is_running:
-                await self._step(turn)
-            return "waiting" if turn.is_waiting else "finished" if turn.is_finished else "stopping"
+    def __init__(self, store: ConversationStore, journal: Journal) -> None:
+        self._store, self._journal = store, journal
 
-    async def _step(self, turn: Any) -> None:
+    def application(self) -> Starlette:
+        """Return the application that has them."""
+        actions = (self.ask, self.regenerate, self.stop, self.decide, self.switch)
+        routes = [Route(f"/{{turn}}/{action.__name__}", action, methods=["POST"]) for action in actions]
+        refused = dict.fromkeys((ConflictError, StoreUnavailableError, UnknownMessageError), _refuse)
+        return Starlette(routes=routes, exception_handlers=refused, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await self._store.close()
+        self._journal.note("closed")
+
+    def _chat(self, request: Request) -> Conversation:
+        thread = request.path_params["turn"].partition("-")[0]
+        return self._store.conversation(user_id="crowd", thread_id=thread)
+
+    async def ask(self, request: Request) -> Response:
+        """Stream the answer to a question; the last line is the state of the turn."""
+        id_ = request.path_params["turn"]
+        return self._answer(await self._chat(request).turn(id_, human=question(id_)), id_)
+
+    async def regenerate(self, request: Request) -> Response:
+        """Stream another answer, as `ask` does."""
+        key = request.query_params["variant"]
+        return self._answer(await self._chat(request).turn(request.path_params["turn"], regenerate=key), key)
+
+    async def stop(self, request: Request) -> Response:
+        """Stop a turn."""
+        return PlainTextResponse(str(await self._chat(request).stop(request.path_params["turn"])))
+
+    async def decide(self, request: Request) -> Response:
+        """Decide about the call of a variant."""
+        id_, values = request.path_params["turn"], request.query_params
+        await self._chat(request).decide(id_, f"pay {values['variant']}", values["verdict"], message="no")  # type: ignore[arg-type]
+        return PlainTextResponse("decided")
+
+    async def switch(self, request: Request) -> Response:
+        """Show another variant."""
+        chat, wanted = self._chat(request), request.query_params["variant"]
+        for one in await chat.variants(request.path_params["turn"]):
+            if one.variant_id == wanted:
+                await chat.activate(one)
+                return PlainTextResponse("switched")
+        raise HTTPException(404)
+
+    def _answer(self, turn: TurnSession, variant: str) -> Response:
+        return StreamingResponse(self._words(turn, variant), media_type="text/plain")
+
+    async def _words(self, turn: TurnSession, variant: str) -> AsyncIterator[str]:
+        try:
+            async with turn:
+                if turn.draft:
+                    self._journal.note("draft", text=turn.draft)
+                if turn.answer:
+                    yield turn.answer.text
+                while turn.is_running:
+                    async for word in self._step(turn, variant):
+                        yield word
+                state = "waiting" if turn.is_waiting else "finished" if turn.is_finished else "stopping"
+        except (ConflictError, StoreUnavailableError) as error:
+            state = type(error).__name__
+        yield f"\n{state}"
+
+    async def _step(self, turn: TurnSession, variant: str) -> AsyncIterator[str]:
         for call in turn.open_calls:
             if call.name == "pay" and not call.decision:
                 await turn.wait_for(call)
                 return
             receipt = await turn.add_result(call, f"found for {turn.turn_id}")
-            self.note("acknowledged", turn=turn.turn_id, ids=receipt.message_ids)
+            self._journal.note("acknowledged", ids=receipt.message_ids)
         await turn.load_history()
-        kind = random.Random(turn.turn_id).choice(_KINDS)
+        kind = random.Random(variant).choice(_KINDS)
         if kind != "say" and len(turn.messages) == 1:
             function = {"name": kind, "arguments": "{}"}
-            calls = [{"id": f"{kind} {turn.turn_id}", "type": "function", "function": function}]
+            calls = [{"id": f"{kind} {variant}", "type": "function", "function": function}]
             receipt = await turn.append({"role": "assistant", "content": "", "tool_calls": calls})
-            self.note("acknowledged", turn=turn.turn_id, ids=receipt.message_ids)
+            self._journal.note("acknowledged", ids=receipt.message_ids)
             return
-        async for _ in turn.stream(self._say(turn.turn_id)):
-            pass
+        async for word in turn.stream(self._say(turn.turn_id, variant)):
+            yield word
         if turn.answer is not None:
-            self.note("acknowledged", turn=turn.turn_id, ids=[turn.answer.id])
+            self._journal.note("acknowledged", ids=[turn.answer.id])
 
-    async def _say(self, turn_id: str) -> AsyncIterator[str]:
-        attempt = f"{random.randrange(10**12)}"
-        for word in (f"{turn_id} {attempt}", *(f" word{number}" for number in range(_WORDS))):
-            self.note("yielded", turn=turn_id, attempt=attempt, text=word)
+    async def _say(self, turn_id: str, variant: str) -> AsyncIterator[str]:
+        reply = f"{turn_id} {variant} {random.randrange(10**12)}"
+        for word in (reply, *(f" word{number}" for number in range(_WORDS))):
+            self._journal.note("yielded", reply=reply, text=word)
             yield word
             await asyncio.sleep(random.uniform(0, 2 * _PAUSE))
 
 
-async def main(uri: str, database: str, journal: TextIO) -> None:
-    """Handle requests until the input ends."""
+async def _refuse(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(type(error).__name__, 409)
+
+
+async def main(uri: str, database: str, journal: Journal, listening: socket.socket) -> None:
+    """Serve until a signal comes."""
     keeper._LEASE = timedelta(seconds=LEASE_SECONDS)
-    sessions.RENEW_SECONDS, sessions.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.6, 0.2, 0.1  # type: ignore[attr-defined]
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    sessions.RENEW_SECONDS, sessions.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.9, 0.3, 0.2  # type: ignore[attr-defined]
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # uvicorn's own handler ends it, and asyncio may then log what is left
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
-        worker = Worker(ConversationStore(client[database]), journal)
-        while line := await reader.readline():
-            worker.begin(json.loads(line))
+        app = Backend(ConversationStore(client[database]), journal).application()
+        await uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on")).serve(sockets=[listening])
 
 
 if __name__ == "__main__":
     with Path(sys.argv[3]).open("a", encoding="utf-8") as file:
-        asyncio.run(main(sys.argv[1], sys.argv[2], file))
+        handler = Journal(file)
+        logging.getLogger().addHandler(handler)
+        asyncio.run(main(sys.argv[1], sys.argv[2], handler, socket.socket(fileno=int(sys.argv[4]))))
