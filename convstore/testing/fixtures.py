@@ -66,3 +66,11 @@ class ContractFixtures:
     def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
         """The same conversation in another worker."""
         return new_store().conversation(**chat.scope)
+
+    @pytest.fixture
+    async def hurried(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> AsyncIterator[Conversation]:
+        """The same conversation in a worker that waits a hundred times shorter."""
+        async with new_store(clock=ahead(0, hurry=100)) as store:
+            yield store.conversation(**chat.scope)

@@ -114,15 +114,15 @@ class TurnSessionContract:
             assert await kinds_of(chat) == ["human", "ai", "human"]
             assert second.turn_id == "r2"
 
-    async def test_another_question_interrupts(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_another_question_interrupts(self, hurried: Conversation, elsewhere: Conversation) -> None:
         """The turn that runs is asked to stop, and marked as finished when its worker leaves it."""
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             interrupting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="interrupt"))
             while turn.is_running:
                 await turn.load_history()
         async with await interrupting:
             pass
-        async with await chat.turn("r1", human="Do seals sleep?") as again:
+        async with await hurried.turn("r1", human="Do seals sleep?") as again:
             assert (again.is_finished, again.is_stopped, again.answer) == (True, True, None)
 
     async def test_a_stopped_turn_is_finished(self, chat: Conversation, elsewhere: Conversation) -> None:
@@ -294,11 +294,8 @@ class TurnSessionContract:
         assert not (await chat.store.verify(**chat.scope)).ok
         await chat.delete()
 
-    async def test_a_held_lease_is_renewed(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
-    ) -> None:
+    async def test_a_held_lease_is_renewed(self, chat: Conversation, hurried: Conversation, database: Any) -> None:
         """In the background, so that a long call of a model or a tool does not lose the turn."""
-        hurried = new_store(clock=ahead(0, hurry=100)).conversation(**chat.scope)
         async with await hurried.turn("r1", human="Do seals sleep?"), asyncio.timeout(60):
             query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
             until = (await database["log"].find_one(query))["turn"]["until"]

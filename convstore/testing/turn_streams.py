@@ -172,7 +172,7 @@ class TurnStreamContract:
         assert closed == ["closed", "closed"]
         assert await kinds_of(chat) == ["human"]
 
-    async def test_a_stopped_stream_of_an_sdk_is_closed(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stopped_stream_of_an_sdk_is_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
         """It is an object with `close` that no cancellation ends, and it holds a connection."""
 
         class Source:
@@ -188,18 +188,18 @@ class TurnStreamContract:
                 self.is_closed = True
 
         source = Source()
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             async for _ in turn.stream(source):
                 await elsewhere.stop("r1")
         assert source.is_closed
 
     @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
     async def test_a_stopped_stream_ends_in_the_middle(
-        self, chat: Conversation, elsewhere: Conversation, on_stop: Any, texts: list[str]
+        self, hurried: Conversation, elsewhere: Conversation, on_stop: Any, texts: list[str]
     ) -> None:
         """The source is closed while it waits, and what was said is the answer, or nothing."""
         closed = list[str]()
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             async for _ in turn.stream(_stream(["They ", asyncio.Event()], closed=closed), on_stop=on_stop):
                 await elsewhere.stop("r1")
             assert (turn.is_running, turn.is_stopped, turn.is_finished) == (False, True, True)
@@ -208,15 +208,15 @@ class TurnStreamContract:
         assert found is not None
         assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, texts)
 
-    async def test_calls_of_a_stopped_stream_are_closed(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_calls_of_a_stopped_stream_are_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
         """A call that was cut off gets an error as its result, so that no view has it open."""
         call = ToolCallChunk(name="search", args='{"n":', id="c", index=0, type="tool_call_chunk")
         said = AIMessageChunk(content="Let me see", tool_call_chunks=[call])
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             async for _ in turn.stream(_stream([said, asyncio.Event()])):
                 await elsewhere.stop("r1")
-        assert await kinds_of(chat) == ["human", "ai", "tool"]
-        assert (await chat.load_history()).report.missing_results == ()
+        assert await kinds_of(hurried) == ["human", "ai", "tool"]
+        assert (await hurried.load_history()).report.missing_results == ()
 
     async def test_a_stalled_worker_replaces_no_draft(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -268,9 +268,9 @@ class TurnStreamContract:
                     pass
             assert turn.is_running
 
-    async def test_a_stream_is_stopped_before_it_begins(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stream_is_stopped_before_it_begins(self, hurried: Conversation, elsewhere: Conversation) -> None:
         """A source that is awaited is not waited for after a stop."""
-        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
             assert [chunk async for chunk in turn.stream(asyncio.Event().wait())] == []
             assert (turn.is_stopped, turn.is_finished) == (True, True)

@@ -65,33 +65,24 @@ async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
 class WatchContract:
     """`watch` of a conversation."""
 
-    @pytest.fixture
-    async def watched(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
-    ) -> AsyncIterator[Conversation]:
-        """The conversation in another worker, which waits a hundred times shorter where it polls."""
-        store = new_store(clock=ahead(0, hurry=100))
-        yield store.conversation(**chat.scope)
-        await store.close()
-
-    async def test_a_page_follows_what_others_append(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_follows_what_others_append(self, chat: Conversation, hurried: Conversation) -> None:
         """It begins with the newest messages, or with nothing; then it has each message once, in order."""
-        async with _page(watched) as page:
+        async with _page(hurried) as page:
             assert (page.texts, page.turn) == ([], None)
             await chat.append([HumanMessage("Do seals sleep?"), AIMessage("They do.")])
             await page.until(lambda page: page.status == "finished")
             await chat.append(HumanMessage("How?"))
             await page.until(lambda page: page.status == "interrupted")
             assert page.messages == await chat.list_messages()
-        async with _page(watched, limit=2) as page:
+        async with _page(hurried, limit=2) as page:
             assert (page.texts, page.status) == (["They do.", "How?"], "interrupted")
-        async with _page(watched, after=1) as page:
+        async with _page(hurried, after=1) as page:
             assert page.texts == ["They do.", "How?"]
 
-    async def test_a_page_follows_rewinds(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_follows_rewinds(self, chat: Conversation, hurried: Conversation) -> None:
         """Messages that left the conversation leave the page, and come back where a rewind is undone."""
         await chat.append([HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")])
-        async with _page(watched) as page:
+        async with _page(hurried) as page:
             await chat.rewind(before="a1")
             await page.until(lambda page: page.texts == ["q1"])
             await chat.append([AIMessage("b1"), HumanMessage("q3")])
@@ -100,18 +91,18 @@ class WatchContract:
             await page.until(lambda page: page.texts == ["q1", "a1", "q2"])
             assert page.messages == await chat.list_messages()
 
-    async def test_a_page_that_has_rewound_messages(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_that_has_rewound_messages(self, chat: Conversation, hurried: Conversation) -> None:
         """Those after the last message that it had are told, and from which ordinal on to drop its own."""
         await chat.append([HumanMessage("q1"), AIMessage("a1", id="a1"), HumanMessage("q2")])
         await chat.rewind(before="a1")
         await chat.append(AIMessage("b1"))
-        update = await anext(updates := watched.watch(after=3))
+        update = await anext(updates := hurried.watch(after=3))
         await updates.aclose()
         assert (update.replaces_from, [one.ordinal for one in update.messages]) == (2, [4])
 
-    async def test_a_page_sees_the_turn(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_sees_the_turn(self, chat: Conversation, hurried: Conversation) -> None:
         """It runs, its reply grows as a draft, it waits for a person, and it is finished or stopped."""
-        async with _page(watched) as page:
+        async with _page(hurried) as page:
             async with await chat.turn("r1", human="Book a table") as turn:
                 await page.until(lambda page: page.status == "running")
                 calls = [{"name": "book", "args": {}, "id": "c1"}]
@@ -129,7 +120,7 @@ class WatchContract:
             await page.until(lambda page: page.status == "finished")
             assert page.turn.turn_id == "r2"
 
-    async def test_a_page_sees_the_draft(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_sees_the_draft(self, hurried: Conversation) -> None:
         """A reply that is being streamed is in no message yet."""
         go_on = asyncio.Event()
 
@@ -139,11 +130,11 @@ class WatchContract:
             yield "do."
 
         async def ask() -> None:
-            async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            async with await hurried.turn("r1", human="Do seals sleep?") as turn:
                 async for _ in turn.stream(reply()):
                     pass
 
-        async with _page(watched) as page, asyncio.TaskGroup() as tasks:
+        async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
             tasks.create_task(ask())
             await page.until(lambda page: page.turn is not None and page.turn.draft == "They ")
             assert page.texts == ["Do seals sleep?"]
@@ -151,7 +142,7 @@ class WatchContract:
             await page.until(lambda page: page.status == "finished")
             assert page.texts == ["Do seals sleep?", "They do."]
 
-    async def test_a_page_sees_another_answer(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_sees_another_answer(self, hurried: Conversation) -> None:
         """Its draft while it is made; the messages change when it is finished."""
         go_on = asyncio.Event()
 
@@ -161,20 +152,20 @@ class WatchContract:
             yield "does."
 
         async def ask() -> None:
-            async with await chat.turn("r1", regenerate="click") as turn:
+            async with await hurried.turn("r1", regenerate="click") as turn:
                 async for _ in turn.stream(reply()):
                     pass
 
-        await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
-        async with _page(watched) as page, asyncio.TaskGroup() as tasks:
+        await hurried.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
+        async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
             tasks.create_task(ask())
             await page.until(lambda page: page.turn is not None and page.turn.draft == "Half ")
             assert (page.status, page.texts) == ("running", ["Do seals sleep?", "They do."])
             go_on.set()
             await page.until(lambda page: page.texts == ["Do seals sleep?", "Half does."])
             await page.until(lambda page: page.status == "finished")
-            [first, _] = await chat.variants("r1")
-            await chat.activate(first)
+            [first, _] = await hurried.variants("r1")
+            await hurried.activate(first)
             await page.until(lambda page: page.texts == ["Do seals sleep?", "They do."])
 
     async def test_a_page_sees_that_a_worker_died(
@@ -188,21 +179,21 @@ class WatchContract:
                 assert page.status == status
         await later.close()
 
-    async def test_a_page_of_a_deleted_conversation_is_empty(self, chat: Conversation, watched: Conversation) -> None:
+    async def test_a_page_of_a_deleted_conversation_is_empty(self, chat: Conversation, hurried: Conversation) -> None:
         """It goes on with what the scope has next."""
         await chat.append([HumanMessage("q1"), AIMessage("a1")])
-        async with _page(watched) as page:
+        async with _page(hurried) as page:
             await chat.delete()
             await page.until(lambda page: not page.texts)
             await chat.append(HumanMessage("anew"))
             await page.until(lambda page: page.texts == ["anew"])
 
-    async def test_a_watch_ends_with_its_store(self, watched: Conversation) -> None:
+    async def test_a_watch_ends_with_its_store(self, hurried: Conversation) -> None:
         """Whoever waits gets an error at once."""
-        async with _page(watched) as page:
+        async with _page(hurried) as page:
             waiting = asyncio.ensure_future(page.follow())
             await asyncio.sleep(0)
-            await watched.store.close()
+            await hurried.store.close()
             with pytest.raises(StoreClosedError):
                 await waiting
 
