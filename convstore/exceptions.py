@@ -123,7 +123,8 @@ class UnknownMessageError(InvalidInputError):
     def __init__(self, message_id: str = "", *, begins_turn: bool = False) -> None:
         self.message_id = message_id
         super().__init__(
-            f"turn {message_id!r} was not begun in this conversation; pass its question with human= to begin it"
+            f"turn {message_id!r} was not begun in this conversation: check the id, or pass its question with human= "
+            "to begin it; until a question asked with instead_of= is finished, pass both again"
             if begins_turn
             else f"no message of this conversation has the id {message_id!r}; list_messages returns the existing ids"
             if message_id
@@ -218,8 +219,8 @@ class TurnConflictError(ConflictError):
         place = "" if position is None else f", the first at position {position} (the question is 0)"
         named = "" if key is None else f" under the key {key!r}"
         problem = (
-            f"has different messages{named}{place}; get_turn returns them. To ask for another answer, rewind this one "
-            "first and pass a new key; for another question, pass a new turn_id"
+            f"has different messages{named}{place}; get_turn returns them. For another question, pass a new turn_id; "
+            "for another answer, pass regenerate= to chat.turn, or rewind this one and pass a new key to append_turn"
             if is_newest
             else "is no longer the newest, so its answer would end up in another turn; load the history again and "
             "answer the newest question"

@@ -1,4 +1,4 @@
-"""A chat backend with FastAPI: streamed answers, repeated requests, a stop, a reloaded page, other answers, edits.
+"""A chat backend with FastAPI: streamed answers, repeats, a stop, a reloaded page, other answers, edits, approval.
 
     python examples/fastapi_chat.py [mongodb://localhost:27017/app]       # shows what its endpoints do
     MONGODB_URI=mongodb://localhost:27017/app uvicorn --app-dir examples fastapi_chat:app --workers 2
@@ -9,16 +9,17 @@ With several workers the address must be that of a server, not memory. MODEL nam
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from contextlib import aclosing, asynccontextmanager
+from typing import Annotated, Any, Literal
 
 import httpx
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from scripted_sdk import MODEL, client
+from scripted_sdk import MODEL, Calls, client
 
 from convstore import ConflictError, Conversation, ConversationStore
 from convstore.ext.inspector import inspector
@@ -28,8 +29,18 @@ USERS = {"Bearer token-of-ada": "ada"}  # your authentication
 STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 2_000)) + "."
 
 
-def script(messages: list[dict[str, Any]]) -> str:
+REFUND: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "refund", "parameters": {"type": "object", "properties": {"euros": {"type": "integer"}}}},
+}
+
+
+def script(messages: list[dict[str, Any]]) -> str | Calls:
     """Stand for the model."""
+    if messages[-1]["role"] == "tool":
+        return str(messages[-1]["content"])
+    if "refund" in messages[-1]["content"]:
+        return [("refund", {"euros": 90})]
     return STORY if "story" in messages[-1]["content"] else "Half of it does."
 
 
@@ -97,22 +108,52 @@ def answer(request: Request, turn: TurnSession) -> StreamingResponse:
             if turn.answer:  # a repeated request
                 yield turn.answer.text
             while turn.is_running:
+                await run_calls(turn)
+                if not turn.is_running:  # a call waits for a person
+                    break
                 history = await turn.load_history()
                 stream = await request.app.state.model.chat.completions.create(
-                    model=MODEL, messages=history.to_openai(), stream=True
+                    model=MODEL, messages=history.to_openai(), tools=[REFUND], stream=True
                 )
                 async for chunk in turn.stream(stream):
-                    yield getattr(chunk.choices[0].delta, "content", None) or "" if chunk.choices else ""
+                    if chunk.choices:
+                        yield getattr(chunk.choices[0].delta, "content", None) or ""
 
     return StreamingResponse(words(), media_type="text/plain")
 
 
-@app.get("/chat/{thread_id}/{turn_id}")
-async def follow(chat: Chat, turn_id: str) -> dict[str, Any]:
-    """Return what a page shows after a reload, from any worker: the messages, and the draft of a running reply."""
-    if (turn := await chat.get_turn(turn_id)) is None:
-        raise HTTPException(404)
-    return {"texts": [one.text for one in turn.messages], "draft": turn.draft, "is_finished": turn.is_finished}
+async def run_calls(turn: TurnSession) -> None:
+    """Give each call its result, or let a person decide about it."""
+    for call in turn.open_calls:
+        if call.error:  # the model wrote invalid arguments
+            await turn.add_result(call, call.error, error=True)
+        elif call.decision is None:
+            await turn.wait_for(call)
+        else:
+            await turn.add_result(call, f"Refunded {call.args['euros']} euros.")
+
+
+@app.get("/chat/{thread_id}")
+async def follow(chat: Chat, after: int | None = None) -> StreamingResponse:
+    """Send a reloaded page the newest messages, then each change and the growing draft, until the turn is over."""
+
+    async def events() -> AsyncIterator[str]:
+        async with aclosing(chat.watch(after=after)) as updates:
+            async for update in updates:
+                yield f"data: {update.model_dump_json()}\n\n"
+                if update.turn and update.turn.status != "running":
+                    break
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+@app.post("/chat/{thread_id}/{turn_id}/decide")
+async def decide(
+    chat: Chat, request: Request, turn_id: str, call_id: str, verdict: Literal["approve", "reject"]
+) -> StreamingResponse:
+    """Record what a person decided, and stream the rest of the answer. Check here that this user may decide."""
+    await chat.decide(turn_id, call_id, verdict, by=_user(request) or "")
+    return answer(request, await chat.turn(turn_id))
 
 
 @app.post("/chat/{thread_id}/{turn_id}/stop")
@@ -158,15 +199,22 @@ async def main() -> None:
         print("another answer:", other, *(f"{one['number']} of {one['count']}" for one in found if one["is_active"]))
         print("the first again:", (await http.post("/chat/t1/activate", json=found[0])).status_code)
         telling = asyncio.ensure_future(say("r2", "Tell me a story"))
-        shown: dict[str, Any] = {}
-        while not shown.get("draft"):  # written once a second
-            shown = (await http.get("/chat/t1/r2")).json()
+        chat = app.state.store.conversation(user_id="ada", thread_id="t1")
+        while await chat.get_turn("r2") is None:  # noqa: ASYNC110 - until the other task has asked
+            await asyncio.sleep(0.01)
+        events = (await follow(chat)).body_iterator  # read as it comes; this client of httpx waits for the end
+        page = (json.loads(str(event).removeprefix("data: ")) async for event in events)
+        draft = await anext(one["turn"]["draft"] async for one in page if one["turn"]["draft"])  # once a second
         print("another question meanwhile:", (await say("r3", "And?")).status_code)
-        print("after a reload:", shown["draft"][:46])
+        print("after a reload:", draft[:46])
         print("stopped:", (await http.post("/chat/t1/r2/stop")).json())
-        told = (await telling).text
-        kept = (await http.get("/chat/t1/r2")).json()
-        print("kept:", kept["is_finished"], kept["texts"][1] == told, 0 < len(told) < len(STORY))
+        told, last = (await telling).text, [one async for one in page][-1]
+        kept = last["messages"][-1]["message"]["content"]
+        print("kept:", last["turn"]["status"], kept == told, 0 < len(told) < len(STORY))
+        await say("r4", "I want a refund")
+        waiting = json.loads((await http.get("/chat/t1")).text.removeprefix("data: "))["turn"]["waiting_calls"]
+        decided = {"call_id": waiting[0]["id"], "verdict": "approve"}
+        print("approved:", (await http.post("/chat/t1/r4/decide", params=decided)).text)
         await app.state.store.conversation(user_id="ada", thread_id="t1").delete()
 
 

@@ -51,6 +51,7 @@ async def run_tool(name: str, args: dict[str, Any]) -> tuple[str, list[Document]
 
 async def work(chat: Conversation, model: Any, turn_id: str, question: str | None = None) -> list[str]:
     """Run a turn until it has its answer, or waits for a person; return the ids of the calls that wait."""
+    retrieve = chat.retrieve_previous_sources_tool()  # reads what is a stub in later turns
     async with await chat.turn(turn_id, human=question) as turn:
         while turn.is_running:
             for call in turn.open_calls:  # of this worker, of one that died, or approved since
@@ -59,16 +60,23 @@ async def work(chat: Conversation, model: Any, turn_id: str, question: str | Non
                 elif call.name in NEEDS_APPROVAL and call.decision is None:
                     print(f"  {call.name}{call.args} waits for a person.")
                     await turn.wait_for(call)
+                elif call.name == retrieve.name:
+                    await turn.add_result(call, await retrieve.ainvoke(call.args))
                 else:
                     text, sources = await run_tool(call.name, call.args)
                     await turn.add_result(call, text, sources=sources)
-            if turn.is_running:
+            if turn.is_running:  # no call waits
                 history = await turn.load_history()
                 stream = await model.chat.completions.create(
-                    model=MODEL, messages=history.to_openai(), tools=SPECS, stream=True
+                    model=MODEL,
+                    messages=history.to_openai(),
+                    tools=[*SPECS, retrieve.to_openai()],
+                    stream=True,
+                    stream_options={"include_usage": True},  # tokens for chat.info().usage
                 )
                 async for chunk in turn.stream(stream):
-                    print(end=getattr(chunk.choices[0].delta, "content", None) or "" if chunk.choices else "")
+                    if chunk.choices:  # the last chunk has only the usage
+                        print(end=getattr(chunk.choices[0].delta, "content", None) or "")
         print("" if turn.answer else "  The worker leaves the turn.")
         return [call.id for call in turn.waiting_calls]
 

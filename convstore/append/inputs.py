@@ -67,7 +67,7 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
 # A fixed limit and sentence: json's depend on the caller's stack and on Python, but a retry must make the same message.
-_NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {MAX_LEVELS} levels"
+_NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {MAX_LEVELS} levels; correct the call"
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
 # A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.

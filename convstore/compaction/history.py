@@ -97,8 +97,8 @@ class SummaryHistory:
             if token == current:
                 return
             is_aside = state.aside and current in {"", *(record.token for record in aside)}
-            still_aside = "" if best and token == state.aside else state.aside if is_aside else current
-            if await self._states.commit(state, best, entry=last, aside=still_aside):
+            kept = state.aside if is_aside else current  # that of another variant, if not one that it extends
+            if await self._states.commit(state, best, entry=last, aside="" if kept == token else kept):
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:

@@ -22,7 +22,7 @@ from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import Scope, check_choice
+from convstore.values.scope import PATH, Scope, check_choice
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
@@ -50,6 +50,7 @@ class TurnSession:
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
+        self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
 
     def __repr__(self) -> str:
@@ -117,7 +118,7 @@ class TurnSession:
 
     @property
     def answer(self) -> AIMessage | None:
-        """The answer: the last message, if it is an AI message without calls; else None."""
+        """The answer: the last message, if it is an AI message without calls; else None, as in a turn that waits."""
         return self._held.record.answer
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
@@ -153,7 +154,8 @@ class TurnSession:
             InvalidMessageError: A message is invalid, or a human message, which would begin another turn.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
-            TurnClosedError: The turn was finished or stopped. Nothing was written.
+            TurnClosedError: The turn was finished or stopped. Nothing was written. Until the session marks a stop, as
+                it is left, what the model has said by then is still taken.
         """
         whole = self._normalized(messages)
         for index, message in enumerate(whole):
@@ -162,7 +164,7 @@ class TurnSession:
         answers = any(isinstance(message, AIMessage) for message in whole)
         receipt = await self._keeper.append(self._held, whole, stamp=stamp or (self._stamp if answers else None))
         if answers:
-            self._stamp = None
+            self._stamp, self._unsaid = None, StreamedReply()
         return receipt
 
     def _normalized(self, messages: Any) -> list[BaseMessage]:
@@ -202,6 +204,7 @@ class TurnSession:
 
     async def _stream(self, source: Any, on_stop: str, redact: Any) -> AsyncGenerator[Any, None]:
         reply, held = StreamedReply(), self._held
+        self._unsaid = reply if on_stop == "keep" else StreamedReply()
 
         def text() -> Any:
             return redact(reply.text) if redact else reply.text
@@ -212,7 +215,9 @@ class TurnSession:
                     reply.add(chunk)
                     yield chunk
             if held.is_stopping:
-                await self._append_stopped(reply if on_stop == "keep" else StreamedReply())
+                said = self._stopped()
+                event, stamp = TurnEvent("stop", self.turn_id), self._stamp if said else None
+                await self._keeper.append(held, said, event=event, stamp=stamp)
             else:
                 await self._append_reply(reply)
 
@@ -222,14 +227,12 @@ class TurnSession:
             raise InvalidMessageError("the stream ended without a message; ask the model again")
         await self.append(message)
 
-    async def _append_stopped(self, reply: StreamedReply) -> None:
-        """Append what was said before a stop, with results for its calls, and mark the turn."""
-        message = reply.message() if reply.text else None
+    def _stopped(self) -> list[BaseMessage]:
+        """Return what was said before a stop, with results for its calls."""
+        message = self._unsaid.message() if self._unsaid.text else None
         said = [] if message is None else self._normalized(message)
         calls = [call for one in said for call in calls_without_result([one])]
-        results = [result_of(call, _STOPPED, is_error=True) for call in calls]
-        event = TurnEvent("stop", self.turn_id)
-        await self._keeper.append(self._held, [*said, *results], event=event, stamp=self._stamp if said else None)
+        return [*said, *[result_of(call, _STOPPED, is_error=True) for call in calls]]
 
     async def add_result(
         self,
@@ -293,6 +296,11 @@ class TurnSession:
 
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
+        if PATH in self._chat.scope:
+            await self._keeper.renew(self._held)  # a reservation would begin a deleted outermost conversation again
+            self._held.check()
+            numbers: range = await self._chat.reserve_source_ids(number)
+            return numbers
         return await self._keeper.reserve(self._held, number)
 
     async def __aenter__(self) -> TurnSession:
@@ -316,7 +324,7 @@ class TurnSession:
         if self._streaming is not None:
             with suppress(RuntimeError):  # another task reads it, and finds the turn lost
                 await self._streaming.aclose()
-        await self._keeper.leave(self._held)
+        await self._keeper.leave(self._held, self._stopped, stamp=self._stamp)
 
     async def _renew(self) -> None:
         """Renew the lease and look for a request to stop, until the session is left."""

@@ -14,7 +14,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError, InvalidScopeError, SourceIdClashError, StoreUnavailableError
+from convstore.exceptions import (
+    InvalidInputError,
+    InvalidScopeError,
+    SourceIdClashError,
+    StoreUnavailableError,
+    TurnLostError,
+)
 from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
@@ -135,6 +141,14 @@ class ChildContract:
         chats = await _family(outer)
         assert (await chats[1].delete()).conversations == 2
         assert [await _said(one) for one in chats] == [["message 0"], [], [], ["message 3"]]
+
+    async def test_verify_restores_a_parents_knowledge_of_children(self, database: Any, outer: Conversation) -> None:
+        """Without it they would outlive their parent."""
+        await _family(outer)
+        await database["heads"].update_one({"scope": outer.scope}, {"$unset": {"has_children": True}})
+        report = await outer.store.verify(user_id=outer.scope["user_id"], repair=True)
+        assert ({one.kind for one in report.findings}, report.left) == ({"head"}, 0)
+        assert (await outer.delete()).conversations == 4
 
     async def test_erasure_takes_children_and_counts_them(self, database: Any, outer: Conversation) -> None:
         """The dry run counts the same."""
@@ -295,13 +309,27 @@ class ChildContract:
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
     async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(self, outer: Conversation) -> None:
-        """The worker that holds the parent's turn goes on after it."""
+        """The worker that holds the parent's turn goes on after it; a turn of a child takes numbers there, too."""
         async with await outer.turn("t1", human="Ask them") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "ask", "args": {}, "id": "c1"}]))
             await outer.child("t1", "c1").append(rag_turn("Seals?"))
             await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}, {"content": "two"}])
+            async with await outer.child("critic").turn("t1", human="Is it so?") as inner:
+                await inner.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
+                await inner.add_result(inner.open_calls[0], "", sources=[{"content": "three"}])
             await turn.append(AIMessage("Done"))
-        assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5]
+        assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
+
+    async def test_a_turn_of_a_deleted_child_begins_no_conversation(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """Its result is refused, and its user's list stays empty."""
+        async with await outer.child("critic").turn("t1", human="Is it so?") as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
+            await new_store().conversation(**outer.scope).delete()
+            with pytest.raises(TurnLostError):
+                await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}])
+        assert (await outer.store.list_conversations(user_id=outer.scope["user_id"])).conversations == []
 
     async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(self, outer: Conversation) -> None:
         """A child takes no number that the parent has, whatever its tools count by."""

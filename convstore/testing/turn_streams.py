@@ -208,6 +208,15 @@ class TurnStreamContract:
         assert found is not None
         assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, texts)
 
+    async def test_a_client_stops_a_stream_and_leaves(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """The stop is not lost with the worker that had no time to notice it."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            assert await anext(turn.stream(_stream(["They ", asyncio.Event()]))) == "They "
+            assert await elsewhere.stop("r1")
+        found = await elsewhere.get_turn("r1")
+        assert found is not None
+        assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, ["They "])
+
     async def test_calls_of_a_stopped_stream_are_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
         """A call that was cut off gets an error as its result, so that no view has it open."""
         call = ToolCallChunk(name="search", args='{"n":', id="c", index=0, type="tool_call_chunk")

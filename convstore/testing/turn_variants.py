@@ -285,15 +285,19 @@ class TurnVariantContract:
             assert (past.match, past.messages) == ("exact", view.messages)
 
     async def test_a_summary_covers_the_old_answer(self, new_store: Callable[..., ConversationStore]) -> None:
-        """It is set aside while another answer is active, as by a rewind."""
+        """It is set aside while another answer is active, as by a rewind; each answer has its own."""
         chat = new_store(summarizer=_summarize).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
-        await _ask(chat, *range(1, 9))
-        await chat.compact(force=True)
+        await _ask(chat, *range(1, 13))
+        assert (await chat.compact(force=True)).status == "done"
         before = await chat.load_history()
         await _answer(chat, "q1", "click", "B1")
         assert [message.text for message in (await chat.load_history()).messages] == ["Q1", "B1"]
-        await chat.activate((await chat.variants("q1"))[0])
-        assert (await chat.load_history()).messages == before.messages
+        await _ask(chat, *range(13, 25))
+        assert (await chat.compact(force=True)).status == "done"
+        after = await chat.load_history()
+        for variant, history in zip([*await chat.variants("q1")] * 2, [before, after] * 2, strict=True):
+            await chat.activate(variant)
+            assert (await chat.load_history()).messages == history.messages
 
     async def test_wrong_wishes_are_refused(self, chat: Conversation) -> None:
         """Before anything is written."""

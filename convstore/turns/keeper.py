@@ -349,12 +349,21 @@ class TurnKeeper:
         held.follow(await self._leases.find(held.conversation, owner=held.owner))
         return not held.is_lost
 
-    async def leave(self, held: HeldTurn) -> None:
-        """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back."""
-        kind = "stop" if held.is_stopping and not held.record.is_finished else "fence" if held.is_unsure else ""
+    async def leave(
+        self, held: HeldTurn, stopped: Callable[[], Sequence[BaseMessage]] = tuple, *, stamp: ViewStamp | None = None
+    ) -> None:
+        """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
+
+        `stopped` returns the beginning of a reply that a stop makes the answer.
+        """
         try:
+            if not (held.is_stopping or held.record.is_finished):
+                await self.look(held)  # a stop may be newer than the last look
+            kind = "stop" if held.is_stopping and not held.record.is_finished else "fence" if held.is_unsure else ""
             if kind and not held.is_lost:
-                await self.append(held, (), event=TurnEvent(kind, held.record.turn_id))
+                said = stopped() if kind == "stop" else ()
+                event = TurnEvent(kind, held.record.turn_id)
+                await self.append(held, said, event=event, stamp=stamp if said else None)
         except (TurnLostError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         finally:

@@ -12,8 +12,9 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError, StoreError
 from convstore.mongo.collection import Document
 from convstore.mongo.heads import Head, creation, head_from
-from convstore.mongo.keys import HEADS
+from convstore.mongo.keys import HEADS, head_id, parent_id
 from convstore.runtime.head_refresh import REFRESH_AFTER
+from convstore.values.scope import parent_scope
 from convstore.verify.findings import Subject
 from convstore.verify.log import LogCheck
 
@@ -36,6 +37,7 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
         head.described(subject.codec)
     except StoreError as error:
         subject.report("damaged", HEADS, str(document["_id"]), str(error))
+    await _check_parent(subject, head)
     tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
     if not (lost or is_late) or await subject.inspection.head(str(document["_id"])) != document:
         return
@@ -44,6 +46,16 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
     else:
         late = "its date is older than the last entry, so listings show it too far down"
         await _repair(subject, document, "head_behind", late, {"updated_at": tail.updated_at})
+
+
+async def _check_parent(subject: Subject, head: Head) -> None:
+    """Check that the parent of a child knows of children, else it is deleted and exported without them."""
+    if (outer := parent_scope(head.scope)) is None:
+        return
+    parent = parent_id(head.conversation)
+    above = await subject.inspection.head(head_id(outer, parent_id(parent)))
+    if above and above.get("conversation") == parent and "has_children" not in above:
+        await _repair(subject, above, "head", "it does not know of the child below it", {"has_children": True})
 
 
 def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
