@@ -63,6 +63,15 @@ class PastViewContract:
         past = await new_store().conversation(**chat.scope).view_at(answer.stamp)
         assert (past.match, past.messages) == ("exact", history.messages)
 
+    async def test_a_view_that_left_out_a_long_turn_is_exact(self, chat: Conversation) -> None:
+        """Its note says how many turns are left out, though the end of the log has no turn's beginning."""
+        await chat.append(HumanMessage("Orcas?"))
+        for _ in range(60):
+            await chat.append(AIMessage("They eat fish."))
+        history = await chat.load_history(HistoryPolicy(max_tokens=1))
+        past = await chat.view_at(history.stamp)
+        assert (past.match, past.messages) == ("exact", history.messages)
+
     async def test_a_deleted_conversation_has_no_past_views(self, chat: Conversation) -> None:
         """It answers as a missing one, also once its scope is used again."""
         await chat.append(HumanMessage("Hi", id="hi"))

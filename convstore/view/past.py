@@ -218,6 +218,9 @@ class PastViews(Loader):
         """Return the decision that a stamp has, reading back to its start."""
         while not load.is_complete and not (load.rows and load.rows[0].message.ordinal <= marks.start):
             await self._read_more(load)
+        # If it left out all, its note has the number of turns, which a turn's beginning tells.
+        while not load.is_complete and load.begin == len(load.rows) and load.rows[-1].message.ordinal < marks.start:
+            await self._read_more(load)
         await self._read_beginning(load)
         return past_decision(load, self._decoder(load), marks)
 
