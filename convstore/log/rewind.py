@@ -148,7 +148,8 @@ class Rewinds:
         repair = self.repair
         if repair and repair.recounts and entries and entries[0].number < repair.until:
             entries = [_corrected(entry, repair) for entry in entries]
-        return [self._without_rewound(entry) for entry in entries] if self.ranges else entries
+        is_whole = not self.ranges and not any(one.branch for one in entries)
+        return entries if is_whole else [self._without_rewound(entry) for entry in entries]
 
     def _without_rewound(self, entry: Entry) -> Entry:
         index, branch = bisect_right(self.ranges, entry.last, key=_first), entry.branch

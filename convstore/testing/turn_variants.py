@@ -250,6 +250,17 @@ class TurnVariantContract:
             async with await chat.turn("q1", regenerate=key) as turn:
                 assert (turn.is_finished, turn.is_stopped) == (True, True)
 
+    async def test_an_answer_in_steps_to_a_turn_stopped_at_once(self, chat: Conversation) -> None:
+        """The turn has all its messages, although nothing was rewound for them."""
+        async with await chat.turn("q1", human="Q1") as turn:
+            await chat.stop("q1")
+        async with await chat.turn("q1", regenerate="click") as turn:
+            await turn.append(_CALL.model_copy())
+            await turn.add_result(turn.open_calls[0], "found")
+            await turn.append(AIMessage("B1"))
+        assert [len(one.messages) async for one in chat.turns()] == [4]
+        assert await _shown(chat) == ["Q1", "", "found", "B1"]
+
     async def test_a_person_decides_in_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The call waits there, whatever the old answer did with one of the same id; the first decision stands."""
         async with await chat.turn("q1", human="Q1") as turn:

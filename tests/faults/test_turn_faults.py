@@ -278,13 +278,13 @@ async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> l
 
 async def _check_turn(user: User, turn: Turn) -> list[str]:
     """It is finished, with one answer of its own, or none if it was stopped; its variants are listed."""
-    id_, active = turn.turn_id, user.active[turn.turn_id]
+    id_, active = turn.turn_id, user.active.get(turn.turn_id)
     answers = [text.split()[:2] for text in _answers(turn.messages)]
     is_right = answers == [[id_, active]] or (answers == [] and active in user.stopped)
     problems = [] if is_right else [f"{id_} has {answers}, not that of {active}"]
     if not turn.is_finished or turn.messages[0].text != question(id_):
         problems.append(f"{id_} has {turn.messages[0].text}, is_finished={turn.is_finished}")
-    if len(user.finished[id_]) > 1:
+    if len(user.finished.get(id_, ())) > 1:
         listed = [one.variant_id for one in await user.chat.variants(id_)]
         problems += [f"{id_} lists {listed}, not {one}" for one in user.finished[id_] if one not in listed]
     return problems
