@@ -209,7 +209,7 @@ class Pager:
             if passage.source and (passage.source.place.is_inside or passage.source.place.rest <= room):
                 wanted.append((passage.ref, *_item(passage.source)))
                 room -= passage.source.place.rest
-        found = dict(zip(wanted, await self._reader.log.payload_ranges(cached.conversation, wanted), strict=True))
+        found = dict(zip(wanted, await self._reader.payload_ranges(cached, wanted), strict=True))
         for piece in pieces:
             passage, media = piece.passage, piece.passage.media
             if media:

@@ -179,13 +179,7 @@ class LogReader:
     async def messages_by_id(
         self, cached: CachedConversation, ids: Sequence[str], *, retry_if_stale: bool = True
     ) -> dict[str, StoredMessageRow]:
-        """Return the messages with some ids that are in the conversation, by id.
-
-        Args:
-            cached: The conversation.
-            ids: Ids of messages.
-            retry_if_stale: Read again if a message is missing and the read was stale.
-        """
+        """Return the messages with some ids, by id; read again if one is missing and `retry_if_stale`."""
         found = await self.log.messages_by_id(cached.conversation, ids)
         is_missing = len(found) < len(set(ids)) and cached.entries
         if retry_if_stale and is_missing and await self._was_stale(cached):
@@ -242,12 +236,7 @@ class LogReader:
         known = cached.active if known is None else known
         cached.entries = max(cached.entries, totals.rewind_entry)
         numbers, read = known.missing(totals, entries), partial(self.log.entry, cached.conversation)
-        try:
-            found = await asyncio.gather(*map(read, numbers))
-        except CorruptDocumentError:
-            if not await self._was_stale(cached):
-                raise
-            found = await asyncio.gather(*map(read, numbers))
+        found = await self._read_whole(cached, lambda: asyncio.gather(*map(read, numbers)))
         try:
             active = known.at(totals, [*entries, *found])
         except ValueError as error:
@@ -265,8 +254,22 @@ class LogReader:
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False
     ) -> list[str]:
         """Return the whole texts of some payloads, in order; one command if they are of successive entries."""
-        wanted = [(ref, 0, ref.ends[-1]) for ref in refs]
-        return await self.log.payload_ranges(cached.conversation, wanted, in_a_row=in_a_row)
+        return await self.payload_ranges(cached, [(ref, 0, ref.ends[-1]) for ref in refs], in_a_row=in_a_row)
+
+    async def payload_ranges(
+        self, cached: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False
+    ) -> list[str]:
+        """Return ranges of payloads of entries that were read; see `Log.payload_ranges`."""
+        read = partial(self.log.payload_ranges, cached.conversation, wanted, in_a_row=in_a_row)
+        return await self._read_whole(cached, read)
+
+    async def _read_whole(self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]]) -> _Found:
+        """Read; if a document is missing, which a new primary may not show yet, wait for it and read again."""
+        try:
+            return await read()
+        except CorruptDocumentError:
+            await self.tail(cached)
+            return await read()
 
     async def payloads_of(
         self, cached: CachedConversation, messages: Sequence[EntryMessage], *, in_a_row: bool = False

@@ -213,7 +213,7 @@ class _WindowTexts:
                 elif one.message.ordinal not in self._rows:
                     firsts.add(one.message.first)
         pieces, rows = await asyncio.gather(
-            self._reader.log.payload_ranges(self._cached.conversation, list(ranges)),
+            self._reader.payload_ranges(self._cached, list(ranges)),
             self._reader.log.messages_of_entries(self._cached.conversation, firsts),
         )
         self._pieces |= zip(ranges, pieces, strict=True)

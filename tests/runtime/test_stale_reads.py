@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bson.errors import InvalidDocument
 from fixture_types import Client
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo.errors import (
     BulkWriteError,
     ExecutionTimeout,
@@ -121,6 +121,41 @@ async def test_a_store_reads_what_was_acknowledged_to_it(
     found = await READS[name](chat)
     assert found == ["q0", "a0", "q1", "a1", "q2", "a2"]
     assert list(behind.left.values()) != [1] * 5
+
+
+PAYLOAD_READS: dict[str, Callable[[Conversation], Awaitable[object]]] = {
+    "messages": lambda chat: chat.get_tool_messages(["r"]),
+    "sources": lambda chat: chat.get_sources([1]),
+    "views": lambda chat: chat.load_history(),
+    "listings": lambda chat: chat.list_messages(full=True),
+    "searches": lambda chat: chat.search("walrus"),
+}
+
+
+@pytest.mark.parametrize("name", PAYLOAD_READS)
+async def test_a_chunk_that_a_new_primary_lacks_is_read_again(
+    chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its entry was read from the primary before; a chunk that is missing for good is damage."""
+    call = {"name": "search", "args": {}, "id": "c"}
+    sources = [{"content": "A walrus. " * 2_000}]
+    result = ToolMessage(str(sources), id="r", tool_call_id="c", artifact=sources)
+    await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result])
+    elsewhere, chunks, read_chunks = ConversationStore(database).conversation(**chat.scope), list[int](), Log._chunks
+
+    async def lacking(log: Log, conversation: str, *values: Any) -> Any:
+        chunks.append(1)
+        if len(chunks) <= missing:
+            raise CorruptDocumentError("a chunk", "is missing")
+        return await read_chunks(log, conversation, *values)
+
+    monkeypatch.setattr(Log, "_chunks", lacking)
+    missing = 1
+    await PAYLOAD_READS[name](elsewhere)
+    assert len(chunks) > 1
+    missing = 1_000
+    with pytest.raises(CorruptDocumentError):
+        await PAYLOAD_READS[name](ConversationStore(database).conversation(**chat.scope))
 
 
 async def test_a_log_that_is_deleted_is_not_waited_for(
