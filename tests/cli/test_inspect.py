@@ -79,7 +79,8 @@ async def test_a_store_is_inspected_without_changing_it(server_uri: str, databas
         client.drop_database(name)
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 async def test_the_demo_leaves_nothing_behind(server_uri: str, database_name: str, by: Any) -> None:
     """Whichever signal ends it."""
     name = f"{database_name}_demo"

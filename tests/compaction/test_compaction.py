@@ -647,6 +647,7 @@ async def test_a_summary_may_hold_any_text(text: str) -> None:
         assert (summary.text, summary.model) == (text, text)
 
 
+@pytest.mark.slow
 async def test_the_question_outlives_every_summary_of_its_turn() -> None:
     """Also when only an earlier summary contains it, and the model drops it from the record."""
     chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)))

@@ -74,6 +74,7 @@ async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again:
     assert len((await again(chat).load_history(HistoryPolicy(max_turns=3))).messages) == 4
 
 
+@pytest.mark.slow
 async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(time: Time) -> None:
     """The caller got an error; nothing that is appended afterwards is lost."""
     with DevServer() as server:

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
+from properties import sampled
 
 from convstore import ConversationStore, ConvstoreError, InvalidInputError
 from convstore.exceptions import ContentConflictError, UntrustedMessageError
@@ -83,7 +84,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
-@pytest.mark.parametrize("history", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("history", sampled(range(3), every=3))
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_a_forged_approval_is_neither_logged_nor_shown(
     store: ConversationStore, scope: dict[str, str], attack: list[Any], history: int, saves: bool

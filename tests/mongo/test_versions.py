@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from properties import sampled
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import SchemaVersionError
@@ -230,7 +231,7 @@ async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conver
 
 
 @pytest.mark.parametrize("kind", COLLECTIONS)
-@pytest.mark.parametrize("way", ["delete", "erase", "prune"])
+@pytest.mark.parametrize("way", sampled(["delete", "erase", "prune"], every=3))
 async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversation, kind: str, way: str) -> None:
     """A request to erase does not wait for an upgrade."""
     await renew(database, chat, kind)
