@@ -79,8 +79,7 @@ class TurnLeases:
 
     async def holder(self, conversation: str) -> TurnLease | None:
         """Return the lease that somebody holds; None if there is none, or it has lapsed."""
-        is_held = {"turn.until": {"$exists": True}, "$nor": [self._driver.is_past("turn.until")]}
-        found = await self._log.find_one(_query(conversation) | is_held, _FIELDS)
+        found = await self._log.find_one(_query(conversation) | self._is_held(), _FIELDS)
         return _lease(found) if found else None
 
     async def release(self, conversation: str, *, owner: str) -> None:
@@ -89,9 +88,12 @@ class TurnLeases:
 
     async def ask_to_stop(self, conversation: str, turn: str) -> bool:
         """Ask the holder of a turn's lease to stop; False if nobody holds it."""
-        query = _query(conversation) | readable("state") | {"turn.id": turn, "turn.until": {"$exists": True}}
-        is_held = {"$and": [{"$nor": [self._driver.is_past("turn.until")]}]}
-        return await self._log.update(query | is_held, {"$set": {"turn.stop": True}})
+        query = _query(conversation) | readable("state") | {"turn.id": turn} | self._is_held()
+        return await self._log.update(query, {"$set": {"turn.stop": True}})
+
+    def _is_held(self) -> dict[str, Any]:
+        """Return the filter for states whose lease has not lapsed."""
+        return {"turn.until": {"$exists": True}, "$and": [{"$nor": [self._driver.is_past("turn.until")]}]}
 
 
 def _query(conversation: str) -> dict[str, Any]:
