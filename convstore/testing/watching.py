@@ -62,6 +62,19 @@ async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
         await page.updates.aclose()
 
 
+async def _answer(chat: Conversation, words: tuple[str, str], go_on: asyncio.Event, **asked: Any) -> None:
+    """Take the turn "r1" and stream two words; the second one waits."""
+
+    async def reply() -> AsyncIterator[str]:
+        yield words[0]
+        await go_on.wait()
+        yield words[1]
+
+    async with await chat.turn("r1", **asked) as turn:
+        async for _ in turn.stream(reply()):
+            pass
+
+
 class WatchContract:
     """`watch` of a conversation."""
 
@@ -123,19 +136,8 @@ class WatchContract:
     async def test_a_page_sees_the_draft(self, hurried: Conversation) -> None:
         """A reply that is being streamed is in no message yet."""
         go_on = asyncio.Event()
-
-        async def reply() -> AsyncIterator[str]:
-            yield "They "
-            await go_on.wait()
-            yield "do."
-
-        async def ask() -> None:
-            async with await hurried.turn("r1", human="Do seals sleep?") as turn:
-                async for _ in turn.stream(reply()):
-                    pass
-
         async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
-            tasks.create_task(ask())
+            tasks.create_task(_answer(hurried, ("They ", "do."), go_on, human="Do seals sleep?"))
             await page.until(lambda page: page.turn is not None and page.turn.draft == "They ")
             assert page.texts == ["Do seals sleep?"]
             go_on.set()
@@ -145,20 +147,9 @@ class WatchContract:
     async def test_a_page_sees_another_answer(self, hurried: Conversation) -> None:
         """Its draft while it is made; the messages change when it is finished."""
         go_on = asyncio.Event()
-
-        async def reply() -> AsyncIterator[str]:
-            yield "Half "
-            await go_on.wait()
-            yield "does."
-
-        async def ask() -> None:
-            async with await hurried.turn("r1", regenerate="click") as turn:
-                async for _ in turn.stream(reply()):
-                    pass
-
         await hurried.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
         async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
-            tasks.create_task(ask())
+            tasks.create_task(_answer(hurried, ("Half ", "does."), go_on, regenerate="click"))
             await page.until(lambda page: page.turn is not None and page.turn.draft == "Half ")
             assert (page.status, page.texts) == ("running", ["Do seals sleep?", "They do."])
             go_on.set()
