@@ -101,7 +101,10 @@ class Rewinder:
     async def point(
         self, cached: CachedConversation, ordinal: int, rewinds: Rewinds, *, is_after: bool = False
     ) -> tuple[int, Totals]:
-        """Return the totals of the log before an active message, or after it, and the first entry with none before."""
+        """Return the first entry with only messages after a place, and the totals of the log there.
+
+        The place is before an active message, or after it.
+        """
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")

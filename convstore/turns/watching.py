@@ -98,6 +98,7 @@ class Watcher:
                 await self._changes.wait(watched)
 
     async def _log(self, scope: Scope) -> Snapshot | None:
+        await self._reader.schema.check()  # a watch may last for days
         cached = await self._reader.find(scope)
         if cached is None:
             return None

@@ -197,7 +197,8 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved, or belong to a lost entry
         through = max(through, stored.sources_through)
-    reserved = 0 if messages else stored.given_through  # for sources of a child
+    is_for_child = not messages and stored.given_through == through > before.sources_through
+    reserved = through if is_for_child else 0
     given = max([before.given_through, reserved, *(source.id for source in entry.sources if not source.kept)])
     made = replace(
         made,

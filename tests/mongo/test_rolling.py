@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -120,6 +121,18 @@ async def test_a_held_turn_is_not_written_to_by_an_older_process(
         seconds[0] += 11
         with pytest.raises(SchemaVersionError, match="9999_later"):
             await turn.append(AIMessage("Then."))
+
+
+async def test_an_older_process_does_not_go_on_watching(
+    database: Any, old: ConversationStore, seconds: list[float]
+) -> None:
+    """A watch may last for days, so each of its reads asks again."""
+    async with aclosing(old.conversation(**CHAT).watch()) as updates:
+        await anext(updates)
+        await migrated(database, level=LEVEL + 1)
+        seconds[0] += 11
+        with pytest.raises(SchemaVersionError, match="9999_later"):
+            await anext(updates)
 
 
 async def test_a_step_of_the_phase_after_waits_for_the_end_of_the_deployment(

@@ -413,3 +413,17 @@ async def test_unused_names_of_memory_are_not_judged() -> None:
         await store.conversation(user_id="ada", thread_id="t").append(rag_turn("What about seals?"))
         report = await store.verify()
         assert (report.findings, report.entries, report.payload_chunks) == ((), 1, 1)
+
+
+@pytest.mark.parametrize("given", [0, 2, 4])
+async def test_a_reservation_for_a_child_is_derived(own_database: Any, given: int) -> None:
+    """An entry without messages gives all numbers that it reserves to a child, or none of them."""
+    store = ConversationStore(own_database)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("hi"))
+    numbers = await chat.child("critic").reserve_source_ids(3)
+    reserved = {"conversation": (await chat.info()).conversation_id, "_id": {"$regex": ":0+2$"}}
+    assert (await store.verify(**chat.scope)).ok
+    await own_database["log"].update_one(reserved, {"$set": {"totals.given_through": given}})
+    assert (await store.verify(**chat.scope)).ok is (given == 0), numbers
