@@ -154,6 +154,7 @@ class TurnSession:
             InvalidMessageError: A message is invalid, or a human message, which would begin another turn.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
+            UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
             TurnClosedError: The turn was finished or stopped. Nothing was written. Until the session marks a stop, as
                 it is left, what the model has said by then is still taken.
         """

@@ -127,7 +127,9 @@ class TurnVariantContract:
         await _ask(chat, 6)
         assert await _shown(elsewhere) == ["Q5", "A5", "Q6", "A6"]
 
-    async def test_variants_are_listed_and_activated(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_variants_are_listed_and_activated(
+        self, chat: Conversation, elsewhere: Conversation, database: Any
+    ) -> None:
         """Each comes back with all that followed it; a repeated call does nothing."""
         await _ask(chat, 1, 2)
         await _answer(chat, "q1", "click", "B1")
@@ -141,9 +143,12 @@ class TurnVariantContract:
             ("q4", "q4", True),
         ]
         assert [(one.number, one.count) for one in await chat.variants("q4")] == [(1, 3), (2, 3), (3, 3)]
+        query = {"conversation": (await chat.info()).conversation_id}
         for variant in (*found, *found[::-1]):
             await elsewhere.activate(variant)
+            stored = await database["log"].count_documents(query)
             await chat.activate(variant)
+            assert await database["log"].count_documents(query) == stored
             assert await _shown(chat) == expected[variant.variant_id]
             assert [one.variant_id for one in await chat.variants("q1") if one.is_active] == [variant.variant_id]
 
@@ -201,6 +206,32 @@ class TurnVariantContract:
             await turn.append(AIMessage("A2"))
         await chat.activate((await chat.variants("q2"))[0])
         assert await _shown(chat) == ["Q1", "A1"]
+
+    async def test_what_stands_before_it_is_rewound_meanwhile(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """It would follow messages that it does not have in its view."""
+        await _ask(chat, 1, 2)
+        async with await chat.turn("q2", regenerate="click") as turn:
+            await elsewhere.rewind(before="q1")
+            with pytest.raises(UnknownMessageError):
+                await turn.append(AIMessage("B2"))
+        with pytest.raises(UnknownMessageError):
+            await elsewhere.turn("q2", regenerate="click")
+        assert await _shown(chat) == []
+
+    async def test_its_totals_are_derived(self, chat: Conversation, database: Any) -> None:
+        """Those of the log with the variant, which each of its entries has until it is active."""
+        await _ask(chat, 1)
+        async with await chat.turn("q1", regenerate="click") as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
+        query = {"conversation": (await chat.info()).conversation_id, "messages": {"$exists": True}}
+        [entry] = [one async for one in database["log"].find(query | {"branch": {"$exists": True}})]
+        assert (await chat.store.verify(**chat.scope)).ok
+        tokens = entry["branch"]["tokens"] + 1
+        await database["log"].update_one({"_id": entry["_id"]}, {"$set": {"branch.tokens": tokens}})
+        assert not (await chat.store.verify(**chat.scope)).ok
+        await chat.delete()
 
     async def test_a_message_of_the_old_answer_is_refused(self, chat: Conversation) -> None:
         """A model that repeats itself with the same id, as from a cache, does not lose its answer silently."""

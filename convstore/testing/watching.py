@@ -17,7 +17,7 @@ from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead
-from convstore.types import StoredMessage, TurnState
+from convstore.types import StoredMessage, TurnSession, TurnState
 
 _PATIENCE = 60.0
 
@@ -75,6 +75,22 @@ async def _answer(chat: Conversation, words: tuple[str, str], go_on: asyncio.Eve
             pass
 
 
+async def _break_off(turn: TurnSession) -> None:
+    """Stream a reply whose source fails."""
+
+    async def broken() -> AsyncIterator[str]:
+        yield "They "
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        async for _ in turn.stream(broken()):
+            pass
+
+
+def _calls(**values: Any) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c1"}], **values)
+
+
 class WatchContract:
     """`watch` of a conversation."""
 
@@ -89,8 +105,9 @@ class WatchContract:
             assert page.messages == await chat.list_messages()
         async with _page(hurried, limit=2) as page:
             assert (page.texts, page.status) == (["They do.", "How?"], "interrupted")
-        async with _page(hurried, after=1) as page:
-            assert page.texts == ["They do.", "How?"]
+        for after, texts in ((1, ["They do.", "How?"]), (3, []), (99, ["Do seals sleep?", "They do.", "How?"])):
+            async with _page(hurried, after=after) as page:
+                assert (page.texts, page.status) == (texts, "interrupted")
 
     async def test_a_page_follows_rewinds(self, chat: Conversation, hurried: Conversation) -> None:
         """Messages that left the conversation leave the page, and come back where a rewind is undone."""
@@ -103,6 +120,22 @@ class WatchContract:
             await chat.undo_rewind()
             await page.until(lambda page: page.texts == ["q1", "a1", "q2"])
             assert page.messages == await chat.list_messages()
+
+    async def test_a_page_follows_a_rewind_within_a_turn(self, chat: Conversation, hurried: Conversation) -> None:
+        """Also where the turn is as finished as before, and where it is not finished any more."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(_calls())
+            await turn.add_result(turn.open_calls[0], "One.")
+            await turn.append(_calls(id="again"))
+            await turn.finish()
+        async with _page(hurried) as page:
+            assert page.status == "finished"
+            await chat.rewind(before="again")
+            await page.until(lambda page: page.status == "interrupted")
+            await chat.append([AIMessage("a1"), AIMessage("a2", id="a2")])
+            await page.until(lambda page: page.texts[3:] == ["a1", "a2"])
+            await chat.rewind(before="a2")
+            await page.until(lambda page: page.texts[3:] == ["a1"])
 
     async def test_a_page_that_has_rewound_messages(self, chat: Conversation, hurried: Conversation) -> None:
         """Those after the last message that it had are told, and from which ordinal on to drop its own."""
@@ -159,6 +192,32 @@ class WatchContract:
             await hurried.activate(first)
             await page.until(lambda page: page.texts == ["Do seals sleep?", "They do."])
 
+    async def test_a_page_sees_no_draft_of_before(self, chat: Conversation, hurried: Conversation) -> None:
+        """One that was left is not shown once the log went on, nor that of an answer on which nobody works."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await _break_off(turn)
+        async with _page(hurried) as page:
+            assert page.turn == TurnState(turn_id="r1", status="interrupted", draft="They ")
+            await chat.append_turn("r1", messages=[_calls()])
+            await page.until(lambda page: page.turn == TurnState(turn_id="r1", status="interrupted"))
+            await chat.append(AIMessage("They do."))
+            async with await chat.turn("r1", regenerate="click") as turn:
+                await _break_off(turn)
+        async with await chat.turn("r1"), _page(hurried) as page:
+            assert page.turn == TurnState(turn_id="r1", status="finished")
+
+    async def test_a_page_sees_how_the_turn_that_is_shown_ended(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
+        """Not how another answer ended that is not shown."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(_calls())
+            await turn.finish()
+        async with await chat.turn("r1", regenerate="click"):
+            await hurried.stop("r1")
+        async with _page(hurried) as page:
+            assert page.status == "finished"
+
     async def test_a_page_sees_that_a_worker_died(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
@@ -185,8 +244,9 @@ class WatchContract:
             waiting = asyncio.ensure_future(page.follow())
             await asyncio.sleep(0)
             await hurried.store.close()
-            with pytest.raises(StoreClosedError):
-                await waiting
+            async with asyncio.timeout(_PATIENCE):
+                with pytest.raises(StoreClosedError):
+                    await waiting
 
     @pytest.mark.parametrize("options", [{"after": -1}, {"after": "3"}, {"limit": 0}, {"limit": 1_001}], ids=str)
     async def test_a_watch_checks_its_arguments(self, chat: Conversation, options: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -131,6 +132,22 @@ async def test_a_fork_is_found_between_two_batches_of_entries(
     with pytest.raises(BrokenLogError, match="does not follow") as raised:
         _ = [message async for message in cold(client, database_name, chat).messages()]
     assert raised.value.document_id.endswith(f":{reader._ENTRIES_AT_ONCE + 1:012d}")
+
+
+async def test_a_page_that_watches_drops_what_a_restored_log_lacks(
+    chat: Conversation, database: Any, seconds: list[float]
+) -> None:
+    """Its first message may be another one, too, so all are replaced."""
+    await talk(chat, range(5))
+    backup = await saved(database, chat)
+    await talk(chat, range(5, 7))
+    async with aclosing(chat.watch()) as updates:
+        assert len((await anext(updates)).messages) == 14
+        seconds[0] += 11
+        await restore(database, backup)
+        async with asyncio.timeout(60):
+            update = await anext(updates)
+        assert (update.replaces_from, len(update.messages)) == (1, 10)
 
 
 async def test_a_young_store_reports_a_lost_end_once(

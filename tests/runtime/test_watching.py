@@ -18,6 +18,7 @@ from properties import sampled
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ConversationDeletedError, StoreError
 from convstore.mongo.driver import Driver
+from convstore.runtime.clock import Clock
 from convstore.testing.fixtures import ahead
 from convstore.types import StoredMessage
 
@@ -71,6 +72,31 @@ async def test_watchers_of_a_store_share_a_change_stream(
         await one.aclose()
     await wait_for(lambda: not changes._is_live)
     assert not changes._all
+
+
+async def test_a_watcher_reads_again_when_the_change_stream_opens(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changed after its first read, and before the stream was open, is in no change of the stream."""
+    is_open, never = asyncio.Event(), asyncio.Event()
+
+    async def sleep(_seconds: float) -> None:
+        await never.wait()
+
+    async def changes(_self: Driver, *_: str) -> AsyncIterator[str]:
+        await is_open.wait()
+        yield ""
+        await never.wait()
+
+    monkeypatch.setattr(Driver, "changes", changes)
+    watching, clock = (await chat._services()).changes, Clock(sleep=sleep)
+    monkeypatch.setattr(watching, "_clock", clock)
+    with watching.watched() as watched:
+        waiting = asyncio.ensure_future(watching.wait(watched))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        is_open.set()
+        await asyncio.wait_for(waiting, _PATIENCE)
 
 
 async def test_an_append_costs_a_watcher_five_commands(
