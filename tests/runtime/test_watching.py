@@ -92,11 +92,12 @@ async def test_a_watcher_reads_again_when_the_change_stream_opens(
     watching, clock = (await chat._services()).changes, Clock(sleep=sleep)
     monkeypatch.setattr(watching, "_clock", clock)
     with watching.watched() as watched:
+        watched.conversation = "any"
         waiting = asyncio.ensure_future(watching.wait(watched))
         await asyncio.sleep(0.02)
         assert not waiting.done()
         is_open.set()
-        await asyncio.wait_for(waiting, _PATIENCE)
+        await asyncio.wait_for(waiting, 5)
 
 
 async def test_an_append_costs_a_watcher_five_commands(
