@@ -6,6 +6,7 @@ Floor 7, part of the contract.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
     TurnLostError,
 )
+from convstore.integration import host_of
 from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
@@ -164,8 +166,14 @@ class ChildContract:
         """Not while a sub-agent works, although the parent has no new message."""
         chats, user = await _family(outer), outer.scope["user_id"]
         root, age = (await outer.info()).conversation_id, timedelta(minutes=10)
-        later = new_store(clock=ahead(900))
-        await later.conversation(**chats[2].scope).append(HumanMessage("working", id="w"))
+        passed = [0.0]
+        clock = Clock(
+            now=lambda: datetime.now(UTC) + timedelta(seconds=passed[0]),
+            monotonic=lambda: time.monotonic() + passed[0],
+        )
+        later = new_store(clock=clock)
+        for passed[0] in (0.0, 900.0):  # when it begins to work it is looked up, and later its head is refreshed
+            await later.conversation(**chats[2].scope).append(HumanMessage("working"))
         assert (await later.prune(older_than=age, user_id=user)).conversations == 0
         idle = new_store(clock=ahead(1_800))
         assert (await idle.prune(older_than=age, dry_run=True, user_id=user)).conversations == 4
@@ -200,10 +208,11 @@ class ChildContract:
         await new_store().conversation(**child.scope).append(HumanMessage("new"))
         assert await outer.store.find_conversation(deleted) is None
 
+    @pytest.mark.parametrize("way", ["erase", "sweep"])
     async def test_a_child_that_begins_during_a_deletion_is_swept(
-        self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch, *, way: str
     ) -> None:
-        """It is written after the parent was removed; nothing finds it, and the sweep removes it."""
+        """It is written after the parent was removed; nothing finds it, and the sweep removes it, or an erasure."""
         await outer.append(HumanMessage("hello", id="m"))
         root = (await outer.info()).conversation_id
         claim = Heads.claim
@@ -220,7 +229,10 @@ class ChildContract:
         assert await _said(new_store().conversation(**outer.child("late").scope)) == []
         past = datetime.now(UTC) - timedelta(seconds=1)
         await database["heads"].update_one({"_id": f"deleted:{root}"}, {"$set": {"sweep_at": past}})
-        await new_store().erase(user_id=outer.scope["user_id"])
+        if way == "erase":
+            await new_store().erase(user_id=outer.scope["user_id"])
+        else:
+            await (await host_of(outer).services()).retention.sweep()
         assert await _left(database, root) == 0
 
     async def test_children_are_exported_with_their_parent(self, outer: Conversation) -> None:

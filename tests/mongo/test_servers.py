@@ -61,7 +61,7 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
     listings: Any,
     scope: Any,
 ) -> None:
-    """By two keys as by one, on the first page and on later ones."""
+    """By two keys as by one, on the first page and on later ones, however many sub-agents there are."""
     store = ConversationStore(client[own_database.name], scope_keys=keys)
     await store.setup(listings=listings)
     documents = [
@@ -72,6 +72,9 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
     ]
     for one in {tuple(document[key] for key in keys): document for document in documents}.values():
         await store.conversation(**{key: one[key] for key in keys}).append(HumanMessage("hi"))
+    calls_sub_agents = store.conversation(**{key: scope.get(key, "u1") for key in keys})
+    for number in range(9):
+        await calls_sub_agents.child(f"agent {number}").append(HumanMessage("hi"))
     cursor, listed = None, list[Any]()
     while not listed or cursor:
         with commands.counted():
