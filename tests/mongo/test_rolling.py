@@ -211,6 +211,13 @@ async def test_a_step_begins_when_older_writers_are_out(
     assert "begins_at" not in (await database[MIGRATIONS].find_one({"_id": "9_after"}) or {})
 
 
+async def test_a_new_database_waits_for_no_deployment(own_database: Any, steps: Any) -> None:
+    """It has no older processes, so `setup` runs the steps of both phases."""
+    ran = steps(_after={"phase": "after"})
+    await ConversationStore(own_database).setup()
+    assert ran == ["9_after"]
+
+
 async def test_the_server_says_when_a_step_begins(
     own_database: Any, steps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
