@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from datetime import date
 
 from convstore.mongo.heads import Heads, ListedHead
-from convstore.mongo.keys import ANNOTATIONS, LOG, SEARCH, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES
 from convstore.mongo.statistics import Amount, Statistics
 from convstore.values.reports import Growth, StoreStats
 from convstore.values.scope import Scope
 
 _AT_ONCE = 200
-_COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH)
-_KINDS = ("entries", "payloads", SUMMARIES, ANNOTATIONS, SEARCH)
+_COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS, DRAFTS, SEARCH)
+_KINDS = ("entries", "payloads", *_COLLECTIONS[1:])
 
 
 class StatsReader:

@@ -5,7 +5,7 @@ Floor 7, part of the contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -64,7 +64,7 @@ class StatsContract:
         assert (await store.stats(user_id=user)).summarized == 0
 
     async def test_sizes_are_counted_by_kind_and_day(self, new_store: Callable[..., ConversationStore]) -> None:
-        """A large result is a payload; a message counts on the day on which it was appended."""
+        """A large result is a payload, a broken reply a draft; a message counts on the day of its append."""
         now = datetime(2026, 3, 1, 12, tzinfo=UTC)
         store, user = new_store(clock=Clock(now=lambda: now)), new_id()
         await store.setup()
@@ -72,7 +72,7 @@ class StatsContract:
         await chat.append([HumanMessage("Hi"), AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "c"}])])
         small = (await store.stats(user_id=user)).bytes
         assert small["entries"] > 0
-        assert small["payloads"] == small["summaries"] == small["annotations"] == 0
+        assert small["payloads"] == small["summaries"] == small["annotations"] == small["drafts"] == 0
         now += timedelta(days=2)
         await chat.append(ToolMessage("".join(new_id() for _ in range(500)), id="r", tool_call_id="c"))
         await chat.annotate("r", label="large")
@@ -84,6 +84,10 @@ class StatsContract:
             ("2026-03-03", 0, 1),
         ]
         assert sum(one.bytes for one in stats.growth) == stats.bytes["entries"]
+        async with await chat.turn("q", human="Sing") as turn:
+            with pytest.raises(ConnectionError):
+                [word async for word in turn.stream(_broken())]
+        assert (await store.stats(user_id=user)).bytes["drafts"] > 0
 
     async def test_an_empty_scope_has_empty_statistics(self, store: ConversationStore) -> None:
         """Of a deleted conversation nothing is counted; an unknown key is refused."""
@@ -91,7 +95,9 @@ class StatsContract:
         chat = store.conversation(user_id=user, thread_id="t")
         await chat.append(rag_turn("What of whales?"))
         await chat.delete()
-        nothing = StoreStats(bytes=dict.fromkeys(("entries", "payloads", "summaries", "annotations", "search"), 0))
+        nothing = StoreStats(
+            bytes=dict.fromkeys(("entries", "payloads", "summaries", "annotations", "drafts", "search"), 0)
+        )
         assert await store.stats(user_id=user) == nothing
         with pytest.raises(InvalidScopeError):
             await store.stats(tenant="x")
@@ -106,3 +112,8 @@ class StatsContract:
         await store.close()
         assert (stats.conversations, stats.messages) == (3, 12)
         assert stats.bytes["entries"] == sum(one.bytes["entries"] for one in each)
+
+
+async def _broken() -> AsyncIterator[str]:
+    yield "La"
+    raise ConnectionError

@@ -66,7 +66,8 @@ class StoreStats(_Value):
             estimate, as if a view that leaves turns out filled its budget and no turn were in progress.
         summarized: Conversations with a current summary.
         bytes: Stored size by kind of document: entries, payloads (large parts of messages, compressed), summaries,
-            annotations, and segments of the search index. Heads, indexes and the server's compression are not counted.
+            annotations, drafts of replies, and segments of the search index. Heads, indexes and the server's
+            compression are not counted.
         growth: The days on which something was written, oldest first.
     """
 
