@@ -153,7 +153,8 @@ def language_of(text: str) -> str:
     (first, most), (_, second) = [*counts.most_common(2), ("", 0), ("", 0)][:2]
     if most >= _CLEAR and most > second:
         return first
-    return "english" if sample.isascii() or first == "english" else ""
+    # Not `first`: of languages that are equally common it is another one in each process.
+    return "english" if sample.isascii() or 0 < most == counts["english"] else ""
 
 
 def query_groups(text: str) -> list[tuple[str, ...]]:

@@ -48,6 +48,12 @@ def test_a_query_meets_a_text_in_another_form(text: str, query: str) -> None:
     assert all(found.intersection(group) for group in query_groups(query))
 
 
+@pytest.mark.parametrize("words", ["der the", "les the", "los the", "gli the", "uma the", "het the", "не the"])
+def test_english_is_the_language_where_it_is_as_common_as_another(words: str) -> None:
+    """In every process: a set's order is each process's own, and a segment is compared with one of another process."""
+    assert language_of(f"{words} Ω") == "english"
+
+
 @given(TEXT)
 @examples(300)
 def test_a_text_meets_itself(text: str) -> None:
