@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary, Strategy, SummaryCall
 from convstore.chain.parse import MISSING_RESULT, parse_chain
-from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Header, Pair, PairKind, Section
+from convstore.chain.structure import SUMMARY_TOOL, Chain, Header, Pair, PairKind, Section
 from convstore.chain.summarizer import ChainModel, ChainSummarizer, SummaryHandler
+from convstore.messages.provenance import SUMMARY_PREFIX
 
 __all__ = [
     "MISSING_RESULT",

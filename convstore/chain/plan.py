@@ -13,9 +13,9 @@ from typing import Final
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.chain.models import ChainSummarizerConfig
-from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Pair, Section, join_humans
+from convstore.chain.structure import SUMMARY_TOOL, Chain, Pair, Section, join_humans
 from convstore.messages.call_ids import CallIdTemplate
-from convstore.messages.provenance import mark
+from convstore.messages.provenance import SUMMARY_PREFIX, mark
 from convstore.messages.sizes import size_of
 
 RESERVE_PERCENT: Final = 25

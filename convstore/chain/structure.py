@@ -17,16 +17,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.exceptions import InvalidInputError, MalformedChainError
 from convstore.messages.call_arguments import with_json_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
-from convstore.messages.provenance import kind_of
+from convstore.messages.provenance import SUMMARY_PREFIX, kind_of
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import calls_of
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
 """Name of the pretended tool whose result is the summary of a history with tool calls."""
-
-SUMMARY_PREFIX: Final = "**summarized content:**\n"
-"""First line of a summary of plain answers."""
 
 PairKind = Literal["completion", "request_response", "summarization"]
 """An answer without calls; calls with their results; a summary in the form of a call with its result."""

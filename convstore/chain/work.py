@@ -26,9 +26,9 @@ from convstore.chain.plan import (
     room_for,
     sections_to_fold,
 )
-from convstore.chain.structure import SUMMARY_PREFIX, Header, Pair, Section, humans_of, join_humans
+from convstore.chain.structure import Header, Pair, Section, humans_of, join_humans
 from convstore.exceptions import SummaryError
-from convstore.messages.provenance import mark
+from convstore.messages.provenance import SUMMARY_PREFIX, mark
 from convstore.messages.sizes import bytes_of, size_of
 from convstore.messages.tool_calls import calls_of
 from convstore.summarization.engine import Request, Steps, ask_all

@@ -82,11 +82,12 @@ class Compactor:
         strategy: CompactionStrategy | None,
         policy: HistoryPolicy,
         wait_seconds: float,
+        background: Background,
     ) -> None:
         self._reader, self._ends, self._states, self._summaries = ends.reader, ends, ends.states, ends.summaries
         self._codec, self._counter, self._clock = self._reader.codec, self._reader.counter, self._reader.clock
         self._history, self._strategy = history, strategy
-        self._wait_seconds, self._background = wait_seconds, Background()
+        self._wait_seconds, self._background = wait_seconds, background
         self._view = view_key(policy, self._counter.name)
 
     @property
@@ -114,10 +115,6 @@ class Compactor:
             status="running",
             problem=f"the summarizer was not done after {self._wait_seconds:g} s; its summary is committed later",
         )
-
-    async def close(self) -> None:
-        """Cancel background compactions started by `compact_in_time` and release their leases."""
-        await self._background.close()
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
         """Summarise now if the rule requires it; see `Conversation.compact`."""

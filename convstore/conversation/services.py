@@ -6,6 +6,8 @@ Each service is the work of one room below; `store` makes all of them once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
@@ -13,9 +15,7 @@ from convstore.admin.statistics import StatsReader
 from convstore.append.resent_history import Resender
 from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
-from convstore.compaction.compactor import Compactor
 from convstore.compaction.history import SummaryHistory
-from convstore.compaction.strategies import CompactionStrategy
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
@@ -54,14 +54,20 @@ from convstore.turns.keeper import TurnKeeper
 from convstore.turns.variants import Variants
 from convstore.turns.watching import Watcher
 from convstore.values.policy import HistoryPolicy
-from convstore.verify.schema import SchemaCheck
-from convstore.verify.verifier import Verifier
 from convstore.view.loader import Loader
 from convstore.view.past import PastViews
 
+if TYPE_CHECKING:
+    from convstore.compaction.compactor import Compactor
+    from convstore.compaction.strategies import CompactionStrategy
+    from convstore.verify.verifier import Verifier
+
 
 class Services:
-    """The services of one store, one for each use case."""
+    """The services of one store, one for each use case.
+
+    Two that no append, load or read-back needs are loaded and made when they are first used.
+    """
 
     def __init__(
         self,
@@ -100,12 +106,33 @@ class Services:
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         variants = Variants(reader, self.writer, self.rewinder)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turns, variants)
-        self.compactor = Compactor(
-            ends, self.summaries, strategy=strategy, policy=policy, wait_seconds=compaction_seconds
-        )
         self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
         kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
         self.retention = Retention(reader, tombstones, states, parts)
-        schema = SchemaCheck(driver, migrator)
-        self.verifier = Verifier(Inspection(driver), reader.log, schema, clock=clock, index=self.sealer)
+        self.background = self.retention.background
+        self._ends, self._driver, self._migrator, self._clock = ends, driver, migrator, clock
+        self._strategy, self._policy, self._compaction_seconds = strategy, policy, compaction_seconds
+
+    @cached_property
+    def compactor(self) -> Compactor:
+        """Makes summaries."""
+        from convstore.compaction.compactor import Compactor  # noqa: PLC0415
+
+        return Compactor(
+            self._ends,
+            self.summaries,
+            strategy=self._strategy,
+            policy=self._policy,
+            wait_seconds=self._compaction_seconds,
+            background=self.background,
+        )
+
+    @cached_property
+    def verifier(self) -> Verifier:
+        """Checks and repairs stored data."""
+        from convstore.verify.schema import SchemaCheck  # noqa: PLC0415
+        from convstore.verify.verifier import Verifier  # noqa: PLC0415
+
+        schema, inspection = SchemaCheck(self._driver, self._migrator), Inspection(self._driver)
+        return Verifier(inspection, self.reader.log, schema, clock=self._clock, index=self.sealer)

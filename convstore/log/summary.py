@@ -14,9 +14,8 @@ from datetime import datetime
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.chain import SUMMARY_PREFIX
 from convstore.messages.encoding import date_text, decode_message, digest_of
-from convstore.messages.provenance import kind_of, mark
+from convstore.messages.provenance import SUMMARY_PREFIX, kind_of, mark
 from convstore.messages.text import in_one_line
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec

@@ -7,12 +7,15 @@ their marks: there, only the store sets them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
 MARK = "convstore"
 """The key of the mark in ``additional_kwargs``."""
+
+SUMMARY_PREFIX: Final = "**summarized content:**\n"
+"""The beginning of an AI message that is a summary."""
 
 _MODEL_KEYS = ("model_name", "model", "model_id")
 

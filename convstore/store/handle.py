@@ -9,10 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from convstore.chain import ChainSummarizer
-from convstore.compaction.strategies import as_strategy
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
@@ -27,7 +25,6 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
 from convstore.search.request import search_request
 from convstore.sources.detection import SourceExtractor
-from convstore.summarization.summarizers import SummarizerLike
 from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import (
@@ -49,6 +46,10 @@ from convstore.values.scope import (
     check_seconds,
     check_selection,
 )
+
+if TYPE_CHECKING:
+    from convstore.chain import ChainSummarizer
+    from convstore.summarization.summarizers import SummarizerLike
 
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
@@ -127,7 +128,11 @@ class ConversationStore:
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
         codec, extractors = Codec(), dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
-        clock = clock or Clock()
+        clock, strategy = clock or Clock(), None
+        if summarizer is not None:
+            from convstore.compaction.strategies import as_strategy  # noqa: PLC0415 - with the chain, for few stores
+
+            strategy = as_strategy(summarizer, budget=self.policy.max_tokens)
         self._known = ConversationCache(clock, self.scope_keys)
         self._services = Services(
             driver,
@@ -136,7 +141,7 @@ class ConversationStore:
             codec=codec,
             counter=self.token_counter,
             clock=clock,
-            strategy=None if summarizer is None else as_strategy(summarizer, budget=self.policy.max_tokens),
+            strategy=strategy,
             policy=self.policy,
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=extractors,
@@ -229,8 +234,7 @@ class ConversationStore:
             return
         self._host.is_closed = True
         try:
-            await self._services.compactor.close()
-            await self._services.retention.background.close()
+            await self._services.background.close()
             await self._services.changes.close()
             await self._services.sealer.close()
         finally:

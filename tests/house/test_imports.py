@@ -21,6 +21,28 @@ SLOW = (
     "typer",
 )
 
+UNUSED = {
+    *("chain", "cli", "compaction.compactor", "compaction.strategies", "devserver", "ext", "summarization", "testing"),
+    *("transfer", "verify"),
+}
+"""Rooms and modules of convstore that no append, load or read-back runs."""
+
+TURN = """
+import asyncio
+from convstore import ConversationStore
+from langchain_core.messages import AIMessage, HumanMessage
+
+async def main():
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="seals")
+        receipt = await chat.append([HumanMessage("What do seals eat?"), AIMessage("Fish.")])
+        assert len((await chat.load_history()).messages) == 2
+        await chat.get_tool_messages(receipt.message_ids)
+
+asyncio.run(main())
+"""
+
 
 def loaded_by(code: str) -> set[str]:
     """Names of all modules that a program in a fresh process loads."""
@@ -57,3 +79,8 @@ def test_the_store_loads_none_of_langchains_slow_modules() -> None:
         "from convstore.transfer import import_conversations",
     )
     assert loaded_by("\n".join(names)).isdisjoint(SLOW)
+
+
+def test_a_process_loads_only_what_its_turns_use() -> None:
+    """The start of a worker is short: compaction, verify, chains and imports are loaded by their first use."""
+    assert loaded_by(TURN) & {f"convstore.{name}" for name in UNUSED} == set()
