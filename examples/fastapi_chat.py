@@ -149,11 +149,20 @@ async def follow(chat: Chat, after: int | None = None) -> StreamingResponse:
 
 @app.post("/chat/{thread_id}/{turn_id}/decide")
 async def decide(
-    chat: Chat, request: Request, turn_id: str, call_id: str, verdict: Literal["approve", "reject"]
+    chat: Chat,
+    request: Request,
+    turn_id: str,
+    call_id: str,
+    verdict: Literal["approve", "reject"],
+    *,
+    variant_id: str | None = None,
 ) -> StreamingResponse:
-    """Record what a person decided, and stream the rest of the answer. Check here that this user may decide."""
+    """Record what a person decided, and stream the rest of the answer. Check here that this user may decide.
+
+    A page passes `turn_id` and `variant_id` of the state that `follow` sent.
+    """
     await chat.decide(turn_id, call_id, verdict, by=_user(request) or "")
-    return answer(request, await chat.turn(turn_id))
+    return answer(request, await chat.turn(turn_id, regenerate=variant_id or None))
 
 
 @app.post("/chat/{thread_id}/{turn_id}/stop")

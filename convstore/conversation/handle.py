@@ -281,13 +281,13 @@ class Conversation:
         await keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
 
     async def stop(self, turn_id: str) -> bool:
-        """Stop a turn, from any worker: what was said so far is its answer. Returns False if it does not run.
+        """Stop a turn, from any worker: what was said so far is its answer. Returns False if it is finished.
 
-        A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once.
-        A stopped turn is finished, and so is its repeated request.
+        A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once,
+        with all other answers to it that are unfinished. A stopped turn is finished, and so is its repeated request.
 
         Args:
-            turn_id: Id of the turn.
+            turn_id: Id of the turn, or of a question that is to replace another one.
         """
         keeper = (await self._services()).turn_keeper
         return await keeper.stop(self._scope, check_id(turn_id, name="turn_id"))
@@ -612,13 +612,17 @@ class Conversation:
         return None
 
     async def get_turn(self, turn_id: str) -> Turn | None:
-        """Return the turn whose first message has this id, None if missing or rewound. Three or four commands.
+        """Return the turn whose first message has this id, None if missing or rewound. Six or seven commands.
 
         Args:
             turn_id: Id of the turn, the id of its question.
         """
         check_id(turn_id, name="turn_id")
-        return await (await self._services()).turns.get(self._scope, turn_id)
+        services = await self._services()
+        turn = await services.turns.get(self._scope, turn_id)
+        if turn is None or not turn.number:
+            return turn
+        return turn.model_copy(update={"pending": await services.watcher.pending(self._scope, turn_id)})
 
     async def list_messages(
         self,

@@ -101,10 +101,10 @@ class Services:
         self.pager, self.listing = Pager(reader), Listing(reader)
         self.changes = Changes(driver, clock)
         leases, drafts = TurnLeases(driver), Drafts(driver)
-        self.watcher = Watcher(self.records, self.turns, leases=leases, drafts=drafts, changes=self.changes)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         variants = Variants(reader, self.writer, self.rewinder)
+        self.watcher = Watcher(self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turns, variants)
         self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
         kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}

@@ -55,10 +55,11 @@ class TurnRecord:
             self.mark = event.kind
 
     def is_ended_by(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> bool:
-        """Return True if it is finished after these, and has more than its question."""
+        """Return True if it is finished after these, with more than its question; if stopped, with a text."""
         whole = [*self.messages, *messages]
-        is_over = event is not None and event.ends
-        return len(whole) > 1 and (is_over or TurnRecord(self.turn_id, whole).answer is not None)
+        if event and event.kind == "stop":
+            return any(isinstance(one, AIMessage) and one.text for one in whole)
+        return len(whole) > 1 and (bool(event and event.ends) or TurnRecord(self.turn_id, whole).answer is not None)
 
     @property
     def answer(self) -> AIMessage | None:

@@ -27,12 +27,18 @@ class TurnLease(NamedTuple):
         owner: The random token of its holder.
         since: When the holder took it.
         is_stopping: Somebody asked the holder to stop.
+        variant: Id of the variant that its holder makes, "" for the turn as it stands.
     """
 
     turn: str
     owner: str
     since: datetime
     is_stopping: bool
+    variant: str = ""
+
+    def is_for(self, turn: str, variant: str) -> bool:
+        """Return True if its holder works on a variant of a turn; an edit has the id of its turn."""
+        return (self.turn, self.variant or self.turn) == (turn, variant or turn)
 
 
 class Taken(NamedTuple):
@@ -48,14 +54,15 @@ class TurnLeases:
     def __init__(self, driver: Driver) -> None:
         self._driver, self._log = driver, Collection(driver, LOG)
 
-    async def take(self, conversation: str, turn: str, *, owner: str, since: datetime, time: timedelta) -> Taken | None:
-        """Take the lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
+    async def take(self, conversation: str, lease: TurnLease, *, time: timedelta) -> Taken | None:
+        """Take a lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
 
         Raises:
             SchemaVersionError: A newer convstore wrote the state.
         """
         is_free = {"$or": [{"turn.until": {"$exists": False}}, self._driver.is_past("turn.until")]}
-        values = {"turn.id": turn, "turn.owner": owner, "turn.since": since, "turn.stop": False}
+        values = {"turn.id": lease.turn, "turn.owner": lease.owner, "turn.since": lease.since, "turn.stop": False}
+        values["turn.variant"] = lease.variant
         change = self._driver.setting(values, field="turn.until", ahead=time)
         query = _query(conversation) | readable("state") | is_free
         if (before := await self._log.find_and_update(query, change, _FIELDS)) is not None:
@@ -105,6 +112,5 @@ def _lease(document: Document) -> TurnLease | None:
         found = document.get("turn")
         if not isinstance(found, Mapping):
             return None
-        return TurnLease(
-            stored_text(found["id"]), stored_text(found["owner"]), utc(found["since"]), bool(found["stop"])
-        )
+        turn, owner, variant = (stored_text(found[name]) for name in ("id", "owner", "variant"))
+        return TurnLease(turn, owner, utc(found["since"]), bool(found["stop"]), variant)

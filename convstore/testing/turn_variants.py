@@ -311,6 +311,45 @@ class TurnVariantContract:
             await chat.decide("q1", "call", "approve")
         assert (await _shown(chat))[-1] == "B1"
 
+    @pytest.mark.parametrize("asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str)
+    async def test_a_variant_that_waits_is_found_and_continued(
+        self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
+    ) -> None:
+        """By what the turn at its place says of it, from any worker; a decision about its call is taken."""
+        await _ask(chat, 1, 2)
+        turn_id = await _wait(chat, asked)
+        found = await elsewhere.get_turn("q2")
+        assert found
+        assert found.pending
+        assert (found.pending.turn_id, found.pending.status) == (turn_id, "waiting")
+        await elsewhere.decide(turn_id, found.pending.waiting_calls[0].id, "approve")
+        async with await elsewhere.turn(turn_id, regenerate=found.pending.variant_id or None) as turn:
+            await turn.add_result(turn.open_calls[0], "found")
+            await turn.append(AIMessage("B2"))
+        assert (await _shown(chat))[-2:] == ["found", "B2"]
+        again = await chat.get_turn(turn_id)
+        assert again
+        assert again.pending is None
+
+    @pytest.mark.parametrize("asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str)
+    async def test_a_variant_that_waits_is_stopped(
+        self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
+    ) -> None:
+        """Nothing was said in it, so the old one stays; it is over for every worker."""
+        await _ask(chat, 1, 2)
+        turn_id = await _wait(chat, asked)
+        assert await elsewhere.stop(turn_id)
+        assert not await elsewhere.stop(turn_id)
+        found = await chat.get_turn("q2")
+        assert found
+        assert found.pending is None
+        with pytest.raises(TurnClosedError):
+            await chat.decide(turn_id, "call", "approve")
+        async with await chat.turn(turn_id, **asked) as turn:
+            assert (turn.is_running, turn.is_stopped) == (False, True)
+        assert await _shown(chat) == ["Q1", "A1", "Q2", "A2"]
+        assert [one.count for one in await chat.variants("q2")] == [1]
+
     async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The stamp of its answer gives exactly what the model had, and that of another reader what it was shown."""
         await _ask(chat, 1, 2)
@@ -388,6 +427,15 @@ class TurnVariantContract:
             assert (await _shown(chat))[-1] in (old[-1], text)
             await _work(new_store(clock=ahead(60)).conversation(**chat.scope), f"key{number}", text)
             assert await _shown(chat) == (old := ["Q1", "", "found", text])
+
+
+async def _wait(chat: Conversation, asked: dict[str, Any]) -> str:
+    """Begin another answer to the turn q2, or the turn q3 instead of it, whose call waits; return the turn's id."""
+    turn_id = "q3" if "human" in asked else "q2"
+    async with await chat.turn(turn_id, **asked) as turn:
+        await turn.append(_CALL.model_copy())
+        await turn.wait_for(turn.open_calls[0])
+    return turn_id
 
 
 async def _work(chat: Conversation, key: str, text: str) -> None:

@@ -192,6 +192,25 @@ class WatchContract:
             await hurried.activate(first)
             await page.until(lambda page: page.texts == ["Do seals sleep?", "They do."])
 
+    async def test_a_page_sees_another_answer_that_waits(self, chat: Conversation, hurried: Conversation) -> None:
+        """Until it is finished, or the user goes on; its calls are told with its variant."""
+        await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
+        async with _page(hurried) as page:
+            async with await chat.turn("r1", regenerate="click") as turn:
+                await page.until(lambda page: page.status == "running")
+                await turn.append(_calls())
+                await turn.wait_for(turn.open_calls[0])
+            await page.until(lambda page: page.status == "waiting")
+            async with _page(hurried) as other:
+                assert other.turn == page.turn
+            assert page.turn
+            assert (page.turn.variant_id, [call.id for call in page.turn.waiting_calls]) == ("click", ["c1"])
+            await chat.decide("r1", "c1", "reject")
+            await page.until(lambda page: page.status == "interrupted")
+            assert page.texts == ["Do seals sleep?", "They do."]
+            await chat.append_turn("r2", human="Thanks", messages=AIMessage("You are welcome."))
+            await page.until(lambda page: page.turn == TurnState(turn_id="r2", status="finished"))
+
     async def test_a_page_sees_no_draft_of_before(self, chat: Conversation, hurried: Conversation) -> None:
         """One that was left is not shown once the log went on, nor that of an answer on which nobody works."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:

@@ -33,7 +33,7 @@ from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.turn_record import TurnRecord, decidable, result_of, results_of
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.mongo.turn_leases import TurnLeases
+from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.turns import Turns
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
@@ -91,8 +91,11 @@ class TurnKeeper:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
         owner = self._clock.token()
         begin = partial(self._begin, scope, turn_id, has_question=bool(question) and not asked)
-        take = partial(self._take, begin, scope, turn_id, interrupts=busy == "interrupt")
-        conversation, has_lapsed = await take(owner, seconds=0.0 if busy == "raise" else seconds)
+        lease = TurnLease(
+            turn_id, owner, self._clock.undated(), is_stopping=False, variant=asked.variant if asked else ""
+        )
+        take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
+        conversation, has_lapsed = await take(seconds=0.0 if busy == "raise" else seconds)
         try:
             if has_lapsed:
                 await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
@@ -105,25 +108,24 @@ class TurnKeeper:
         self,
         begin: Callable[[], Awaitable[None]],
         scope: Scope,
-        turn_id: str,
-        owner: str,
+        lease: TurnLease,
         *,
         interrupts: bool,
         seconds: float,
     ) -> tuple[str, bool]:
-        """Take the lease of the scope's conversation, begun if need be; return its id, and True if a lease lapsed."""
+        """Take a lease of the scope's conversation, begun if need be; return its id, and True if a lease lapsed."""
         until, wait = self._clock.monotonic() + seconds, _FIRST_PAUSE
         while True:
             cached = await self._reader.find(scope)
             if cached is None:
                 await begin()
                 continue
-            since = self._clock.undated()
-            taking = self._leases.take(cached.conversation, turn_id, owner=owner, since=since, time=_LEASE)
+            lease = lease._replace(since=self._clock.undated())
+            taking = self._leases.take(cached.conversation, lease, time=_LEASE)
             try:
                 taken = await settle(taking)
             except asyncio.CancelledError:
-                await settle(self._leases.release(cached.conversation, owner=owner))
+                await settle(self._leases.release(cached.conversation, owner=lease.owner))
                 raise
             if taken is None:
                 await begin()
@@ -132,7 +134,7 @@ class TurnKeeper:
                 return cached.conversation, taken.lease is not None
             if taken.lease is None:  # it was given back meanwhile
                 continue
-            if interrupts and taken.lease.turn != turn_id and not taken.lease.is_stopping:
+            if interrupts and taken.lease.turn != lease.turn and not taken.lease.is_stopping:
                 await self._leases.ask_to_stop(cached.conversation, taken.lease.turn)
             if self._clock.monotonic() >= until:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
@@ -163,11 +165,22 @@ class TurnKeeper:
                 raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
             if written.receipt.written:
                 return made(TurnRecord(turn_id, list(question)), written.totals)
-        held = await self._variant(made, turn_id, question, asked) if asked else made(*await self._read(scope, turn_id))
+        held = await (self._variant(made, turn_id, question, asked) if asked else self._continued(made, turn_id))
         if not held.record.is_finished and (draft := await self._drafts.find(conversation)):
             is_own = (draft.turn, draft.variant, draft.after) == (turn_id, held.variant, held.tail.messages)
             held.draft = draft.text if is_own else ""
         return held
+
+    async def _continued(self, made: partial[HeldTurn], turn_id: str) -> HeldTurn:
+        """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
+        scope, *_ = made.args
+        try:
+            return made(*await self._read(scope, turn_id))
+        except UnknownMessageError:
+            for record, tail, branch in await self.variants.pending(scope, turn_id):
+                if branch.event.variant == turn_id:
+                    return made(record, tail, branch)
+            raise
 
     async def _variant(
         self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], asked: Asked
@@ -378,8 +391,14 @@ class TurnKeeper:
             return False
         if await self._leases.ask_to_stop(cached.conversation, turn_id):
             return True
+        pending = [branch.event for record, _, branch in await self.variants.pending(scope, turn_id)]
+        asked = [Asked(event.variant) for event in pending if turn_id == event.turn != event.variant]
+        return any([await self._stop(scope, turn_id, one) for one in (None, *asked)])
+
+    async def _stop(self, scope: Scope, turn_id: str, asked: Asked | None) -> bool:
+        """Stop a turn, or another answer to it, on which nobody works."""
         try:
-            held = await self.enter(scope, turn_id, ())
+            held = await self.enter(scope, turn_id, (), asked=asked)
         except UnknownMessageError:
             return False
         except TurnBusyError as busy:

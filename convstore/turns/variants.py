@@ -56,6 +56,12 @@ class _Place(NamedTuple):
     entries: Sequence[Entry]
 
     @property
+    def hidden(self) -> list[TurnEvent]:
+        """What the first entries of the variants record that were never active, newest first."""
+        begun = [one.event for one in reversed(self.entries) if one.event and one.event.kind == "begin"]
+        return [event for event in begun if event.variant not in self.stood]
+
+    @property
     def stood(self) -> dict[str, list[Entry]]:
         """The entries of each variant that was finished, by its id, in order of their beginning."""
         own = {event.variant: self.of(event.variant) for one in self.entries if (event := one.event)}
@@ -209,6 +215,14 @@ class Variants:
         for entry in place.of(variant):
             record.add(await self._reader.decode_all(cached, entry.messages), entry.event)
         return record, place.log.tail, branch
+
+    async def pending(self, scope: Scope, turn_id: str) -> list[VariantRecord]:
+        """Return the variants at the place of a turn that are not finished and may become active, newest first."""
+        with suppress(UnknownMessageError):
+            place = await self._place(scope, turn_id)
+            found = [await self._read(place, event.turn, event.variant) for event in place.hidden]
+            return [one for one in found if not one[0].is_finished and one[2].fits(place.log.active)]
+        return []
 
     async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first."""

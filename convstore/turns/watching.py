@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from convstore.exceptions import ConversationDeletedError
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
-from convstore.mongo.drafts import Drafts
-from convstore.mongo.turn_leases import TurnLeases
+from convstore.mongo.drafts import Draft, Drafts
+from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
 from convstore.runtime.active_log import read_page
 from convstore.runtime.changes import Changes
 from convstore.runtime.log_reader import Snapshot
+from convstore.turns.variants import VariantRecord, Variants
 from convstore.values.models import ConversationUpdate, StoredMessage, TurnState
 from convstore.values.scope import Scope, check_number
 
@@ -39,7 +40,8 @@ class _Told:
         replaces_from: The reader has to drop messages from this ordinal on; 0 for none.
         log: The log as it was read; None to look for the entry to read from.
         record: The last turn, None before the first one.
-        state: Its state.
+        places: Turns with another answer, or another question, that was begun since then.
+        state: What was told of the turn.
     """
 
     conversation: str = ""
@@ -47,6 +49,7 @@ class _Told:
     replaces_from: int = 1
     log: Snapshot | None = None
     record: TurnRecord | None = None
+    places: set[str] = field(default_factory=set)
     state: TurnState | None = None
 
     def follow(self, log: Snapshot) -> None:
@@ -63,7 +66,9 @@ class _Told:
             own = list(islice(messages, len(entry.messages)))
             if begins := [at for at, message in enumerate(own) if message.type == "human"]:
                 own = own[begins[-1] :]
-                self.record = TurnRecord(str(own[0].id))
+                self.record, self.places = TurnRecord(str(own[0].id)), set()
+            if entry.branch and entry.event:
+                self.places.add(entry.event.first_turn)
             if self.record:
                 self.record.add(own, None if entry.branch else entry.event)
 
@@ -71,8 +76,17 @@ class _Told:
 class Watcher:
     """Watches conversations of a store."""
 
-    def __init__(self, records: Records, turns: Turns, *, leases: TurnLeases, drafts: Drafts, changes: Changes) -> None:
-        self._reader, self._records, self._turns = records.reader, records, turns
+    def __init__(
+        self,
+        records: Records,
+        turns: Turns,
+        variants: Variants,
+        *,
+        leases: TurnLeases,
+        drafts: Drafts,
+        changes: Changes,
+    ) -> None:
+        self._reader, self._records, self._turns, self._variants = records.reader, records, turns, variants
         self._leases, self._drafts, self._changes = leases, drafts, changes
 
     async def watch(
@@ -127,7 +141,7 @@ class Watcher:
                     update = ConversationUpdate(replaces_from=told.last + 1)
                 told.last, is_due = messages[-1].ordinal, True
                 update = update.model_copy(update={"messages": messages})
-        state = await self._state(log, told.record)
+        state = await self._state(log, told) if log else None
         if is_due or state != told.state:
             yield update.model_copy(update={"turn": state})
         told.log, told.state, told.replaces_from = log, state, 0
@@ -155,24 +169,51 @@ class Watcher:
         found = await self._reader.log.entries_around(log.cached.conversation, before=first + 1, limit=1)
         return found[0].number if found else 1
 
-    async def _state(self, log: Snapshot | None, record: TurnRecord | None) -> TurnState | None:
-        if log is None or record is None:
+    async def _state(self, log: Snapshot, told: _Told) -> TurnState | None:
+        """Return the state of the last turn, or of what is to replace an answer or a question since then."""
+        if (record := told.record) is None:
             return None
         if not log.tail.is_ended:  # the end was rewound
             record.mark = ""
-        conversation = log.cached.conversation
+        lease, draft = await self._work(log.cached.conversation)
+        places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
+        pending = [one for place in places for one in await self._variants.pending(log.cached.scope, place)]
+        return _state_of_pending(pending, lease, draft) or _state_of(record, "", log.tail, lease, draft)
+
+    async def pending(self, scope: Scope, turn_id: str) -> TurnState | None:
+        """Return what `Turn.pending` says of a turn."""
+        found, cached = await self._variants.pending(scope, turn_id), await self._reader.find(scope)
+        return _state_of_pending(found, *await self._work(cached.conversation)) if found and cached else None
+
+    async def _work(self, conversation: str) -> tuple[TurnLease | None, Draft | None]:
         lease, draft = await asyncio.gather(self._leases.holder(conversation), self._drafts.find(conversation))
-        if draft and draft.after != log.tail.messages:  # its reply is in the log
-            draft = None
-        if draft and draft.variant and lease and lease.owner == draft.owner:  # of another answer, or another question
-            return TurnState(turn_id=draft.turn, status="running", draft=draft.text)
-        if record.is_finished:
-            return TurnState(turn_id=record.turn_id, status="stopped" if record.mark == "stop" else "finished")
-        is_running = lease is not None and lease.turn == record.turn_id
-        is_own = draft is not None and (draft.turn, draft.variant) == (record.turn_id, "")
-        return TurnState(
-            turn_id=record.turn_id,
-            status="waiting" if record.is_waiting else "running" if is_running else "interrupted",
-            draft=draft.text if draft and is_own else "",
-            waiting_calls=tuple(record.undecided),
-        )
+        return lease, draft
+
+
+def _state_of_pending(
+    pending: Sequence[VariantRecord], lease: TurnLease | None, draft: Draft | None
+) -> TurnState | None:
+    """Return the state of the newest variant that a worker makes, or in which a person was asked; None for none."""
+    for record, tail, branch in sorted(pending, key=lambda one: one[2].totals.entries, reverse=True):
+        variant = branch.event.variant
+        if record.waiting or (lease and lease.is_for(record.turn_id, variant)):
+            return _state_of(record, variant, tail, lease, draft)
+    return None
+
+
+def _state_of(
+    record: TurnRecord, variant: str, tail: Totals, lease: TurnLease | None, draft: Draft | None
+) -> TurnState:
+    """Return the state of a turn, or of a variant of it; a draft counts until its reply is in the log."""
+    key = "" if variant == record.turn_id else variant
+    if record.is_finished:
+        return TurnState(turn_id=record.turn_id, status="stopped" if record.mark == "stop" else "finished")
+    is_running = lease is not None and lease.is_for(record.turn_id, variant)
+    is_own = draft and (draft.turn, draft.variant, draft.after) == (record.turn_id, variant, tail.messages)
+    return TurnState(
+        turn_id=record.turn_id,
+        variant_id=key,
+        status="waiting" if record.is_waiting else "running" if is_running else "interrupted",
+        draft=draft.text if draft and is_own else "",
+        waiting_calls=tuple(record.undecided),
+    )

@@ -241,10 +241,13 @@ class StoredMessage(Value):
 
 
 class TurnState(Value):
-    """What the last turn of a conversation does, or another answer that is being streamed.
+    """What the last turn of a conversation does, or another answer or question that views do not show yet.
+
+    ``chat.turn(state.turn_id, regenerate=state.variant_id or None)`` continues it.
 
     Attributes:
-        turn_id: Id of the turn.
+        turn_id: Id of the turn; of an edit that views do not show yet, the id of the new question.
+        variant_id: The `regenerate` key of another answer that views do not show yet; else "".
         status: "running" in a worker, "waiting" for a person, "finished", "stopped", or "interrupted": nobody works on
             it, and the same request continues it.
         draft: The beginning of a reply that is being streamed, or was when its worker was killed; not in the log.
@@ -252,6 +255,7 @@ class TurnState(Value):
     """
 
     turn_id: str
+    variant_id: str = ""
     status: Status
     draft: str = ""
     waiting_calls: tuple[TurnCall, ...] = ()
@@ -263,7 +267,9 @@ class ConversationUpdate(Value):
     Attributes:
         replaces_from: Drop the messages with this ordinal and higher ones, which were rewound or are in `messages`.
         messages: Messages to add, in order.
-        turn: The last turn; None in a conversation without one, and while earlier messages are still to come.
+        turn: The last turn, or what replaces an answer or a question since then: while a worker makes it, and from the
+            time that it waits for a person until it is finished, stopped, or the user asks something else. None in a
+            conversation without a turn, and while earlier messages are still to come.
     """
 
     replaces_from: int
@@ -299,6 +305,8 @@ class Turn(Value):
             `TurnSession`, or another turn follows.
         draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
             in the log.
+        pending: From `get_turn`, another answer, or a question in place of this one, that views do not show yet: a
+            worker makes it, or a person was asked about one of its calls. The newest if there are several.
     """
 
     turn_id: str
@@ -309,6 +317,7 @@ class Turn(Value):
     messages: list[SerializeAsAny[BaseMessage]]
     is_finished: bool
     draft: str = ""
+    pending: TurnState | None = None
 
 
 class ConversationInfo(Value):
