@@ -57,8 +57,7 @@ def media_description(block: dict[str, Any]) -> str:
     >>> media_description({"type": "file", "base64": "QUJD", "mime_type": "application/pdf", "filename": "terms.pdf"})
     'file "terms.pdf", application/pdf, 3 bytes'
     """
-    values = list(_values(block))
-    data = next((value for key, value in values if key in _BYTES), None)
+    values, data = list(_values(block)), media_data(block)
     address = data if isinstance(data, str) and "://" in data[:20] and not data.startswith("data:") else None
     name = next((value for key, value in values if key in _NAMES and isinstance(value, str) and value), address)
     mime = next((value for key, value in values if key in _MIME_TYPES and isinstance(value, str) and value), "")
@@ -66,6 +65,15 @@ def media_description(block: dict[str, Any]) -> str:
     if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
         about += f", {mime}"
     return about if data is None or address else f"{about}, {_size(data):,} bytes"
+
+
+def media_data(block: dict[str, Any]) -> str | bytes | None:
+    """Return what a media block holds or names: bytes, Base64, a data URL, or the address of a file elsewhere.
+
+    >>> media_data({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}})
+    'data:image/png;base64,QUJD'
+    """
+    return next((value for key, value in _values(block) if key in _BYTES), None)
 
 
 def shown_block(block: Any) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ConvstoreError, InvalidInputError, InvalidScopeError, StoreUnavailableError
 from convstore.ext.inspector.conversation_page import conversation_page, export_page
-from convstore.ext.inspector.detail_pages import message_page, source_page, summary_page
+from convstore.ext.inspector.detail_pages import image_page, message_page, source_page, summary_page
 from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page, turns_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
@@ -41,6 +41,7 @@ _PAGES: dict[str, _Page] = {
     "/messages/{ordinal}": message_page,
     "/sources/{number}": source_page,
     "/summaries/{version}": summary_page,
+    "/image/{message_id:path}/{number}": image_page,
     "/turns": turns_page,
     "/search": search_page,
 }

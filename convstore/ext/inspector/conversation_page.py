@@ -161,7 +161,7 @@ def _entry(stored: StoredMessage, records: dict[str, ToolRecord]) -> _Entry:
     numbers = [source.source_id for source in record.sources] if record else []
     tool = (record.tool if record else "") or stored.message.name or ""
     whole = stored.message if record is None else stored.message.model_copy(update={"content": record.content})
-    return _Entry(stored, body_of(whole, _LOG_BYTES), tool, numbers[:_SOURCES], len(numbers[_SOURCES:]))
+    return _Entry(stored, body_of(whole, _LOG_BYTES, is_stored=True), tool, numbers[:_SOURCES], len(numbers[_SOURCES:]))
 
 
 async def export_page(request: Request, chat: Conversation) -> Response:

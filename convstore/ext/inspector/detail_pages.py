@@ -1,4 +1,4 @@
-"""The pages of one message, slice by slice, of one source, and of one summary."""
+"""The pages of one message, slice by slice, of one source, and of one summary; the images of a message."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.ext.inspector.conversation_page import load_view, moment_of
+from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
 from convstore.integration import with_source
@@ -68,6 +69,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
         view=view,
         given=given,
         shown=body_of(given.message, _VIEW_BYTES) if given.message is not None else None,
+        images=image_numbers(found[0].message),
         stored_parts=[_slice(request, name, text) for name, text in parts.items()],
         annotations={name: as_json(value) for name, value in found[0].annotations.items()},
     )
@@ -80,6 +82,16 @@ def _slice(request: Request, name: str, text: str) -> _Part:
     if not 1 <= number <= slices:
         raise HTTPException(404)
     return _Part(name, text[(number - 1) * _SLICE : number * _SLICE], len(text), number, slices)
+
+
+async def image_page(request: Request, chat: Conversation) -> Response:
+    """Return the image in a content block of a message; 404 for anything that is no image of the four types."""
+    found = await chat.get_tool_messages([request.path_params["message_id"]])
+    message = HumanMessage(found[0].content if found else "")
+    data, kind = await asyncio.to_thread(image_in, message, number_in(request, "number") or 0)
+    if not kind:
+        raise HTTPException(404)
+    return Response(data, media_type=kind)
 
 
 async def source_page(request: Request, chat: Conversation) -> Response:
@@ -160,6 +172,6 @@ async def summary_page(request: Request, chat: Conversation) -> Response:
         others=[one for one in summaries if one is not summary],
         text=rendered(text),
         left=len(summary.text) - len(text),
-        messages=[(one, body_of(one.message, _COVERED_BYTES)) for one in covered],
+        messages=[(one, body_of(one.message, _COVERED_BYTES, is_stored=True)) for one in covered],
         next_after=covered[-1].ordinal if covered and covered[-1].ordinal < summary.last else None,
     )

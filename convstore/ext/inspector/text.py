@@ -19,7 +19,8 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
-from convstore.messages.media import block_type
+from convstore.ext.inspector.images import is_image, stands_for_image
+from convstore.messages.media import block_type, is_media, media_description
 from convstore.messages.text import text_of
 
 _HIDDEN = re.compile(
@@ -127,32 +128,37 @@ def rendered(text: str) -> Markup:
 
 
 class Piece(NamedTuple):
-    """A part of a message: its heading, and its text as markup or as it is."""
+    """A part of a message: its heading, its text as markup or as it is, and the number of the image that it names."""
 
     heading: str
     text: str | Markup
     is_code: bool = False
+    image: int = 0
 
 
 class Body(NamedTuple):
-    """The beginning of a message, and the number of characters left out."""
+    """The beginning of the message with an id, and the number of characters left out."""
 
+    id: str
     pieces: list[Piece]
     left: int
 
 
-def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False) -> Body:
-    """Return the beginning of a message, of about `limit` bytes; with `is_plain` no text is Markdown."""
+def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False, is_stored: bool = False) -> Body:
+    """Return the beginning of a message, of about `limit` bytes; with `is_plain` no text is Markdown.
+
+    With `is_stored` it is a message of the log, whose images can be shown.
+    """
     pieces, left = [], 0
-    for heading, text, is_markdown in _texts(message):
+    for heading, text, is_markdown, image in _texts(message):
         is_code = is_plain or not is_markdown
         beginning = clip(text, max(limit, 0))
         left += len(text) - len(beginning)
         limit -= len(beginning)
         if beginning or not text:
             shown = beginning if is_code else rendered(beginning)
-            pieces.append(Piece(heading, shown, is_code))
-    return Body([piece for piece in pieces if piece.text or piece.heading], left)
+            pieces.append(Piece(heading, shown, is_code, image if is_stored else 0))
+    return Body(str(message.id), [piece for piece in pieces if piece.text or piece.heading], left)
 
 
 def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:
@@ -173,21 +179,25 @@ def as_json(value: Any) -> str:
         return text_of(value)
 
 
-def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool]]:
-    """Yield heading and text of each part of a message; True for a text that may be Markdown."""
+def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
+    """Yield heading and text of each part of a message, True for a text that may be Markdown, and an image's number."""
     content = message.content
     is_markdown = message.type in _MARKDOWN_TYPES
-    for block in [content] if isinstance(content, str) else content:
+    for number, block in enumerate([content] if isinstance(content, str) else content, 1):
         text = block if isinstance(block, str) else _text_in(block)
-        if text is not None:
-            yield "", text if is_markdown else pretty(text), is_markdown
+        if isinstance(block, dict) and is_media(block):
+            yield "", f"[{media_description(block)}]", False, number if is_image(block) else 0
+        elif text is None:
+            yield block_type(block) or "content", as_json(block), False, 0
+        elif stands_for_image(text):
+            yield "", text, False, number
         else:
-            yield block_type(block) or "content", as_json(block), False
+            yield "", text if is_markdown else pretty(text), is_markdown, 0
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
-            yield f"calls {call['name']}", as_json(call["args"]), False
+            yield f"calls {call['name']}", as_json(call["args"]), False, 0
         for invalid in message.invalid_tool_calls:
-            yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), False
+            yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), False, 0
 
 
 def _text_in(block: Any) -> str | None:

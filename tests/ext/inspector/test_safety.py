@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from typing import Any
@@ -188,6 +189,43 @@ async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: B
     exported = await client.get(f"{here}/view.json")
     assert exported.status_code == 200
     exported.content.decode("ascii")
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+IMAGES = (  # each block with what the address of its image sends
+    ({"type": "image", "base64": base64.b64encode(PNG).decode(), "mime_type": "image/svg+xml"}, "image/png"),
+    ({"type": "image_url", "image_url": {"url": "data:text/html;base64,/9j/AAAA"}}, "image/jpeg"),
+    ({"type": "image", "source": {"type": "base64", "data": "R0lGODlh", "media_type": "image/gif"}}, "image/gif"),
+    ({"type": "image", "base64": base64.b64encode(b"RIFF0000WEBPVP8 ").decode()}, "image/webp"),
+    ({"type": "image", "base64": base64.b64encode(SVG).decode(), "mime_type": "image/png"}, ""),
+    ({"type": "image", "base64": "no Base64 ✗", "mime_type": "image/png"}, ""),
+    ({"type": "image", "base64": base64.b64encode(PNG + bytes(6_000_000)).decode()}, ""),
+    ({"type": "image_url", "image_url": {"url": "https://evil.example/pixel.png"}}, ""),
+    ({"type": "file", "base64": base64.b64encode(PNG).decode(), "mime_type": "image/png"}, ""),
+    ({"type": "text", "text": "[image, 9 bytes; left out to save context, call x]"}, ""),
+)
+
+
+async def test_an_image_comes_from_the_store_and_is_one_of_four_types(store: ConversationStore, browse: Browse) -> None:
+    """Its first bytes say which; anything else is not found, and nothing is loaded from elsewhere."""
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    await chat.append([HumanMessage([block for block, _ in IMAGES], id="a/b ?"), AIMessage("Pictures.")])
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    for number, (_, kind) in enumerate([*IMAGES, ({}, "")], 1):
+        answer = await client.get(f"{here}/image/a/b%20%3F/{number}")
+        assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (
+            (200, kind) if kind else (404, "text/html")
+        )
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert (await client.get(f"{here}/image/a/b%20%3F/1")).content == PNG
+    assert (await client.get(f"{here}/image/missing/1")).status_code == 404
+    assert (await browse(lambda _: {"user_id": "grace"}).get(f"{here}/image/a/b%20%3F/1")).status_code == 404
+    assert (await browse(lambda _: None).get(f"{here}/image/a/b%20%3F/1")).status_code == 403
+    for path in (here, f"{here}/messages/1"):
+        shown = re.findall(rf'<img src="{here}/image/a/b%20%3F/(\d+)"', (await client.get(path)).text)
+        assert {"1", "2", "3", "4"} <= set(shown) <= {"1", "2", "3", "4", "5", "6", "7", "10"}
 
 
 async def test_links_of_a_message_open_without_naming_this_page(store: ConversationStore, browse: Browse) -> None:
