@@ -5,7 +5,7 @@ These rooms import nothing else of the rooms that do the work.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,13 +19,14 @@ from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId
-from convstore.conversation.turn import entered_turn
+from convstore.conversation.turn import TurnSession, entered_turn
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
 from convstore.values.models import ConversationInfo, Receipt
 from convstore.values.scope import PATH
+from convstore.values.turns import Pause, TurnCall
 from convstore.view.provider_rules import fit_for
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "log_of",
     "normalize_messages",
     "open_database",
+    "pause_in_turn",
+    "paused_calls",
     "read_sent",
     "variant_of",
     "with_children",
@@ -64,8 +67,8 @@ async def append_in_turn(
 
     `how` are `unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
     """
-    turn = entered_turn(chat.store, tuple(chat.scope.items()))
-    if turn is None or turn.turn_id != turn_id:
+    turn = _entered(chat, turn_id)
+    if turn is None:
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
     return await turn.join(normalize_messages(messages), omit=omit, renumber=renumber, stamp=how.get("stamp"))
@@ -73,8 +76,30 @@ async def append_in_turn(
 
 def variant_of(chat: Conversation, turn_id: str) -> list[BaseMessage]:
     """Return the messages of the variant of a turn that this context works on; none if it works on none."""
+    turn = _entered(chat, turn_id)
+    return turn.messages if turn and turn.is_variant else []
+
+
+async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:
+    """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
+    if turn := _entered(chat, turn_id):
+        await turn.pause(pauses)
+    else:
+        keeper = (await host_of(chat).services()).turn_keeper
+        await keeper.pause(tuple(chat.scope.items()), turn_id, pauses)
+
+
+async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
+    """Return the calls that an agent's interrupt is about, as they were decided, in order. Two or three commands."""
+    if turn := _entered(chat, turn_id):
+        return turn.paused
+    keeper = (await host_of(chat).services()).turn_keeper
+    return await keeper.find_paused(tuple(chat.scope.items()), turn_id)
+
+
+def _entered(chat: Conversation, turn_id: str | None) -> TurnSession | None:
     turn = entered_turn(chat.store, tuple(chat.scope.items()))
-    return turn.messages if turn and turn.is_variant and turn.turn_id == turn_id else []
+    return turn if turn and turn.turn_id == turn_id else None
 
 
 async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:

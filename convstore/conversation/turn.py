@@ -15,7 +15,7 @@ from convstore.append.inputs import normalize_messages
 from convstore.conversation.host import host_of
 from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
 from convstore.log.entry import TurnEvent
-from convstore.log.turn_record import calls_without_result, result_of
+from convstore.log.turn_record import calls_without_result, paused, result_of
 from convstore.runtime.background import settle
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
@@ -24,7 +24,7 @@ from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import PATH, Scope, check_choice
 from convstore.values.stamps import ViewStamp
-from convstore.values.turns import TurnCall
+from convstore.values.turns import Pause, TurnCall
 from convstore.view.past import PastViews
 from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
@@ -290,6 +290,16 @@ class TurnSession:
         """
         self._check_open(call)
         await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
+
+    async def pause(self, pauses: Mapping[str, Pause]) -> None:
+        """Let a person decide about calls of an agent that works on this turn, by the ids of their results."""
+        for event in paused(self._held.record, pauses):
+            await self._keeper.append(self._held, (), event=event)
+
+    @property
+    def paused(self) -> list[tuple[TurnCall, Pause]]:
+        """The calls that the agent's interrupt is about; see `TurnRecord.paused`."""
+        return self._held.record.paused
 
     async def join(self, messages: Sequence[BaseMessage], **options: Any) -> Receipt:
         """Append whole messages for an agent that works on this turn, as `append` does; options of `Writer.append`."""

@@ -7,7 +7,7 @@ know from it what is left to do.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,9 +16,11 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
 from convstore.log.entry import TurnEvent
 from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
-from convstore.values.turns import Decision, TurnCall
+from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
+
+_NOT_RUN = "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class TurnRecord:
         messages: Its messages in order, the question first.
         is_newest: False if a later turn has begun.
         mark: "finish" or "stop" if an event ended it, else "".
-        waiting: Ids of the results of calls that wait for a person, decided or not.
+        waiting: How the calls that wait for a person do so, decided or not, by the ids of their results.
         decisions: What was decided, by the same ids.
     """
 
@@ -38,7 +40,7 @@ class TurnRecord:
     messages: list[BaseMessage] = field(default_factory=list)
     is_newest: bool = True
     mark: str = ""
-    waiting: set[str] = field(default_factory=set)
+    waiting: dict[str, Pause] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
 
     def add(self, messages: Iterable[BaseMessage], event: TurnEvent | None = None) -> None:
@@ -48,7 +50,8 @@ class TurnRecord:
         if event is None or event.turn != self.turn_id:
             return
         if event.kind == "wait":
-            self.waiting.add(event.call)
+            interrupt, is_batch, allowed = json.loads(event.values) if event.values else Pause()
+            self.waiting[event.call] = Pause(interrupt, is_batch, tuple(allowed))
         elif event.kind == "decide":
             self.decisions[event.call] = Decision(**json.loads(event.values))
         elif event.ends:
@@ -84,8 +87,31 @@ class TurnRecord:
 
     @property
     def open_calls(self) -> list[TurnCall]:
-        """The calls without a result that may be run, in order, as they were decided."""
-        return [self._decided(call) for call in self._without_result() if not self._waits(call)]
+        """The calls without a result that may be run, in order, as they were decided.
+
+        An agent that pauses for all calls of a message runs none of them before.
+        """
+        waiting = self.undecided
+        paused = {call.message_id for call in waiting if self.waiting[call.result_id].is_batch}
+        ready = [call for call in self._without_result() if call not in waiting and call.message_id not in paused]
+        return [self._decided(call) for call in ready]
+
+    @property
+    def paused(self) -> list[tuple[TurnCall, Pause]]:
+        """The calls of the last step that a graph's interrupt is about, as they were decided, in order.
+
+        None of an interrupt that was resumed: one of its calls was approved and has its result.
+        """
+        said = [one for one in self.messages if isinstance(one, AIMessage)][-1:]
+        asked = [self._decided(call) for call in _calls(said) if call.result_id in self.waiting]
+        open_ids = {call.result_id for call in self._without_result()}
+        resumed = {
+            self.waiting[call.result_id].interrupt
+            for call in asked
+            if call.result_id not in open_ids and (call.decision is None or call.decision.runs)
+        }
+        found = [] if self.is_finished else [(call, self.waiting[call.result_id]) for call in asked]
+        return [(call, pause) for call, pause in found if pause.interrupt not in {"", *resumed}]
 
     def find_call(self, call_id: str) -> TurnCall | None:
         """Return the newest call with an id, or the one whose result has it; None if there is none."""
@@ -144,6 +170,12 @@ def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
     return open_
 
 
+def paused(record: TurnRecord, pauses: Mapping[str, Pause]) -> list[TurnEvent]:
+    """Return the events that record how open calls wait, by the ids of their results; none for those that do."""
+    new = {call.result_id for call in record.open_calls} - record.waiting.keys()
+    return [TurnEvent("wait", record.turn_id, id_, json.dumps(pauses[id_])) for id_ in pauses if id_ in new]
+
+
 def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
     """Return the call that a decision is about; None if the same was decided before."""
     call = record.find_call(call_id)
@@ -160,16 +192,23 @@ def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall 
         raise TurnClosedError(record.turn_id)
     if call.result_id not in record.waiting:
         raise InvalidInputError(f"call {call_id!r} does not wait for a decision; see `wait_for`")
+    allowed = record.waiting[call.result_id].allowed
+    if allowed and decision.verdict not in allowed:
+        raise InvalidInputError(f"the agent takes {' or '.join(allowed)} for call {call_id!r}, not {decision.verdict}")
     return call
 
 
 def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
-    """Return the result that a decision gives at once: of a rejected call, or one that a person answered."""
+    """Return the result that a decision gives at once: of a rejected call, or one that a person answered.
+
+    A rejection reads as LangChain's ``HumanInTheLoopMiddleware`` writes it.
+    """
     if decision.verdict == "respond":
         return [result_of(call, decision.message)]
     if decision.verdict == "reject":
-        reason = f": {decision.message}" if decision.message else "."
-        return [result_of(call, f"A person rejected this call{reason}", is_error=True)]
+        rejected = f"User rejected the tool call for `{call.name}` with "
+        reason = f"reason: {decision.message}" if decision.message else f"id {call.id}. {_NOT_RUN}"
+        return [result_of(call, rejected + reason, is_error=True)]
     return []
 
 

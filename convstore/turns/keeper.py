@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from functools import partial
@@ -31,7 +31,7 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
-from convstore.log.turn_record import TurnRecord, decidable, result_of, results_of
+from convstore.log.turn_record import TurnRecord, decidable, paused, result_of, results_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.turns import Turns
@@ -45,7 +45,7 @@ from convstore.turns.variants import Asked, Variants
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
-from convstore.values.turns import Decision
+from convstore.values.turns import Decision, Pause, TurnCall
 
 _Result = TypeVar("_Result")
 Busy = Literal["raise", "wait", "interrupt"]
@@ -406,6 +406,20 @@ class TurnKeeper:
         held.is_stopping, was_finished = True, held.record.is_finished  # marked as it is left
         await settle(self.leave(held))
         return not was_finished
+
+    async def pause(self, scope: Scope, turn_id: str, pauses: Mapping[str, Pause]) -> None:
+        """Record that calls of a turn that nobody holds wait for a person; nothing of those that do already."""
+
+        async def write() -> None:
+            record, tail = await self._read(scope, turn_id)
+            for event in paused(record, pauses):
+                tail = (await self._writer.append(scope, (), after=tail, event=event)).totals
+
+        await _until_written(write)
+
+    async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
+        """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
+        return (await self._read(scope, turn_id))[0].paused
 
     async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
         """Record what a person decided about a call; see `Conversation.decide`."""

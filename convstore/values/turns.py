@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,6 +32,11 @@ class Decision(BaseModel):
     message: str = ""
     by: str = ""
 
+    @property
+    def runs(self) -> bool:
+        """Return True if the call is run, as it is or with other arguments."""
+        return self.verdict in ("approve", "edit")
+
 
 def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Decision:
     """Return a decision; raise an InvalidInputError if it is incomplete, or JSON lacks a value of it."""
@@ -45,6 +50,20 @@ def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Dec
         return Decision(verdict=verdict, **values)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"args, message and by must be values that JSON has: {error}") from error
+
+
+class Pause(NamedTuple):
+    """How an agent pauses until a person has decided about a call.
+
+    Attributes:
+        interrupt: Id of the interrupt of its graph, "" for a loop that an application wrote.
+        is_batch: The interrupt is about all calls of a message, and takes a list of decisions.
+        allowed: The verdicts that the agent takes, none for all.
+    """
+
+    interrupt: str = ""
+    is_batch: bool = False
+    allowed: tuple[str, ...] = ()
 
 
 class TurnCall(BaseModel):

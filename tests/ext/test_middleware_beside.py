@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, kinds, log_of
+from agents import ScriptedModel, calls, kinds, log_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -24,7 +24,6 @@ from langchain.agents.middleware.types import hook_config
 from langchain_core.messages import AIMessage, HumanMessage, InvalidToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError
@@ -92,42 +91,6 @@ async def test_a_position_after_other_middleware_is_an_error_where_it_matters(
 def review(*names: str, mode: Any = "batched") -> HumanInTheLoopMiddleware[Any, Any, Any]:
     """Asks a human before these tools run."""
     return HumanInTheLoopMiddleware(interrupt_on=dict.fromkeys(names, True), interrupt_mode=mode)
-
-
-DECISIONS = {
-    "approve": ({"type": "approve"}, "found a"),
-    "edit": ({"type": "edit", "edited_action": {"name": "search", "args": {"query": "b"}}}, "found b"),
-    "reject": ({"type": "reject", "message": "Not now."}, "Not now."),
-    "respond": ({"type": "respond", "message": "I know: 42."}, "I know: 42."),
-}
-
-
-@pytest.mark.parametrize("mode", ["batched", "per_call"])
-@pytest.mark.parametrize("decision", DECISIONS)
-async def test_a_human_decides_on_another_worker(
-    store: ConversationStore, database: Any, scope: dict[str, str], decision: str, mode: str
-) -> None:
-    """Approved, edited, rejected or answered: the log has the call once and what came of it, as the state has it."""
-    saver = InMemorySaver()
-    agent, _ = make_agent(store, [AIMessage("Earlier.")], review("search", mode=mode), checkpointer=saver)
-    await ask(agent, scope, "Before?")
-    agent, _ = make_agent(store, [calls("search", query="a")], review("search", mode=mode), checkpointer=saver)
-    waiting = await ask(agent, scope)
-    assert "__interrupt__" in waiting
-    # The state of things while a human is asked: after the model's hooks, but for each call in the midst of the tools.
-    waits = [("human", "Before?"), ("ai", "Earlier."), ("human", "How?")] + ([("ai", "")] if mode == "per_call" else [])
-    assert kinds(await log_of(store.conversation(**scope))) == waits
-    answer, seen = DECISIONS[decision]
-    resume = {"decisions": [answer]} if mode == "batched" else answer
-    agent, model = make_agent(
-        elsewhere(store, database), [AIMessage("Done.")], review("search", mode=mode), checkpointer=saver
-    )
-    result = await agent.ainvoke(Command(resume=resume), {"configurable": scope})
-    log = await log_of(store.conversation(**scope))
-    assert log[2:] == result["messages"]
-    assert [message.type for message in log] == ["human", "ai", "human", "ai", "tool", "ai"]
-    assert seen in log[4].text
-    assert model.shown[0][1:] == [*log[:5]]
 
 
 async def test_a_question_during_a_waiting_call_continues_without_it(

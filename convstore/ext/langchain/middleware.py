@@ -25,7 +25,7 @@ from convstore import number_sources as numbered
 from convstore.exceptions import MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import PAGE_TOKENS, check_trust, host_of
+from convstore.integration import PAGE_TOKENS, check_trust, host_of, pause_in_turn
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.tool_calls import result_id
 from convstore.sources.stub import RETRIEVAL_TOOL
@@ -36,6 +36,7 @@ from convstore.values.scope import check_names, id_problem
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
     from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse, ToolCallRequest
+    from langgraph.errors import GraphInterrupt
     from langgraph.runtime import Runtime
     from langgraph.types import Command
 except ImportError as error:
@@ -49,6 +50,7 @@ from convstore.ext.langchain.results import (
     structured_response,
     with_ids,
 )
+from convstore.ext.langchain.review import Review, pauses_in, state_with, warn_of_review
 from convstore.ext.langchain.run import (
     CHANNEL,
     OWN,
@@ -105,6 +107,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             client cannot be told apart from those of a checkpoint or another node.
         client_tools: As in `Conversation.append`.
         strict: As in `Conversation.append`.
+        review: Asks a person before some tools run: LangChain's ``HumanInTheLoopMiddleware``, passed here instead of to
+            the agent. A call that waits, and that it waits, is then in the log before the agent pauses, and
+            `Conversation.decide` records what the person says; see `resume_command`.
 
     Attributes:
         store: The store.
@@ -139,6 +144,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         accept: Literal["human", "all"] | None = None,
         client_tools: Collection[str] = (),
         strict: bool = False,
+        review: Review | None = None,
     ) -> None:
         super().__init__()
         check_option(tool_results, *get_args(_WHEN), name="tool_results")
@@ -153,6 +159,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if search_other_conversations:
             self._search = search_conversations_tool(store, search_other_conversations, page_tokens=page_tokens)
             self.tools.append(self._search)
+        self._review = review
+        if review is not None:
+            self.state_schema = state_with(review, ConversationAgentState)
         self._rules = Rules(
             policy=check_policy(policy) or store.policy,
             compact=compact,
@@ -197,12 +206,31 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return _said(run, response, request)
 
     async def aafter_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Append the model's message, as the other middleware left it."""
-        return _ticket(await self._catch_up(self._chat(runtime), state), state)
+        """Append the model's message, as the other middleware left it, and let persons decide about its calls."""
+        chat = self._chat(runtime)
+        run = await self._catch_up(chat, state)
+        if self._review is None:
+            return _ticket(run, state)
+        try:
+            update = await self._review.aafter_model(state, runtime)
+        except GraphInterrupt as interrupt:
+            await _pause(chat, run, interrupt, state["messages"])
+            raise
+        return await self._reviewed(chat, run, state, update)
 
     def after_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_model` for sync agents."""
-        return _ticket(self._wait(self._chat(runtime), lambda one: self._catch_up(one, state)), state)
+        chat = self._chat(runtime)
+        run = self._wait(chat, lambda one: self._catch_up(one, state))
+        if self._review is None:
+            return _ticket(run, state)
+        try:
+            update = self._review.after_model(state, runtime)
+        except GraphInterrupt as interrupt:
+            paused = interrupt
+            self._wait(chat, lambda one: _pause(one, run, paused, state["messages"]))
+            raise
+        return self._wait(chat, lambda one: self._reviewed(one, run, state, update))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[_ToolOutput]]
@@ -212,8 +240,13 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run, stored = await self._stored(chat, request)
         if stored:
             return _as_output(stored)
-        with working_on(chat, _place_of(request)):
-            output = await handler(self._equipped(chat, request))
+        equipped, review = self._equipped(chat, request), self._review
+        try:
+            with working_on(chat, _place_of(request)):
+                output = await (review.awrap_tool_call(equipped, handler) if review else handler(equipped))
+        except GraphInterrupt as interrupt:
+            await _pause(chat, run, interrupt, request.state["messages"])
+            raise
         named, messages = _results(output, request, run)
         if self._appends_results:
             await catch_up(chat, self._rules, run, messages)
@@ -227,8 +260,14 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run, stored = self._wait(chat, lambda one: self._stored(one, request))
         if stored:
             return _as_output(stored)
-        with working_on(chat, _place_of(request)):
-            output = handler(self._equipped(chat, request))
+        equipped, review = self._equipped(chat, request), self._review
+        try:
+            with working_on(chat, _place_of(request)):
+                output = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
+        except GraphInterrupt as interrupt:
+            paused = interrupt
+            self._wait(chat, lambda one: _pause(one, run, paused, request.state["messages"]))
+            raise
         named, messages = _results(output, request, run)
         if self._appends_results:
             self._wait(chat, lambda one: catch_up(one, self._rules, run, messages))
@@ -262,8 +301,22 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = run_in(state, chat.scope) or await take_up(chat, self._rules, state["messages"])
+        if run_in(state, chat.scope) is None and run.missing(state["messages"]):
+            warn_of_review(state)
         await catch_up(chat, self._rules, run, state["messages"])
         return run
+
+    async def _reviewed(
+        self, chat: Conversation, run: AgentRun, state: ConversationAgentState, update: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
+        update = {**(update or {}), **(_ticket(run, state) or {})}
+        if said := update.get("messages"):
+            give_result_ids(said)
+            stored: dict[str | None, BaseMessage] = {one.id: one for one in run.ahead if isinstance(one, ToolMessage)}
+            update["messages"] = [stored.get(one.id, one) for one in said]
+            await catch_up(chat, self._rules, run, update["messages"])
+        return update or None
 
     async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
@@ -303,6 +356,12 @@ def _place_of(request: ToolCallRequest) -> tuple[str, ...]:
     if id_problem(message_id) or id_problem(call_id):
         return (result_id(message_id, call_id, position),)
     return message_id, call_id
+
+
+async def _pause(chat: Conversation, run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> None:
+    """Record in the log which calls wait for a person."""
+    if run.turn_id and (pauses := pauses_in(interrupt, messages)):
+        await pause_in_turn(chat, run.turn_id, pauses)
 
 
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:

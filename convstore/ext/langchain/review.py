@@ -1,0 +1,94 @@
+"""Let persons decide about an agent's calls: what the log records as they are asked, and what resumes the agent.
+
+LangChain's ``HumanInTheLoopMiddleware`` interrupts the agent's graph. The middleware of the store records before that
+which calls wait. So a page that shows the log can ask, and `Conversation.decide` records what a person said.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from types import new_class
+from typing import Any
+
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Command
+
+from convstore import Conversation
+from convstore.integration import paused_calls
+from convstore.messages.tool_calls import result_ids
+from convstore.values.turns import Pause, TurnCall
+
+Review = HumanInTheLoopMiddleware[Any, Any, Any]
+_EDITED = "hitl_edited_tool_calls"
+
+
+async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | None:
+    """Return the command that resumes an agent with what persons decided about its calls.
+
+    It has the decisions of all calls that the agent asked about, in their order, as `Conversation.decide` recorded
+    them. None if a call still waits, or if there is nothing to resume. Two or three commands. Within a session of the
+    turn, which another answer needs, it is that of the session, without a command.
+
+    Args:
+        chat: The conversation.
+        turn_id: The turn, whose id is that of its question.
+
+    Raises:
+        UnknownMessageError: The turn is not in the log, or was rewound.
+    """
+    paused = await paused_calls(chat, turn_id)
+    if not paused or any(call.decision is None for call, _ in paused):
+        return None
+    resume: dict[str, Any] = {}
+    for call, pause in paused:
+        if pause.is_batch:
+            resume.setdefault(pause.interrupt, {"decisions": []})["decisions"].append(_answer(call))
+        else:
+            resume[pause.interrupt] = _answer(call)
+    is_only_batch = len(resume) == 1 and paused[0][1].is_batch
+    return Command(resume=next(iter(resume.values())) if is_only_batch else resume)
+
+
+def _answer(call: TurnCall) -> dict[str, Any]:
+    """Return a decision as LangChain's middleware takes it."""
+    decided = call.decision
+    if decided is None or decided.verdict == "approve":
+        return {"type": "approve"}
+    if decided.verdict == "edit":
+        return {"type": "edit", "edited_action": {"name": call.name, "args": decided.args}}
+    return {"type": decided.verdict} | ({"message": decided.message} if decided.message else {})
+
+
+def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dict[str, Pause]:
+    """Return how the calls of the last AI message wait, by the ids of their results; {} for another interrupt."""
+    ai = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
+    named = list(zip(ai.tool_calls, result_ids(ai), strict=False)) if ai else []
+    found: dict[str, Pause] = {}
+    for one in interrupt.args[0] if interrupt.args else ():
+        value = one.value if isinstance(one.value, Mapping) else {}
+        if value.get("type") == "tool_approval":
+            found |= {id_: Pause(one.id) for call, id_ in named if call["id"] == value.get("tool_call_id")}
+        rest, configs = iter(named), value.get("review_configs", ())
+        for action, config in zip(value.get("action_requests", ()), configs, strict=False):
+            asked = (id_ for call, id_ in rest if (call["name"], call["args"]) == (action["name"], action["args"]))
+            found |= {id_: Pause(one.id, True, tuple(config["allowed_decisions"])) for id_ in [next(asked, "")] if id_}
+    return found
+
+
+def warn_of_review(state: Mapping[str, Any]) -> None:
+    """Warn if a review that was passed to the agent asked a person about a call that was not in the log."""
+    if _EDITED in state:
+        warnings.warn(
+            "HumanInTheLoopMiddleware asked a person before ConversationMiddleware appended the call; pass it as "
+            "ConversationMiddleware(review=...) instead of to the agent",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def state_with(review: Review, schema: type[Any]) -> type[Any]:
+    """Return the schema of a middleware's state with the channels of a review."""
+    return new_class("ReviewedAgentState", (schema, review.state_schema))

@@ -1,0 +1,166 @@
+"""Persons decide about an agent's calls: what waits is in the log, and what they said resumes the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from agents import ScriptedModel, calls, elsewhere, log_of
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from convstore import ConversationStore
+from convstore.exceptions import InvalidInputError, TurnClosedError
+from convstore.ext.langchain import ConversationMiddleware, resume_command
+
+VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
+    "approve": ({}, "900 euros"),
+    "edit": ({"args": {"euros": 90}}, "90 euros"),
+    "reject": ({"message": "Too much."}, "User rejected the tool call for `refund` with reason: Too much."),
+    "respond": ({"message": "Done by hand."}, "Done by hand."),
+}
+
+
+@tool
+def refund(euros: int) -> str:
+    """Refund money."""
+    return f"{euros} euros"
+
+
+@tool
+def look(what: str = "") -> str:
+    """Look something up."""
+    return f"looked up {what}"
+
+
+def agent_of(store: ConversationStore, saver: Any, *replies: Any, mode: Any = "batched", listed: bool = False) -> Any:
+    """An agent whose refunds a person approves, as each worker makes it."""
+    review: Any = HumanInTheLoopMiddleware({"refund": True}, interrupt_mode=mode)
+    own = ConversationMiddleware(store, review=None if listed else review)
+    middleware = [own, review] if listed else [own]
+    return create_agent(ScriptedModel(replies=list(replies)), [refund, look], middleware=middleware, checkpointer=saver)
+
+
+ASKED = {"messages": [HumanMessage("Refund me.", id="r1")]}
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"), [*((how, one) for how in ("batched", "per_call") for one in VERDICTS), ("listed", "edit")]
+)
+async def test_a_decision_of_another_worker_resumes_the_agent(
+    store: ConversationStore, database: Any, scope: dict[str, str], verdict: Any, how: str
+) -> None:
+    """The call waits in the log; each verdict, given twice, comes out in log and state alike, and once."""
+    saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
+    kind: dict[str, Any] = {"mode": "batched" if how == "batched" else "per_call", "listed": how == "listed"}
+    asking = calls("refund", "look", euros=900) if how == "batched" else calls("refund", euros=900)
+    paused = await agent_of(store, saver, asking, **kind).ainvoke(ASKED, config)
+    assert "__interrupt__" in paused
+    assert [one.type for one in await log_of(chat)][:2] == ["human", "ai"]
+    async for update in chat.watch():
+        assert update.turn is not None
+        assert update.turn.status == "waiting"
+        assert [call.args for call in update.turn.waiting_calls] == [{"euros": 900}]
+        break
+    assert await resume_command(chat, "r1") is None
+    other = elsewhere(store, database)
+    told, seen = VERDICTS[verdict]
+    for _ in range(2):
+        await other.conversation(**scope).decide("r1", "call_0", verdict, **told, by="bob")
+    command = await resume_command(other.conversation(**scope), "r1")
+    result = await agent_of(other, saver, AIMessage("Done."), **kind).ainvoke(command, config)
+    log = await log_of(chat)
+    assert log == result["messages"]
+    assert len(log) == 4 + (how == "batched")
+    [given] = [one for one in log if getattr(one, "tool_call_id", "") == "call_0"]
+    assert given.text.endswith(seen)
+    assert getattr(given, "status", "") == ("error" if verdict == "reject" else "success")
+    assert ("a human reviewer replaced" in given.text) is (verdict == "edit")
+    assert await resume_command(chat, "r1") is None
+    assert (turn := await chat.get_turn("r1"))
+    assert turn.is_finished
+
+
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+async def test_a_turn_waits_while_its_agent_does(
+    store: ConversationStore, database: Any, scope: dict[str, str], mode: str
+) -> None:
+    """In a turn: it is left waiting, and entered again after two decisions that come in any order."""
+    saver, config = InMemorySaver(), {"configurable": scope}
+    asking = AIMessage("", tool_calls=[{"name": "refund", "args": {"euros": n}, "id": f"call_{n}"} for n in (900, 7)])
+    chat = store.conversation(**scope)
+    async with await chat.turn("r1", human="Refund me.") as turn:
+        await agent_of(store, saver, asking, mode=mode).ainvoke(ASKED, config)
+        assert turn.is_waiting
+    other = elsewhere(store, database).conversation(**scope)
+    await other.decide("r1", "call_7", "reject")
+    assert await resume_command(other, "r1") is None
+    await other.decide("r1", "call_900", "approve")
+    async with await other.turn("r1") as turn:
+        command = await resume_command(other, "r1")
+        await agent_of(other.store, saver, AIMessage("Done."), mode=mode).ainvoke(command, config)
+        assert turn.answer is not None
+    log = await log_of(chat)
+    assert [getattr(one, "tool_call_id", one.text) for one in log[2:]] == ["call_7", "call_900", "Done."]
+    assert log[2].text == (
+        "User rejected the tool call for `refund` with id call_7. The tool was not executed. Do not retry this tool "
+        "call unless the user explicitly requests it."
+    )
+
+
+async def test_an_agent_that_is_started_again_asks_once_more(
+    store: ConversationStore, database: Any, scope: dict[str, str]
+) -> None:
+    """A worker that resumes it without a decision records nothing twice; another question closes the turn."""
+    saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
+    await agent_of(store, saver, calls("refund", euros=900)).ainvoke(ASKED, config)
+    query = {"conversation": (await chat.info()).conversation_id}
+    written = await database["log"].count_documents(query)
+    assert "__interrupt__" in await agent_of(store, saver).ainvoke(None, config)
+    assert await database["log"].count_documents(query) == written
+    await chat.append_turn("r2", human="Never mind.")
+    with pytest.raises(TurnClosedError):
+        await chat.decide("r1", "call_0", "approve")
+
+
+async def test_a_verdict_that_the_agent_does_not_take_is_refused(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """It could not be resumed with it."""
+    review: Any = HumanInTheLoopMiddleware({"refund": {"allowed_decisions": ["approve", "reject"]}})
+    model, chat = ScriptedModel(replies=[calls("refund", euros=900)]), store.conversation(**scope)
+    own = ConversationMiddleware(store, review=review)
+    agent: Any = create_agent(model, [refund], middleware=[own], checkpointer=InMemorySaver())
+    await agent.ainvoke(ASKED, {"configurable": scope})
+    with pytest.raises(InvalidInputError, match="takes approve or reject"):
+        await chat.decide("r1", "call_0", "edit", args={"euros": 1})
+
+
+async def test_a_sync_agent_pauses_too(scope: dict[str, str]) -> None:
+    """Its decision is recorded like any other."""
+    async with await ConversationStore.connect("memory://", scope_keys=tuple(scope)) as store:
+        await store.setup()
+        saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
+        asking = agent_of(store, saver, calls("refund", euros=900))
+        await asyncio.to_thread(asking.invoke, ASKED, config)
+        await chat.decide("r1", "call_0", "approve")
+        command = await resume_command(chat, "r1")
+        await asyncio.to_thread(agent_of(store, saver, AIMessage("Done.")).invoke, command, config)
+        assert [message.text for message in await log_of(chat)][2:] == ["900 euros", "Done."]
+
+
+async def test_a_review_that_the_agent_has_warns_that_the_log_was_late(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """The person was asked about a call that only the checkpoint had."""
+    saver, config = InMemorySaver(), {"configurable": scope}
+    await agent_of(store, saver, calls("refund", euros=900), listed=True).ainvoke(ASKED, config)
+    resumed = agent_of(store, saver, AIMessage("Done."), listed=True)
+    with pytest.warns(RuntimeWarning, match="review="):
+        await resumed.ainvoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
+    assert len(await log_of(store.conversation(**scope))) == 4
