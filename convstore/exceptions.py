@@ -24,6 +24,7 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── TurnLostError                     this worker does not hold the turn any more; nothing was written
     │   ├── TurnClosedError                   the turn is over, so nothing can be added or decided any more
     │   ├── DecisionConflictError             something else was decided about the call before
+    │   ├── StateConflictError                the state of a conversation has another revision than the caller expected
     │   ├── LogMovedError                     the log ends with another message than the caller expected
     │   ├── ResentHistoryError                the log already contains the beginning of the batch: says how much
     │   ├── HistoryDivergedError              the batch differs from the log: says where
@@ -284,6 +285,22 @@ class DecisionConflictError(ConflictError):
         self.call_id, self.verdict, self.by = call_id, verdict, by
         who = f" by {by!r}" if by else ""
         super().__init__(f"{verdict!r} was decided about call {call_id!r} before{who}; the first decision stands")
+
+
+class StateConflictError(ConflictError):
+    """The state of a conversation has another revision than the caller expected; nothing was written.
+
+    Attributes:
+        expected: The revision that was passed.
+        revision: The stored one.
+    """
+
+    def __init__(self, expected: int, *, revision: int) -> None:
+        self.expected, self.revision = expected, revision
+        super().__init__(
+            f"the state has revision {revision}, not {expected}: somebody changed it meanwhile; get it again, then "
+            "repeat the update"
+        )
 
 
 class LogMovedError(ConflictError):

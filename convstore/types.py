@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convstore.conversation.state import ConversationState
 from convstore.conversation.turn import TurnSession
 from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
@@ -15,6 +16,7 @@ from convstore.values.models import (
     Receipt,
     Source,
     SourcePage,
+    StateSnapshot,
     StoredMessage,
     Summary,
     ToolRecord,
@@ -43,6 +45,7 @@ __all__ = [
     "ConversationHits",
     "ConversationInfo",
     "ConversationPage",
+    "ConversationState",
     "ConversationUpdate",
     "Decision",
     "Dropped",
@@ -61,6 +64,7 @@ __all__ = [
     "SearchResult",
     "Source",
     "SourcePage",
+    "StateSnapshot",
     "StoreStats",
     "StoredMessage",
     "Summary",

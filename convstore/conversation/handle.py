@@ -18,6 +18,7 @@ from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_
 from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
 from convstore.conversation.host import Host, read_back
+from convstore.conversation.state import ConversationState
 from convstore.conversation.turn import TurnSession, entered_turn
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
@@ -72,6 +73,11 @@ class Conversation:
     def scope(self) -> dict[str, str]:
         """The scope values that identify this conversation."""
         return dict(self._scope)
+
+    @property
+    def state(self) -> ConversationState:
+        """A small state that the application keeps for this conversation, outside the log."""
+        return ConversationState(self._host, self._scope)
 
     async def append(
         self,

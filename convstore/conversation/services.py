@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from convstore.admin.application_state import StateKeeper
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
 from convstore.admin.statistics import StatsReader
@@ -96,7 +97,8 @@ class Services:
         self.writer = Writer(reader, tombstones, refresher, extractors)
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
-        self.annotator = Annotator(reader, Annotations(driver))
+        annotations = Annotations(driver)
+        self.annotator, self.states = Annotator(reader, annotations), StateKeeper(reader, annotations)
         self.records, self.turns = Records(reader, self.annotator), Turns(reader, Drafts(driver))
         self.pager, self.listing = Pager(reader), Listing(reader)
         self.changes = Changes(driver, clock)

@@ -1,4 +1,7 @@
-"""Read and write the ``annotations`` collection: one document for each message with values of the application."""
+"""Read and write the ``annotations`` collection: what the application keeps next to the log.
+
+There is a document for each message with annotations, and one for the state of the conversation, which has a revision.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from convstore.mongo.bson_values import reading, sealed, stored_number, stored_text, unsealed
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
-from convstore.mongo.keys import ANNOTATIONS, annotation_id
+from convstore.mongo.keys import ANNOTATIONS, annotation_id, application_state_id
 from convstore.mongo.versions import check_version, stamped
 
 
@@ -38,6 +41,32 @@ class Annotations:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
         return dict(map(values_in, await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})))
+
+    async def find_state(self, conversation: str) -> tuple[int, str]:
+        """Return revision and text of the state of a conversation; 0 and "" if there is none. One command."""
+        query = {"_id": application_state_id(conversation), "conversation": conversation}
+        found = await self._annotations.find_one(query)
+        return (0, "") if found is None else state_in(found)
+
+    async def write_state(self, conversation: str, text: str, *, after: int, at: datetime) -> bool:
+        """Write the state that follows a revision; False if that is not the stored one. One command."""
+        key, revision = application_state_id(conversation), after + 1
+        fields = {"conversation": conversation, "revision": revision, "at": at}
+        document = stamped(fields | {"state": sealed(text, key, str(revision))}, "annotation")
+        if not after:
+            return await self._annotations.insert({"_id": key, **document})
+        query = {"_id": key, "conversation": conversation, "revision": after}
+        return await self._annotations.update(query, {"$set": document})
+
+
+def state_in(document: Document) -> tuple[int, str]:
+    """Return revision and text of a state; CorruptDocumentError or SchemaVersionError if it cannot be read."""
+    check_version(document, "annotation")
+    with reading(document, ANNOTATIONS):
+        key, revision = stored_text(document["_id"]), stored_number(document["revision"], minimum=1)
+        if key != application_state_id(stored_text(document["conversation"])):
+            raise ValueError("the key and the conversation do not agree")
+        return revision, unsealed(document["state"], key, str(revision))
 
 
 def values_in(document: Document) -> tuple[int, dict[str, str]]:

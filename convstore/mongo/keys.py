@@ -95,6 +95,11 @@ def annotation_id(conversation: str, ordinal: int) -> str:
     return f"{conversation}:{ordinal:012d}"
 
 
+def application_state_id(conversation: str) -> str:
+    """Return the key of the state that the application keeps for a conversation, after all annotations."""
+    return f"{conversation}:state"
+
+
 def draft_id(conversation: str) -> str:
     """Return the key of a conversation's draft."""
     return f"{conversation}:draft"

@@ -15,6 +15,7 @@ Every test makes scopes of its own, so that all of them can share one database.
 from __future__ import annotations
 
 from convstore.testing.appending import AppendContract
+from convstore.testing.application_state import ApplicationStateContract
 from convstore.testing.children import ChildContract
 from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
@@ -52,6 +53,7 @@ __all__ = ["StoreContract", "rag_turn", "same_messages"]
 class StoreContract(
     LosslessContract,
     AppendContract,
+    ApplicationStateContract,
     ChildContract,
     ResendContract,
     LoadContract,

@@ -32,7 +32,7 @@ SUMMARY_RULE = CompactionRule(max_tokens_before_summary=2_000, max_summary_token
 
 
 async def fill_with_everything(chat: Conversation) -> None:
-    """A conversation that has seen everything: 14 entries, five payloads, two summaries, two annotated messages."""
+    """A conversation that has seen everything: 14 entries, five payloads, two summaries, two annotations, a state."""
     await chat.append(SystemMessage("Be short.", id=new_id()))
     first = rag_turn("What about seals?")
     await chat.append(first[:1])
@@ -54,6 +54,7 @@ async def fill_with_everything(chat: Conversation) -> None:
     for message in first[:2]:
         await chat.annotate(str(message.id), rating=1)
     await chat.update(title="Seals", metadata={"tags": ["sea"]})
+    await chat.state.update({"step": 1})
     assert await chat.search("whales")  # which has it sealed
 
 

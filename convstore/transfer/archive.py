@@ -3,7 +3,7 @@
 The first line holds the scope, each message has a line, and the last line closes the conversation, so that a truncated
 file is detected::
 
-    {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
+    {"convstore": 1, "scope": {…}, "title": …, "metadata": […], "state": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "stamp": {…}}
     {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […],
              "is_ended": true}}
@@ -42,13 +42,21 @@ VERSION = 1
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
-def begin_line(codec: Codec, *, scope: Mapping[str, str], title: str | None, metadata: Mapping[str, Any]) -> bytes:
+def begin_line(
+    codec: Codec,
+    *,
+    scope: Mapping[str, str],
+    title: str | None,
+    metadata: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> bytes:
     """Return the first line of a conversation."""
     parts = {"convstore": str(VERSION), "scope": json.dumps(dict(scope))}
     if title is not None:
         parts["title"] = _pack(codec, title)
-    if metadata:
-        parts["metadata"] = _pack(codec, dict(metadata))
+    for name, values in (("metadata", metadata), ("state", state)):
+        if values:
+            parts[name] = _pack(codec, dict(values))
     return _line(parts)
 
 
@@ -160,10 +168,10 @@ class ArchiveReader:
                 record, problem=f"an export of version {value['convstore']!r}; this convstore reads version {VERSION}"
             )
         try:
-            title, metadata = self._optional(value, "title"), self._optional(value, "metadata")
+            title, metadata, state = (self._optional(value, name) for name in ("title", "metadata", "state"))
         except (ValueError, TypeError) as error:
             return _Open(record, problem=str(error))
-        return _Open(replace(record, title=title, metadata=metadata or {}))
+        return _Open(replace(record, title=title, metadata=metadata or {}, state=state or {}))
 
     def _optional(self, value: Mapping[str, Any], name: str) -> Any:
         return self._codec.decode(_text(value[name]), fetch=_no_payload) if name in value else None

@@ -56,7 +56,7 @@ async def export_conversations(
     The conversations of sub-agents follow the one that they are below.
 
     - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewound messages, titles,
-      metadata and annotations. `read_file` and `import_conversations` restore all of it.
+      metadata, states and annotations. `read_file` and `import_conversations` restore all of it.
     - "openai" has one conversation a line, with its active messages, their ids and their fields in OpenAI's format.
     - "fine-tuning" holds only finished turns that OpenAI's fine-tuning accepts. Other turns are left out and
       reported, and so are conversations without an answer.
@@ -229,7 +229,8 @@ class _Export:
         end = await log_of(chat).snapshot()
         if end is None:
             return None
-        file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
+        state = (await chat.state.get()).values
+        file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata, state=state))
         ordinals = _ArchiveOrdinals()
         entry = last = 0  # entries without messages do not count: an import writes its own
         async for message in log_of(chat).read(end):

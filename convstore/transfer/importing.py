@@ -357,8 +357,10 @@ class _ConversationImport:
             info = await self._chat.info()
             title = record.title if info.title is None and record.title is not None else ...
             metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
-        if self.written or title is not ... or metadata is not ...:
-            with as_of(self._last_date):
+        with as_of(self._last_date):
+            if record.state and not (await self._chat.state.get()).revision:
+                await self._chat.state.update(dict(record.state))
+            if self.written or title is not ... or metadata is not ...:
                 await self._chat.update(title=title, metadata=metadata)
 
     async def _annotate(self) -> None:

@@ -75,6 +75,7 @@ class ConversationRecord:
         scope: Its scope, if the source knows it.
         title: As `Conversation.update` takes it.
         metadata: As `Conversation.update` takes it.
+        state: Values of `Conversation.state`.
         rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
         sources_through: Highest source id that was in use or reserved.
         is_ended: The last turn was finished or stopped without an answer.
@@ -88,6 +89,7 @@ class ConversationRecord:
     scope: Mapping[str, str] = field(default_factory=dict)
     title: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
     rewound: Sequence[tuple[int, int]] = ()
     sources_through: int = 0
     is_ended: bool = False

@@ -361,6 +361,18 @@ class ConversationInfo(Value):
     problem: str = ""
 
 
+class StateSnapshot(Value):
+    """The state that the application keeps for a conversation, at one revision.
+
+    Attributes:
+        values: By name.
+        revision: Rises by 1 with each change; 0 if nothing was ever stored.
+    """
+
+    values: dict[str, Any] = {}
+    revision: int = 0
+
+
 class ConversationPage(Value):
     """One page of `list_conversations`.
 

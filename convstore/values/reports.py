@@ -21,7 +21,7 @@ class ErasureReceipt(_Value):
         entries: Appended batches.
         payload_chunks: Chunks of large results and of other large parts of messages.
         summaries: Summaries, including earlier versions.
-        annotations: Annotated messages.
+        annotations: Annotated messages, and states that the application kept.
         search_segments: Segments of the search index.
         drafts: Replies that were being streamed.
     """

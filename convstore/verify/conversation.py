@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
-from convstore.mongo.annotations import values_in
+from convstore.mongo.annotations import state_in, values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
 from convstore.mongo.drafts import draft_in
-from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS, application_state_id
 from convstore.mongo.versions import is_newer
 from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
@@ -27,6 +27,7 @@ from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
 _ANNOTATION_FIELDS = {"_id", "conversation", "ordinal", "at", "values"}
+_STATE_FIELDS = {"_id", "conversation", "revision", "at", "state"}
 
 
 @dataclass(slots=True)
@@ -110,6 +111,9 @@ async def _check_annotations(subject: Subject, last: int) -> None:
         subject.checked["annotations"] += 1
         key = str(document["_id"])
         try:
+            if key == application_state_id(subject.conversation):
+                _check_application_state(subject, document)
+                continue
             ordinal, at = _annotation(subject, document)
         except SchemaVersionError as error:
             subject.report("newer", ANNOTATIONS, key, str(error))
@@ -134,13 +138,25 @@ async def _check_draft(subject: Subject) -> None:
             subject.report("damaged", DRAFTS, key, str(error), repairable=True, repaired=removed)
 
 
-def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
-    """Return ordinal and date of an annotation; raise any error if it is damaged."""
-    ordinal, values = values_in(document)
-    if unknown := document.keys() - _ANNOTATION_FIELDS:
+def _check_application_state(subject: Subject, document: Document) -> None:
+    """Raise any error if the state that the application keeps is damaged."""
+    _, text = state_in(document)
+    _check_fields(subject, document, _STATE_FIELDS)
+    subject.codec.decode(text)
+    utc(document["at"])
+
+
+def _check_fields(subject: Subject, document: Document, fields: set[str]) -> None:
+    if unknown := document.keys() - fields:
         raise ValueError(f"nothing reads its field {min(unknown)!r}")
     if document["conversation"] != subject.conversation:
         raise ValueError("the field `conversation` names another one")
+
+
+def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
+    """Return ordinal and date of an annotation; raise any error if it is damaged."""
+    ordinal, values = values_in(document)
+    _check_fields(subject, document, _ANNOTATION_FIELDS)
     for text in values.values():
         subject.codec.decode(text)
     return ordinal, utc(document["at"])

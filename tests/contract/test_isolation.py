@@ -269,6 +269,8 @@ CALLS: dict[str, Call] = {
     "last_policy": lambda _, chat, __: chat.last_policy(),
     "annotate": lambda _, chat, guess: chat.annotate(guess.id(), rating=guess.number()),
     "annotations": lambda _, chat, guess: chat.annotations(guess.ids()),
+    "state": lambda _, chat, __: chat.state.get(),
+    "state, changed": lambda _, chat, guess: chat.state.update({guess.id(): 1}, revision=guess.number()),
     "rewind": lambda _, chat, guess: chat.rewind(before=guess.id()),
     "undo_rewind": lambda _, chat, __: chat.undo_rewind(),
     "info": lambda _, chat, __: chat.info(),
@@ -328,6 +330,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
     await ada.append(hers())
     await ada.compact(force=True)
     await ada.annotate("ada-1", rating=5)
+    await ada.state.update({"ada": 5})
     before = [message async for message in ada.messages()], (await ada.load_history()).messages
     head = await worlds[0].database["heads"].find_one({"scope": ada.scope})
     page, _ = [await world.store.list_conversations(everything=True, limit=1) for world in worlds]
@@ -343,6 +346,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
     assert same_messages([message async for message in late.messages()], before[0])
     assert same_messages((await late.load_history()).messages, before[1])
     assert (await late.annotations(["ada-1"])) == {"ada-1": {"rating": 5}}
+    assert (await late.state.get()).values == {"ada": 5}
 
 
 @pytest.mark.parametrize("is_empty", [pytest.param(True, marks=pytest.mark.slow), False])

@@ -145,6 +145,7 @@ class Damage:
         await chat.append([HumanMessage("now", id="q6"), now, result])
         assert (await chat.compact(force=True)).status == "done"
         await chat.annotate("r2", rating=1, why="x")
+        await chat.state.update({"step": 1})
         await chat.update(title="Seals", metadata={"a": 1})
         self.ids = [str(message.id) async for message in chat.messages()]
         await store.close()
@@ -192,6 +193,7 @@ class Damage:
             "summaries": chat.summaries,
             "expand_summary": expanded,
             "annotations": lambda: chat.annotations(self.ids),
+            "state": chat.state.get,
         }
         return every if LONG > 1 else {name: read for name, read in every.items() if name not in LIKE_OTHERS}
 

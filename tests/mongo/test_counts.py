@@ -492,6 +492,23 @@ async def test_every_command_has_the_concerns_of_the_store(
         assert store._services.writer._log._log.driver_collection.read_preference == ReadPreference.PRIMARY
 
 
+async def test_the_state_of_an_application_costs_no_load_anything(store: ConversationStore, commands: Commands) -> None:
+    """It takes two commands to read and three to change, and a load reads no document more."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    with commands.counted():
+        await chat.state.update({"step": 1})
+    assert commands.names == ["find", "findAndModify", "insert"]
+    with commands.counted():
+        await chat.state.update({"step": 2}, revision=1)
+    assert commands.names == ["find", "findAndModify", "update"]
+    with commands.counted():
+        assert (await chat.state.get()).values == {"step": 2}
+    assert commands.names == ["find", "find"]
+    with commands.counted():
+        await chat.load_history()
+    assert not [sent for _, sent in commands.sent if "annotations" in sent.values()]
+
+
 async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ CALLS: dict[str, Callable[[ConversationStore], Any]] = {
     "resent": lambda store: store.conversation(**CHAT).append(HumanMessage("More?"), resent="skip"),
     "annotate": lambda store: store.conversation(**CHAT).annotate("a1", rating=1),
     "update": lambda store: store.conversation(**CHAT).update(title="Seals"),
+    "state": lambda store: store.conversation(**CHAT).state.update({"step": 1}),
     "rewind": lambda store: store.conversation(**CHAT).rewind(before="a1"),
     "undo_rewind": lambda store: store.conversation(**CHAT).undo_rewind(),
     "reserve": lambda store: store.conversation(**CHAT).reserve_source_ids(2),

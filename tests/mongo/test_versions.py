@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import SchemaVersionError
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.driver import Driver
+from convstore.mongo.keys import application_state_id
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.types import TurnSession
@@ -185,6 +187,20 @@ async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, cha
         await break_off(turn)
     assert (await made(database, clock=LATER).verify(repair=True)).findings == ()
     assert (await stored(database))["drafts"] == before["drafts"]
+
+
+async def test_a_newer_state_of_the_application_is_not_read_or_changed(database: Any, chat: Conversation) -> None:
+    """Its calls say to upgrade, and annotations go on."""
+    await chat.state.update({"step": 1})
+    key = application_state_id(await id_of(database, chat))
+    await database["annotations"].update_one({"_id": key}, {"$set": {"v": 2}})
+    late, before = again(database, chat), await stored(database)
+    for call in (late.state.get, partial(late.state.update, {"step": 2})):
+        with pytest.raises(SchemaVersionError, match="newer convstore; upgrade"):
+            await call()
+    assert (await stored(database))["annotations"] == before["annotations"]
+    assert await late.annotations(["a1"]) == {"a1": {"rating": 1}}
+    assert [one.kind for one in (await made(database, clock=LATER).verify()).findings] == ["newer"]
 
 
 async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Conversation) -> None:

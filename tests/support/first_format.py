@@ -184,6 +184,7 @@ async def fill(chat: Conversation) -> None:
         if batch[0].id == "h-4":
             await chat.rewind(before="h-4")
     await chat.annotate("ai-1b", rating=1, comment="right")
+    await chat.state.update({"step": 1})
     await chat.update(title="Bees", metadata={"tags": ["sea"], "\x00": None})
 
 

@@ -602,6 +602,7 @@ async def lived(store: ConversationStore) -> Conversation:
     await chat.reserve_source_ids(3)
     await chat.annotate("no", rating=-1, tags=("a", b"b"))
     await chat.annotate("second", rating=1)
+    await chat.state.update({"step": 2, "tags": ("a", b"b")})
     await chat.update(title="Sea \ud800", metadata={"at": datetime(2026, 1, 1, tzinfo=UTC), "n": (1, 2)})
     return chat
 
@@ -616,6 +617,7 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
         "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
         "listed": [one.model_dump(exclude={"stamp"}) for one in await chat.list_messages(limit=1_000)],
         "annotations": await chat.annotations([str(one.id) for one in await log_of(chat)]),
+        "state": (await chat.state.get()).values,
         "info": info.model_dump(exclude={"conversation_id", "updated_at"}),
         "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
     }

@@ -364,7 +364,8 @@ def test_whole_turns_are_appended_together_and_dates_never_go_back() -> None:
 def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> list[dict[str, Any]]:
     """The lines of a conversation with these messages."""
     codec = codec or Codec()
-    lines = [begin_line(codec, scope={"user_id": "ada", "thread_id": "t"}, title="T", metadata={"a": (1, b"2")})]
+    whose = {"user_id": "ada", "thread_id": "t"}
+    lines = [begin_line(codec, scope=whose, title="T", metadata={"a": (1, b"2")}, state={})]
     lines += [
         message_line(codec, LogMessage(message, at, at, AT, "", (), {"n": at}), ordinal=at, entry=at)
         for at, message in enumerate(given, 1)

@@ -390,6 +390,7 @@ READS: dict[str, Callable[[Conversation, list[str]], Awaitable[Any]]] = {
     "summaries": lambda chat, _: _summaries(chat),
     "view_at": _past,
     "annotations": lambda chat, ids: chat.annotations(ids),
+    "state": lambda chat, _: chat.state.get(),
 }
 
 

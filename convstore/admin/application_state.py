@@ -1,0 +1,68 @@
+"""Keeps a small state for each conversation, such as the step of a form or the state of a front end.
+
+It is one document outside the log, which no load reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, StateConflictError
+from convstore.mongo.annotations import Annotations
+from convstore.mongo.keys import ANNOTATIONS, application_state_id
+from convstore.runtime.log_reader import LogReader
+from convstore.values.models import StateSnapshot
+from convstore.values.scope import Scope, check_number
+
+_MAX_BYTES = 256 * 1024
+
+
+class StateKeeper:
+    """Reads and changes the states of conversations."""
+
+    def __init__(self, reader: LogReader, annotations: Annotations) -> None:
+        self._heads, self._codec, self._clock, self._stored = reader.heads, reader.codec, reader.clock, annotations
+
+    async def get(self, scope: Scope) -> StateSnapshot:
+        """Return the state; see `ConversationState.get`."""
+        head = await self._heads.find(dict(scope))
+        return await self._find(head.conversation) if head else StateSnapshot()
+
+    async def update(self, scope: Scope, changes: dict[str, Any], revision: int | None) -> StateSnapshot:
+        """Set and remove values; see `ConversationState.update`."""
+        self._check(changes, revision)
+        dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
+        head, _ = await self._heads.claim(dict(scope), **dates)
+        while True:
+            before = await self._find(head.conversation)
+            if revision not in (None, before.revision):
+                raise StateConflictError(revision, revision=before.revision)
+            values = {name: value for name, value in (before.values | changes).items() if value is not None}
+            text = self._encode(values)
+            if await self._stored.write_state(head.conversation, text, after=before.revision, at=self._clock.now()):
+                return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
+
+    async def _find(self, conversation: str) -> StateSnapshot:
+        revision, text = await self._stored.find_state(conversation)
+        try:
+            return StateSnapshot(values=self._codec.decode(text), revision=revision) if revision else StateSnapshot()
+        except ValueError as error:
+            key = application_state_id(conversation)
+            raise CorruptDocumentError(key, str(error), collection=ANNOTATIONS) from error
+
+    def _encode(self, values: Mapping[str, Any]) -> str:
+        text = self._codec.encode(dict(values), path="state")
+        if (size := len(text.encode("utf-8", "surrogatepass"))) > _MAX_BYTES:
+            raise InvalidInputError(
+                f"the state would take {size:,} bytes; the limit is {_MAX_BYTES:,}. Remove values by setting them to "
+                "None, and keep large ones elsewhere"
+            )
+        return text
+
+    def _check(self, changes: Mapping[str, Any], revision: int | None) -> None:
+        if type(changes) is not dict or not changes or not all(type(name) is str for name in changes):
+            raise InvalidInputError('changes must be a dict with at least one value, such as {"step": 2}')
+        if revision is not None:
+            check_number(revision, name="revision", minimum=0, maximum=2**53)
+        self._encode({name: value for name, value in changes.items() if value is not None})
