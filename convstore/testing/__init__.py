@@ -45,6 +45,7 @@ from convstore.testing.turn_streams import TurnStreamContract
 from convstore.testing.turn_variants import TurnVariantContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
+from convstore.testing.waiting_variants import WaitingVariantContract
 from convstore.testing.watching import WatchContract
 
 __all__ = ["StoreContract", "rag_turn", "same_messages"]
@@ -69,6 +70,7 @@ class StoreContract(
     TurnSessionContract,
     TurnStreamContract,
     TurnVariantContract,
+    WaitingVariantContract,
     WatchContract,
     CompactContract,
     StateContract,

@@ -15,7 +15,6 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import (
-    DecisionConflictError,
     InvalidInputError,
     MessageRewoundError,
     StoreUnavailableError,
@@ -28,12 +27,13 @@ from convstore.mongo.log import Log
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead
 
-__all__ = ["TurnVariantContract"]
+__all__ = ["CALL", "TurnVariantContract", "ask", "shown"]
 
-_CALL = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}])
+CALL = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}])
+"""A message with one call."""
 
 
-async def _ask(chat: Conversation, *numbers: int, **asked: Any) -> None:
+async def ask(chat: Conversation, *numbers: int, **asked: Any) -> None:
     """Ask questions Q1, Q2 … under the ids q1, q2 …, with the answers A1, A2 and so on."""
     for number in numbers:
         async with await chat.turn(f"q{number}", human=f"Q{number}", **asked) as turn:
@@ -46,7 +46,7 @@ async def _answer(chat: Conversation, turn_id: str, key: str, text: str) -> None
         await turn.append(AIMessage(text))
 
 
-async def _shown(chat: Conversation) -> list[str]:
+async def shown(chat: Conversation) -> list[str]:
     """Return the texts of a conversation, which view, listing, turns and counts agree on."""
     listed: list[str] = [one.message.text for one in await chat.list_messages()]
     assert [message.text for message in (await chat.load_history()).messages] == listed
@@ -63,16 +63,16 @@ class TurnVariantContract:
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Until then every reader has the old one; the session sees its question and its own steps."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             assert [message.text for message in (await turn.load_history()).messages] == ["Q1"]
-            await turn.append(_CALL.model_copy())
+            await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
             assert [message.text for message in (await turn.load_history()).messages] == ["Q1", "", "found"]
-            assert await _shown(elsewhere) == ["Q1", "A1"]
+            assert await shown(elsewhere) == ["Q1", "A1"]
             assert await chat.search("found") == []
             await turn.append(AIMessage("B1"))
-        assert await _shown(chat) == await _shown(elsewhere) == ["Q1", "", "found", "B1"]
+        assert await shown(chat) == await shown(elsewhere) == ["Q1", "", "found", "B1"]
         assert [hit.message_id for hit in await chat.search("A1")] == []
         old = [one for one in await chat.list_messages(rewound=True) if one.is_rewound]
         assert [one.message.text for one in old] == ["A1"]
@@ -81,34 +81,34 @@ class TurnVariantContract:
 
     async def test_a_repeated_wish_finds_its_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
         """Also if another answer is shown by now; nothing is asked again and nothing changes."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         await _answer(chat, "q1", "one", "B1")
         await _answer(chat, "q1", "two", "C1")
         async with await elsewhere.turn("q1", regenerate="one") as turn:
             assert (turn.is_running, turn.answer and turn.answer.text) == (False, "B1")
             with pytest.raises(TurnClosedError):
                 await turn.append(AIMessage("more"))
-        assert await _shown(chat) == ["Q1", "C1"]
+        assert await shown(chat) == ["Q1", "C1"]
 
     async def test_a_killed_worker_leaves_the_old_answer(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """The same wish continues with what it had; another wish begins again."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         killed = await chat.turn("q1", regenerate="one")
-        await killed.append(_CALL.model_copy())
+        await killed.append(CALL.model_copy())
         later = new_store(clock=ahead(60)).conversation(**chat.scope)
-        assert await _shown(later) == ["Q1", "A1", "Q2", "A2"]
+        assert await shown(later) == ["Q1", "A1", "Q2", "A2"]
         async with await later.turn("q1", regenerate="two") as turn:
             assert [message.text for message in turn.messages] == ["Q1"]
         async with await later.turn("q1", regenerate="one") as turn:
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append(AIMessage("B1"))
-        assert await _shown(chat) == ["Q1", "", "found", "B1"]
+        assert await shown(chat) == ["Q1", "", "found", "B1"]
 
     async def test_one_worker_makes_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
         """It holds the lease of the conversation like any turn."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         async with await chat.turn("q1", regenerate="one"):
             for key in ("one", "two"):
                 with pytest.raises(TurnBusyError):
@@ -116,25 +116,25 @@ class TurnVariantContract:
 
     async def test_a_question_is_edited(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The new question stands in place of the old one and all that followed, at the beginning too."""
-        await _ask(chat, 1, 2, 3)
-        await _ask(chat, 4, instead_of="q2")
-        assert await _shown(elsewhere) == ["Q1", "A1", "Q4", "A4"]
-        await _ask(elsewhere, 4, instead_of="q2")
+        await ask(chat, 1, 2, 3)
+        await ask(chat, 4, instead_of="q2")
+        assert await shown(elsewhere) == ["Q1", "A1", "Q4", "A4"]
+        await ask(elsewhere, 4, instead_of="q2")
         async with await chat.turn("q5", human="Q5", instead_of="q1") as turn:
             assert [message.text for message in (await turn.load_history()).messages] == ["Q5"]
             await turn.append(AIMessage("A5"))
-        assert await _shown(chat) == ["Q5", "A5"]
-        await _ask(chat, 6)
-        assert await _shown(elsewhere) == ["Q5", "A5", "Q6", "A6"]
+        assert await shown(chat) == ["Q5", "A5"]
+        await ask(chat, 6)
+        assert await shown(elsewhere) == ["Q5", "A5", "Q6", "A6"]
 
     async def test_variants_are_listed_and_activated(
         self, chat: Conversation, elsewhere: Conversation, database: Any
     ) -> None:
         """Each comes back with all that followed it; a repeated call does nothing."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         await _answer(chat, "q1", "click", "B1")
-        await _ask(chat, 3)
-        await _ask(chat, 4, instead_of="q1")
+        await ask(chat, 3)
+        await ask(chat, 4, instead_of="q1")
         expected = {"q1": ["Q1", "A1", "Q2", "A2"], "click": ["Q1", "B1", "Q3", "A3"], "q4": ["Q4", "A4"]}
         found = await elsewhere.variants("q1")
         assert [(one.variant_id, one.turn_id, one.is_active) for one in found] == [
@@ -149,80 +149,80 @@ class TurnVariantContract:
             stored = await database["log"].count_documents(query)
             await chat.activate(variant)
             assert await database["log"].count_documents(query) == stored
-            assert await _shown(chat) == expected[variant.variant_id]
+            assert await shown(chat) == expected[variant.variant_id]
             assert [one.variant_id for one in await chat.variants("q1") if one.is_active] == [variant.variant_id]
 
     async def test_a_variant_comes_back_as_it_was_left(self, chat: Conversation) -> None:
         """What was asked in it since, and answers made active in it, are there again."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         await _answer(chat, "q1", "one", "B1")
         first, second = await chat.variants("q1")
         await chat.activate(first)
         await _answer(chat, "q2", "two", "B2")
-        await _ask(chat, 3)
+        await ask(chat, 3)
         await chat.activate(second)
-        assert await _shown(chat) == ["Q1", "B1"]
+        assert await shown(chat) == ["Q1", "B1"]
         await chat.activate(first)
-        assert await _shown(chat) == ["Q1", "A1", "Q2", "B2", "Q3", "A3"]
+        assert await shown(chat) == ["Q1", "A1", "Q2", "B2", "Q3", "A3"]
         await chat.activate((await chat.variants("q2"))[0])
-        assert await _shown(chat) == ["Q1", "A1", "Q2", "A2"]
+        assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
     async def test_others_append_meanwhile(self, chat: Conversation, elsewhere: Conversation) -> None:
         """Their messages follow the old answer, are shown with it, and go and come back with it."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
-            await turn.append(_CALL.model_copy())
+            await turn.append(CALL.model_copy())
             await elsewhere.append(AIMessage("note", id="note"))
-            assert await _shown(elsewhere) == ["Q1", "A1", "note"]
+            assert await shown(elsewhere) == ["Q1", "A1", "note"]
             await turn.add_result(turn.open_calls[0], "found")
             assert [message.text for message in (await turn.load_history()).messages] == ["Q1", "", "found"]
             await turn.append(AIMessage("B1"))
-        assert await _shown(elsewhere) == ["Q1", "", "found", "B1"]
+        assert await shown(elsewhere) == ["Q1", "", "found", "B1"]
         await chat.activate((await chat.variants("q1"))[0])
-        assert await _shown(elsewhere) == ["Q1", "A1", "note"]
+        assert await shown(elsewhere) == ["Q1", "A1", "note"]
 
     async def test_an_answer_is_rewound(self, chat: Conversation) -> None:
         """Messages of a variant are rewound like any others, its first one and one in its middle."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
-            await turn.append(_CALL.model_copy())
+            await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append([AIMessage("Well"), AIMessage("B1")])
             _, call, _, _, last = [str(message.id) for message in turn.messages]
         await chat.rewind(before=last)
         await chat.append(AIMessage("So", id="so"))
-        assert await _shown(chat) == ["Q1", "", "found", "Well", "So"]
+        assert await shown(chat) == ["Q1", "", "found", "Well", "So"]
         await chat.rewind(before=call)
-        assert await _shown(chat) == ["Q1"]
+        assert await shown(chat) == ["Q1"]
         await chat.undo_rewind()
         await chat.activate((await chat.variants("q1"))[0])
-        assert await _shown(chat) == ["Q1", "A1"]
+        assert await shown(chat) == ["Q1", "A1"]
 
     async def test_its_place_is_rewound_meanwhile(self, chat: Conversation, elsewhere: Conversation) -> None:
         """What stood there can be made active again, as it was before that."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         async with await chat.turn("q2", human="Q2", instead_of="q1") as turn:
             await elsewhere.rewind(before="q1")
             await turn.append(AIMessage("A2"))
         await chat.activate((await chat.variants("q2"))[0])
-        assert await _shown(chat) == ["Q1", "A1"]
+        assert await shown(chat) == ["Q1", "A1"]
 
     async def test_what_stands_before_it_is_rewound_meanwhile(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """It would follow messages that it does not have in its view."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
             await elsewhere.rewind(before="q1")
             with pytest.raises(UnknownMessageError):
                 await turn.append(AIMessage("B2"))
         with pytest.raises(UnknownMessageError):
             await elsewhere.turn("q2", regenerate="click")
-        assert await _shown(chat) == []
+        assert await shown(chat) == []
 
     async def test_its_totals_are_derived(self, chat: Conversation, database: Any) -> None:
         """Those of the log with the variant, which each of its entries has until it is active."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
         query = {"conversation": (await chat.info()).conversation_id, "messages": {"$exists": True}}
@@ -246,7 +246,7 @@ class TurnVariantContract:
         self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """If it was written, it is shown once, and nothing follows it."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         insert = Log.insert
 
         async def failing(log: Log, *args: Any, **options: Any) -> None:
@@ -260,24 +260,24 @@ class TurnVariantContract:
             monkeypatch.setattr(Log, "insert", insert)
             await turn.append(AIMessage("B1", id="b1"))
             assert not turn.is_variant
-        assert await _shown(chat) == ["Q1", "B1"]
+        assert await shown(chat) == ["Q1", "B1"]
 
     async def test_undo_takes_a_variant_back(self, chat: Conversation) -> None:
         """`undo_rewind` restores what stood at the place."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         await _answer(chat, "q1", "click", "B1")
         await chat.undo_rewind()
-        assert await _shown(chat) == ["Q1", "A1", "Q2", "A2"]
+        assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
     async def test_a_stopped_answer(self, elsewhere: Conversation, new_store: Callable[..., ConversationStore]) -> None:
         """What was said until then is the answer; if that is nothing, the old one stays."""
         chat = new_store(clock=ahead(0, hurry=50)).conversation(**elsewhere.scope)
-        await _ask(chat, 1)
+        await ask(chat, 1)
         for key, said, expected in (("one", 0, ["Q1", "A1"]), ("two", 1, ["Q1", "B1"])):
             async with await chat.turn("q1", regenerate=key) as turn:
                 async for _ in turn.stream(_words(["B1"][:said], elsewhere)):
                     pass
-            assert await _shown(chat) == expected
+            assert await shown(chat) == expected
             async with await chat.turn("q1", regenerate=key) as turn:
                 assert (turn.is_finished, turn.is_stopped) == (True, True)
 
@@ -286,75 +286,17 @@ class TurnVariantContract:
         async with await chat.turn("q1", human="Q1") as turn:
             await chat.stop("q1")
         async with await chat.turn("q1", regenerate="click") as turn:
-            await turn.append(_CALL.model_copy())
+            await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append(AIMessage("B1"))
         assert [len(one.messages) async for one in chat.turns()] == [4]
-        assert await _shown(chat) == ["Q1", "", "found", "B1"]
-
-    async def test_a_person_decides_in_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """The call waits there, whatever the old answer did with one of the same id; the first decision stands."""
-        async with await chat.turn("q1", human="Q1") as turn:
-            await turn.append(_CALL.model_copy())
-            await turn.add_result(turn.open_calls[0], "found")
-            await turn.append(AIMessage("A1"))
-        async with await chat.turn("q1", regenerate="click") as turn:
-            await turn.append(_CALL.model_copy())
-            await turn.wait_for(turn.open_calls[0])
-        await elsewhere.decide("q1", "call", "respond", message="ask Ada")
-        async with await elsewhere.turn("q1", regenerate="click") as turn:
-            assert (turn.messages[-1].text, turn.open_calls) == ("ask Ada", [])
-            await chat.decide("q1", "call", "respond", message="ask Ada")
-            await turn.append(AIMessage("B1"))
-        await chat.decide("q1", "call", "respond", message="ask Ada")
-        with pytest.raises(DecisionConflictError):
-            await chat.decide("q1", "call", "approve")
-        assert (await _shown(chat))[-1] == "B1"
-
-    @pytest.mark.parametrize("asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str)
-    async def test_a_variant_that_waits_is_found_and_continued(
-        self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
-    ) -> None:
-        """By what the turn at its place says of it, from any worker; a decision about its call is taken."""
-        await _ask(chat, 1, 2)
-        turn_id = await _wait(chat, asked)
-        found = await elsewhere.get_turn("q2")
-        assert found
-        assert found.pending
-        assert (found.pending.turn_id, found.pending.status) == (turn_id, "waiting")
-        await elsewhere.decide(turn_id, found.pending.waiting_calls[0].id, "approve")
-        async with await elsewhere.turn(turn_id, regenerate=found.pending.variant_id or None) as turn:
-            await turn.add_result(turn.open_calls[0], "found")
-            await turn.append(AIMessage("B2"))
-        assert (await _shown(chat))[-2:] == ["found", "B2"]
-        again = await chat.get_turn(turn_id)
-        assert again
-        assert again.pending is None
-
-    @pytest.mark.parametrize("asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str)
-    async def test_a_variant_that_waits_is_stopped(
-        self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
-    ) -> None:
-        """Nothing was said in it, so the old one stays; it is over for every worker."""
-        await _ask(chat, 1, 2)
-        turn_id = await _wait(chat, asked)
-        assert await elsewhere.stop(turn_id)
-        assert not await elsewhere.stop(turn_id)
-        found = await chat.get_turn("q2")
-        assert found
-        assert found.pending is None
-        with pytest.raises(TurnClosedError):
-            await chat.decide(turn_id, "call", "approve")
-        async with await chat.turn(turn_id, **asked) as turn:
-            assert (turn.is_running, turn.is_stopped) == (False, True)
-        assert await _shown(chat) == ["Q1", "A1", "Q2", "A2"]
-        assert [one.count for one in await chat.variants("q2")] == [1]
+        assert await shown(chat) == ["Q1", "", "found", "B1"]
 
     async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The stamp of its answer gives exactly what the model had, and that of another reader what it was shown."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
-            await turn.append(_CALL.model_copy())
+            await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
             history = await turn.load_history()
             plain = await elsewhere.load_history()
@@ -368,12 +310,12 @@ class TurnVariantContract:
     async def test_a_summary_covers_the_old_answer(self, new_store: Callable[..., ConversationStore]) -> None:
         """It is set aside while another answer is active, as by a rewind; each answer has its own."""
         chat = new_store(summarizer=_summarize).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
-        await _ask(chat, *range(1, 13))
+        await ask(chat, *range(1, 13))
         assert (await chat.compact(force=True)).status == "done"
         before = await chat.load_history()
         await _answer(chat, "q1", "click", "B1")
         assert [message.text for message in (await chat.load_history()).messages] == ["Q1", "B1"]
-        await _ask(chat, *range(13, 25))
+        await ask(chat, *range(13, 25))
         assert (await chat.compact(force=True)).status == "done"
         after = await chat.load_history()
         for variant, history in zip([*await chat.variants("q1")] * 2, [before, after] * 2, strict=True):
@@ -382,7 +324,7 @@ class TurnVariantContract:
 
     async def test_wrong_wishes_are_refused(self, chat: Conversation) -> None:
         """Before anything is written."""
-        await _ask(chat, 1, 2)
+        await ask(chat, 1, 2)
         wrong: list[dict[str, Any]] = [
             {"turn_id": "q1", "regenerate": "k", "human": "Q1"},
             {"turn_id": "q1", "regenerate": "q1"},
@@ -399,14 +341,14 @@ class TurnVariantContract:
             await chat.turn("q2", human="Q2", instead_of="q1")
         with pytest.raises(UnknownMessageError):
             await chat.variants("q3")
-        assert await _shown(chat) == ["Q1", "A1", "Q2", "A2"]
+        assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
         assert [one.count for one in await chat.variants("q1")] == [1]
 
     async def test_a_crash_at_any_write_leaves_one_answer_whole(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whichever write is the last one, before or after it reached the server, the same wish completes it."""
-        await _ask(chat, 1)
+        await ask(chat, 1)
         insert, old = Log.insert, ["Q1", "A1"]
         for number in range(8):
             left, text = number // 2, f"B{number}"
@@ -424,25 +366,16 @@ class TurnVariantContract:
             with pytest.raises(StoreUnavailableError):
                 await _work(other, f"key{number}", text)
             monkeypatch.setattr(Log, "insert", insert)
-            assert (await _shown(chat))[-1] in (old[-1], text)
+            assert (await shown(chat))[-1] in (old[-1], text)
             await _work(new_store(clock=ahead(60)).conversation(**chat.scope), f"key{number}", text)
-            assert await _shown(chat) == (old := ["Q1", "", "found", text])
-
-
-async def _wait(chat: Conversation, asked: dict[str, Any]) -> str:
-    """Begin another answer to the turn q2, or the turn q3 instead of it, whose call waits; return the turn's id."""
-    turn_id = "q3" if "human" in asked else "q2"
-    async with await chat.turn(turn_id, **asked) as turn:
-        await turn.append(_CALL.model_copy())
-        await turn.wait_for(turn.open_calls[0])
-    return turn_id
+            assert await shown(chat) == (old := ["Q1", "", "found", text])
 
 
 async def _work(chat: Conversation, key: str, text: str) -> None:
     """Answer the first question in four writes, or continue that."""
     turn = await chat.turn("q1", regenerate=key)
     if len(turn.messages) == 1:
-        await turn.append(_CALL.model_copy())
+        await turn.append(CALL.model_copy())
     if turn.open_calls:
         await turn.add_result(turn.open_calls[0], "found")
     if turn.is_running:
