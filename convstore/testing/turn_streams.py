@@ -14,12 +14,14 @@ from langchain_core.messages import AIMessage, AIMessageChunk, ToolCallChunk
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidMessageError
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead, kinds_of
+from convstore.turns.streaming import DRAFT_SECONDS
 
 __all__ = ["TurnStreamContract"]
 
-_PATIENCE = 60.0
+_PATIENCE, _NOTICED = 60.0, 2.0
 
 
 async def _stream(chunks: list[Any], error: BaseException | None = None, closed: list[str] | None = None) -> Any:
@@ -195,13 +197,22 @@ class TurnStreamContract:
 
     @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
     async def test_a_stopped_stream_ends_in_the_middle(
-        self, hurried: Conversation, elsewhere: Conversation, on_stop: Any, texts: list[str]
+        self, elsewhere: Conversation, new_store: Callable[..., ConversationStore], on_stop: Any, texts: list[str]
     ) -> None:
-        """The source is closed while it waits, and what was said is the answer, or nothing."""
-        closed = list[str]()
-        async with await hurried.turn("r1", human="Do seals sleep?") as turn:
+        """Within two seconds the source is closed while it waits; what was said is the answer, or nothing."""
+        closed, waits = list[str](), list[float]()  # those before it looks, the last ones after the stop
+
+        async def hurry(seconds: float) -> None:
+            if seconds != DRAFT_SECONDS and not turn.is_stopped:
+                waits.append(seconds)
+            await asyncio.sleep(seconds / 100)
+
+        chat = new_store(clock=Clock(sleep=hurry)).conversation(**elsewhere.scope)
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
             async for _ in turn.stream(_stream(["They ", asyncio.Event()], closed=closed), on_stop=on_stop):
                 await elsewhere.stop("r1")
+                waits = waits[-1:]
+            assert (len(waits) in {1, 2}, max(waits) <= _NOTICED) == (True, True)
             assert (turn.is_running, turn.is_stopped, turn.is_finished) == (False, True, True)
         assert closed == ["closed"]
         found = await elsewhere.get_turn("r1")

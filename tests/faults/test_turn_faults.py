@@ -1,4 +1,4 @@
-"""200 users of two uvicorn workers: they ask twice, leave, stop, decide, ask for other answers, and switch back.
+"""200 users of two uvicorn workers: they ask twice, leave, stop, decide, edit, ask for other answers, and switch back.
 
 Meanwhile workers are killed at random and replaced. No check depends on speed: at the end each user waits for the
 answer to the question that was asked last.
@@ -23,7 +23,7 @@ import httpx
 import pytest
 import turn_worker
 from langchain_core.messages import BaseMessage
-from turn_worker import LEASE_SECONDS, question
+from turn_worker import LEASE_SECONDS, goes_on, question
 
 from convstore import Conversation, ConversationStore
 from convstore.messages.tool_calls import has_calls
@@ -33,7 +33,8 @@ pytestmark = pytest.mark.slow
 
 SECONDS, USERS, WORKERS = 16.0, 200, 2
 _SETTLE_SECONDS, _PATIENCE = 240.0, 90.0
-_PAUSE, _LEAVE, _STOP, _CHANGE = 5.0, 0.25, 0.1, 0.5
+_PAUSE, _LEAVE, _STOP, _CHANGE, _EDIT = 5.0, 0.25, 0.1, 0.5, 0.3
+_NOTICED = 2.0
 _PROGRAM = Path(turn_worker.__file__)
 
 
@@ -76,7 +77,8 @@ class User:
     """The user of one conversation.
 
     Attributes:
-        turns: Turns that were asked, in order.
+        turns: Turns that are shown, in order.
+        edits: Turns that the user asked instead of others, with these.
         finished: Variants whose answer was finished, by turn; the first one has the turn's id.
         active: The variant that is shown, by turn.
         stopped: Variants that the user asked to stop.
@@ -88,7 +90,8 @@ class User:
     def __init__(self, thread: str, chat: Conversation, http: httpx.AsyncClient, workers: list[WorkerProcess]) -> None:
         self.thread, self.chat, self._http, self._workers = thread, chat, http, workers
         self._dice, self.is_over = random.Random(), False
-        self.turns, self.finished, self.active = list[str](), dict[str, list[str]](), dict[str, str]()
+        self.turns, self.edits = list[str](), dict[str, str]()
+        self.finished, self.active = dict[str, list[str]](), dict[str, str]()
         self.stopped, self.shown, self.drafts = set[str](), set[tuple[str, str]](), list[str]()
         self.states = Counter[str]()
 
@@ -101,6 +104,7 @@ class User:
             await self._finish(turn, turn)
             if not (number and self.is_over):
                 await self._change_answers()
+                await self._edit()
             if not self.is_over:
                 await self._pause(_PAUSE)
             if self.is_over:
@@ -117,6 +121,19 @@ class User:
             before = self.active[turn]
             await self._finish(turn, f"{turn}-late")
             await self._switch(turn, before)
+
+    async def _edit(self) -> None:
+        """Perhaps ask something else instead of one of the last two questions, and perhaps go back to that."""
+        if self._dice.random() >= _EDIT:
+            return
+        replaced = self._dice.choice(self.turns[-2:])
+        before, edit = self.active[replaced], f"{replaced}e{len(self.edits)}"
+        self.edits[edit] = replaced
+        await self._finish(edit, edit)
+        if self.active[edit] == edit and replaced == self.turns[-1] and self._dice.random() < _CHANGE:
+            self.turns[-1] = edit
+        else:
+            await self._switch(replaced, before)
 
     async def _pause(self, most: float) -> None:
         await asyncio.sleep(self._dice.uniform(0, most))
@@ -136,17 +153,24 @@ class User:
     async def _try(self, turn: str, variant: str) -> bool:
         """Ask twice at once, and do what a user may do meanwhile; return True if the answer is finished."""
         asked = [asyncio.ensure_future(self._ask(turn, variant, worker)) for worker in self._workers]
-        if self._dice.random() < _STOP and not self.is_over:
-            await self._pause(0.5)
-            self.stopped.add(variant)
-            await self._request(turn, "stop")
+        if goes_on(variant) or (self._dice.random() < _STOP and not self.is_over):
+            await self._stop(turn, variant, asked)
         states = set(await asyncio.gather(*asked))
-        if "finished" not in states and (found := await self.chat.get_turn(turn)) and found.draft:
-            self.drafts.append(found.draft)
+        if "finished" not in states and (found := await self.chat.get_turn(self.edits.get(turn, turn))):
+            self.drafts += [one.draft for one in (found, found.pending) if one and one.draft]
         if "waiting" in states:
             verdict = self._dice.choice(("approve", "reject"))
             await self._twice(turn, "decide", variant=variant, verdict=verdict)
         return "finished" in states
+
+    async def _stop(self, turn: str, variant: str, asked: list[asyncio.Future[str]]) -> None:
+        """Ask to stop; for an answer without an end, until nobody gives it."""
+        self.stopped.add(variant)
+        while True:
+            await self._pause(0.5)
+            await self._request(turn, "stop")
+            if not goes_on(variant) or all(one.done() for one in asked):
+                return
 
     async def _switch(self, turn: str, variant: str) -> None:
         """Show a variant."""
@@ -157,11 +181,12 @@ class User:
 
     async def _ask(self, turn: str, variant: str, worker: WorkerProcess) -> str:
         """Return the state of the turn, which the last line of an answer says; the user may leave before."""
-        do = "ask" if variant == turn else "regenerate"
+        do = "edit" if variant in self.edits else "ask" if variant == turn else "regenerate"
+        params = {"instead_of": self.edits[turn]} if do == "edit" else {"variant": variant}
         leaves = self._dice.random() < _LEAVE and not self.is_over
         try:
             async with asyncio.timeout(self._dice.uniform(0.01, 1) if leaves else None):
-                text, _, state = (await self._post(worker, turn, do, variant=variant)).rpartition("\n")
+                text, _, state = (await self._post(worker, turn, do, **params)).rpartition("\n")
         except TimeoutError:
             text, state = "", "left"
         if state == "finished" and text:
@@ -298,6 +323,20 @@ def _check_drafts(drafts: list[str], notes: dict[str, list[dict[str, Any]]]) -> 
     return [f"draft {text!r}" for text in drafts if not said.get(" ".join(text.split()[:3]), "").startswith(text)]
 
 
+def _noticed_late(notes: dict[str, list[dict[str, Any]]]) -> list[bool]:
+    """Return for each reply that somebody stopped whether it went on for more than two seconds."""
+    said, stops = dict[str, list[float]](), dict[str, list[float]]()
+    for note in notes["yielded"]:
+        said.setdefault(note["reply"], []).append(note["at"])
+    for note in notes["stopped"]:
+        stops.setdefault(note["turn"], []).append(note["at"])
+    running = [
+        [times[-1] - at for at in stops.get(reply.split()[0], ()) if times[0] < at <= times[-1]]
+        for reply, times in said.items()
+    ]
+    return [waits[0] > _NOTICED for waits in running if waits]
+
+
 @pytest.fixture
 async def crowd(server_uri: str, own_database: Any, tmp_path: Path) -> AsyncIterator[Crowd]:
     """Users, and the workers that they ask."""
@@ -330,6 +369,8 @@ async def test_each_question_is_answered_once(crowd: Crowd, own_database: Any, t
     for user in crowd.users:
         problems += await _check_log(user, acknowledged, drafts)
     problems += _check_drafts(drafts, notes)
+    late = _noticed_late(notes)
+    assert sum(late) <= len(late) // 2 < len(late), f"{sum(late)} of {len(late)} stops were noticed late"
     assert (problems, acknowledged, len(notes.get("closed", []))) == ([], set(), WORKERS), crowd.states
     report = await crowd.store.verify(user_id="crowd")
     assert report.ok, report.findings

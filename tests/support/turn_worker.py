@@ -9,12 +9,14 @@ Leases are short, so that the turns of a killed worker are taken over soon.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -35,18 +37,27 @@ from convstore.exceptions import ConflictError, StoreUnavailableError, UnknownMe
 from convstore.turns import keeper, streaming
 from convstore.types import TurnSession
 
-__all__ = ["LEASE_SECONDS", "question"]
+__all__ = ["LEASE_SECONDS", "goes_on", "question"]
 
 LEASE_SECONDS = 3.0
 _WORDS, _PAUSE = 8, 0.08
 _MOST_PROBLEM = 3_000
-_KINDS = ("say", "say", "look", "pay")
-"""What a model does first: it answers at once, calls a tool, or calls one about which a person decides."""
+_KINDS = ("say", "say", "look", "pay") * 2 + ("tell",)
+"""What a model does first: it answers, calls a tool, or one about which a person decides, or tells without an end."""
 
 
 def question(turn_id: str) -> str:
     """The question of a turn."""
     return f"What is {turn_id}?"
+
+
+def goes_on(variant: str) -> bool:
+    """Return True for a reply that goes on until somebody stops it."""
+    return _kind(variant) == "tell"
+
+
+def _kind(variant: str) -> str:
+    return random.Random(variant).choice(_KINDS)
 
 
 class Journal(logging.Handler):
@@ -58,7 +69,7 @@ class Journal(logging.Handler):
 
     def note(self, what: str, **values: Any) -> None:
         """Write a line; it is with the system when this returns."""
-        self._file.write(json.dumps({"what": what, **values}) + "\n")
+        self._file.write(json.dumps({"what": what, "at": time.monotonic(), **values}) + "\n")
         self._file.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -74,7 +85,7 @@ class Backend:
 
     def application(self) -> Starlette:
         """Return the application that has them."""
-        actions = (self.ask, self.regenerate, self.stop, self.decide, self.switch)
+        actions = (self.ask, self.edit, self.regenerate, self.stop, self.decide, self.switch)
         routes = [Route(f"/{{turn}}/{action.__name__}", action, methods=["POST"]) for action in actions]
         refused = dict.fromkeys((ConflictError, StoreUnavailableError, UnknownMessageError), _refuse)
         return Starlette(routes=routes, exception_handlers=refused, lifespan=self._lifespan)
@@ -94,6 +105,11 @@ class Backend:
         id_ = request.path_params["turn"]
         return self._answer(await self._chat(request).turn(id_, human=question(id_)), id_)
 
+    async def edit(self, request: Request) -> Response:
+        """Stream the answer to a question that replaces another one, as `ask` does."""
+        id_, replaced = request.path_params["turn"], request.query_params["instead_of"]
+        return self._answer(await self._chat(request).turn(id_, human=question(id_), instead_of=replaced), id_)
+
     async def regenerate(self, request: Request) -> Response:
         """Stream another answer, as `ask` does."""
         key = request.query_params["variant"]
@@ -101,7 +117,10 @@ class Backend:
 
     async def stop(self, request: Request) -> Response:
         """Stop a turn."""
-        return PlainTextResponse(str(await self._chat(request).stop(request.path_params["turn"])))
+        turn = request.path_params["turn"]
+        if is_stopped := await self._chat(request).stop(turn):
+            self._journal.note("stopped", turn=turn)
+        return PlainTextResponse(str(is_stopped))
 
     async def decide(self, request: Request) -> Response:
         """Decide about the call of a variant."""
@@ -144,8 +163,8 @@ class Backend:
             receipt = await turn.add_result(call, f"found for {turn.turn_id}")
             self._journal.note("acknowledged", ids=receipt.message_ids)
         await turn.load_history()
-        kind = random.Random(variant).choice(_KINDS)
-        if kind != "say" and len(turn.messages) == 1:
+        kind = _kind(variant)
+        if kind in {"look", "pay"} and len(turn.messages) == 1:
             function = {"name": kind, "arguments": "{}"}
             calls = [{"id": f"{kind} {variant}", "type": "function", "function": function}]
             receipt = await turn.append({"role": "assistant", "content": "", "tool_calls": calls})
@@ -158,7 +177,8 @@ class Backend:
 
     async def _say(self, turn_id: str, variant: str) -> AsyncIterator[str]:
         reply = f"{turn_id} {variant} {random.randrange(10**12)}"
-        for word in (reply, *(f" word{number}" for number in range(_WORDS))):
+        numbers = itertools.count() if goes_on(variant) else range(_WORDS)
+        for word in itertools.chain([reply], (f" word{number}" for number in numbers)):
             self._journal.note("yielded", reply=reply, text=word)
             yield word
             await asyncio.sleep(random.uniform(0, 2 * _PAUSE))
