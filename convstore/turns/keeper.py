@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeVar
@@ -21,7 +21,6 @@ from convstore.append.batch import TailMoved, Written
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
-    InvalidInputError,
     StoreError,
     TurnBusyError,
     TurnClosedError,
@@ -30,7 +29,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.branch import Branch
-from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.entry import Totals, TurnEvent
 from convstore.log.turn_record import TurnRecord, decidable, paused, result_of, results_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
@@ -40,6 +39,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import pause
 from convstore.runtime.log_end import LogEndReader
 from convstore.turns.held import HeldTurn
+from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import Asked, Variants
 from convstore.values.models import Receipt
@@ -74,7 +74,7 @@ class TurnKeeper:
         self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, turns: Turns, variants: Variants
     ) -> None:
         self._ends, self._leases, self._drafts, self._turns, self.variants = ends, leases, drafts, turns, variants
-        self._writer = variants.writer
+        self._writer, self._records = variants.writer, TurnRecordReader(ends.reader)
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
 
@@ -175,7 +175,7 @@ class TurnKeeper:
         """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
         scope, *_ = made.args
         try:
-            return made(*await self._read(scope, turn_id))
+            return made(*await self._records.read(scope, turn_id))
         except UnknownMessageError:
             for record, tail, branch in await self.variants.pending(scope, turn_id):
                 if branch.event.variant == turn_id:
@@ -213,44 +213,8 @@ class TurnKeeper:
         if await self._reader.messages_by_id(cached, [turn_id]):
             return []
         [last] = await self._turns.outline(cached.scope, before=None, limit=1)
-        before, _ = await self._read(cached.scope, last.turn_id) if last.number else (TurnRecord(""), None)
+        before, _ = await self._records.read(cached.scope, last.turn_id) if last.number else (TurnRecord(""), None)
         return [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
-
-    async def _read(self, scope: Scope, turn_id: str) -> tuple[TurnRecord, Totals]:
-        """Return a turn as the log has it, and the end of the log.
-
-        Raises:
-            UnknownMessageError: The log does not have its question, or it was rewound.
-        """
-        cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
-        if cached is None or not rows:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        row, log = rows[turn_id], await self._reader.snapshot(cached)
-        if row.message.type != "human":
-            raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
-        if not log.active.has(row.message.ordinal):
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        record = TurnRecord(turn_id)
-        async with aclosing(self._reader.batches(log, start=row.entry.number)) as batches:
-            async for entries in batches:
-                for entry in entries:
-                    await self._fold(record, cached, entry, first=row.message.ordinal)
-                if not record.is_newest:
-                    break
-        if record.is_newest and not log.tail.is_ended:  # the end was rewound
-            record.mark = ""
-        return record, log.tail
-
-    async def _fold(self, record: TurnRecord, cached: CachedConversation, entry: Entry, *, first: int) -> None:
-        """Add what an entry has of a turn, up to the question of the next one."""
-        if not record.is_newest:
-            return
-        stored = [one for one in entry.messages if one.ordinal >= first]
-        later = next((at for at, one in enumerate(stored) if one.type == "human" and one.ordinal > first), None)
-        event = None if entry.branch else entry.event  # that of a variant that was not active
-        record.add(await self._reader.decode_all(cached, stored[:later]), event)
-        record.is_newest = later is None
 
     async def append(
         self,
@@ -343,7 +307,7 @@ class TurnKeeper:
             held.record, held.tail, branch = await self.variants.read(held.scope, held.record.turn_id, asked)
             held.branch = None if held.record.is_finished else branch  # an append of unknown outcome has finished it
             return
-        held.record, held.tail = await self._read(held.scope, held.record.turn_id)
+        held.record, held.tail = await self._records.read(held.scope, held.record.turn_id)
         if not held.record.is_newest:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
 
@@ -411,7 +375,7 @@ class TurnKeeper:
         """Record that calls of a turn that nobody holds wait for a person; nothing of those that do already."""
 
         async def write() -> None:
-            record, tail = await self._read(scope, turn_id)
+            record, tail = await self._records.read(scope, turn_id)
             for event in paused(record, pauses):
                 tail = (await self._writer.append(scope, (), after=tail, event=event)).totals
 
@@ -419,7 +383,7 @@ class TurnKeeper:
 
     async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
         """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
-        return (await self._read(scope, turn_id))[0].paused
+        return (await self._records.read(scope, turn_id))[0].paused
 
     async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
         """Record what a person decided about a call; see `Conversation.decide`."""
@@ -441,7 +405,7 @@ class TurnKeeper:
         found = await self.variants.asking(scope, turn_id, call_id)
         if not any(record.waits(call_id) for record, *_ in found):
             try:
-                record, tail = await self._read(scope, turn_id)
+                record, tail = await self._records.read(scope, turn_id)
             except UnknownMessageError:  # its question is in a variant only
                 if not found:
                     raise

@@ -1,0 +1,55 @@
+"""Read one turn as the log has it."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.log.entry import Entry, Totals
+from convstore.log.turn_record import TurnRecord
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
+from convstore.values.scope import Scope
+
+
+class TurnRecordReader:
+    """Reads the records of turns that are shown; `Variants` reads the others."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    async def read(self, scope: Scope, turn_id: str) -> tuple[TurnRecord, Totals]:
+        """Return a turn as the log has it, and the end of the log.
+
+        Raises:
+            UnknownMessageError: The log does not have its question, or it was rewound.
+        """
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
+        if cached is None or not rows:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        row, log = rows[turn_id], await self._reader.snapshot(cached)
+        if row.message.type != "human":
+            raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
+        if not log.active.has(row.message.ordinal):
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        record = TurnRecord(turn_id)
+        async with aclosing(self._reader.batches(log, start=row.entry.number)) as batches:
+            async for entries in batches:
+                for entry in entries:
+                    await self._fold(record, cached, entry, first=row.message.ordinal)
+                if not record.is_newest:
+                    break
+        if record.is_newest and not log.tail.is_ended:  # the end was rewound
+            record.mark = ""
+        return record, log.tail
+
+    async def _fold(self, record: TurnRecord, cached: CachedConversation, entry: Entry, *, first: int) -> None:
+        """Add what an entry has of a turn, up to the question of the next one."""
+        if not record.is_newest:
+            return
+        stored = [one for one in entry.messages if one.ordinal >= first]
+        later = next((at for at, one in enumerate(stored) if one.type == "human" and one.ordinal > first), None)
+        event = None if entry.branch else entry.event  # that of a variant that was not active
+        record.add(await self._reader.decode_all(cached, stored[:later]), event)
+        record.is_newest = later is None
