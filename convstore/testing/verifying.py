@@ -110,7 +110,7 @@ class VerifyContract(VerifyFixtures):
         report = await later.verify(user_id=full.scope["user_id"])
         assert kinds(report) == []
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
-        assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 2)
+        assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 3)
 
     async def test_it_changes_nothing_without_repair(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -265,7 +265,7 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """And those that cannot be read."""
         conversation, annotations = await self.id_of(database, full), database["annotations"]
-        [one, _] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
+        [one, *_] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
         key = f"{conversation}:{99:012d}"
         await annotations.insert_one({**one, "_id": key, "ordinal": 99, "values": {}})
         await annotations.update_one({"_id": one["_id"]}, {"$set": {"values.rating": "{"}})

@@ -59,6 +59,8 @@ def resealed(document: dict[str, Any]) -> dict[str, Any]:
     for texts, owner in (("details", document["conversation"]), ("values", document["_id"])):
         for name, (text, _) in document.get(texts, {}).items():
             document[texts][name] = sealed(text, owner, name)
+    if "revision" in document and isinstance(document.get("state"), list):
+        document["state"] = sealed(document["state"][0], document["_id"], str(document["revision"]))
     if "created_at" in document:
         document["created_at"] = sealed(document["created_at"][0], document["conversation"], "created_at")
     return document
