@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from convstore import __version__
 from convstore.cli.demo.command import demo_command
@@ -25,9 +25,34 @@ from convstore.cli.show import show_command
 from convstore.cli.stats import stats_command
 from convstore.values.addresses import without_addresses
 
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Look": {
+        "demo": demo_command,
+        "list": list_command,
+        "show": show_command,
+        "search": search_command,
+        "stats": stats_command,
+        "inspect": inspect_command,
+    },
+    "Move": {"import": import_command, "export": export_command, "replay": replay_command},
+    "Operate": {
+        "migrate": migrate_command,
+        "doctor": doctor_command,
+        "prune": prune_command,
+        "erase": erase_command,
+    },
+}
+
 
 class _Commands(TyperGroup):
-    """Group of commands that removes addresses, which may hold passwords, from usage errors."""
+    """Group of commands that lists them by purpose, and removes addresses, which may hold passwords, from errors."""
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write each group of commands with their summaries, whole."""
+        for purpose, commands in _COMMANDS.items():
+            with formatter.section(purpose):
+                rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in commands]
+                formatter.write_dl(rows)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Parse the arguments before the name of the command."""
@@ -38,6 +63,16 @@ class _Commands(TyperGroup):
         """Parse the arguments of the command, and run it."""
         with _without_addresses():
             return super().invoke(ctx)
+
+
+class _Command(TyperCommand):
+    """Command whose options show a name for their value, not its type."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for one in self.params:
+            if isinstance(one, TyperOption) and not one.is_flag:
+                one.metavar = one.metavar or str(one.name).strip("_").rpartition("_")[2].upper()
 
 
 @contextmanager
@@ -55,6 +90,8 @@ app = typer.Typer(
     name="convstore",
     cls=_Commands,
     help="The conversation store for agent backends on MongoDB, from the command line.",
+    epilog="Name the database once: export CONVSTORE_URI=mongodb://localhost:27017/app",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -78,16 +115,6 @@ def _convstore(
     """Options before the name of the command."""
 
 
-app.command("demo")(demo_command)
-app.command("replay")(replay_command)
-app.command("list")(list_command)
-app.command("show")(show_command)
-app.command("search")(search_command)
-app.command("stats")(stats_command)
-app.command("migrate")(migrate_command)
-app.command("import")(import_command)
-app.command("export")(export_command)
-app.command("inspect")(inspect_command)
-app.command("erase")(erase_command)
-app.command("prune")(prune_command)
-app.command("doctor")(doctor_command)
+for _commands in _COMMANDS.values():
+    for _name, _command in _commands.items():
+        app.command(_name, cls=_Command)(_command)

@@ -46,9 +46,10 @@ async def doctor_command(
 
     \b
     Examples:
-      convstore doctor --uri mongodb://localhost:27017/app
-      convstore doctor --uri mongodb://… --scope user_id=ada --json
-      convstore doctor --uri mongodb://… --repair
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore doctor
+      convstore doctor --scope user_id=ada --json
+      convstore doctor --repair
     """
     async with target.open() as store:
         await _check_set_up(store, target.chosen)

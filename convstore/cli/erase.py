@@ -32,9 +32,10 @@ async def erase_command(
 
     \b
     Examples:
-      convstore erase --uri mongodb://localhost:27017/app --scope user_id=ada
-      convstore erase --uri mongodb://… --scope user_id=ada --yes
-      convstore erase --uri mongodb://… --everything --yes --json
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore erase --scope user_id=ada
+      convstore erase --scope user_id=ada --yes
+      convstore erase --everything --yes --json
     """
     if everything == bool(target.chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or pass --everything for all")

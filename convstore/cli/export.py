@@ -38,8 +38,8 @@ class _Format(StrEnum):
 async def export_command(
     target: Target,
     *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; stdout if not given.")] = None,
-    format_: Annotated[_Format, typer.Option("--format", help="The format.")] = _Format.CONVSTORE,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="stdout if not given.")] = None,
+    format_: Annotated[_Format, typer.Option("--format", help="See above.")] = _Format.CONVSTORE,
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> Answer:
@@ -62,9 +62,10 @@ async def export_command(
 
     \b
     Examples:
-      convstore export --uri mongodb://localhost:27017/app -o backup.jsonl.gz
-      convstore export --uri mongodb://… --scope user_id=ada --format openai
-      convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore export -o backup.jsonl.gz
+      convstore export --scope user_id=ada --format openai
+      convstore export --format fine-tuning -o train.jsonl
     """
     if target.as_document and output is None:
         raise typer.BadParameter("pass --output too: without it stdout has the conversations")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, Uri, open_store, read_pairs
-from convstore.cli.output import Answer, answer, new_table, number_of
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Pairs, Target, on_database, open_store, read_pairs
+from convstore.cli.output import Answer, new_table, number_of
 from convstore.cli.progress import print_problems, problems_to, progress
 from convstore.exceptions import InvalidScopeError
 from convstore.values.addresses import is_address, safe_address
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 _LANGCHAINS_DATABASE = "chat_history"
 
 
-def import_command(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, or the address of a collection.")],
+@on_database
+async def import_command(
+    target: Target,
     *,
-    uri: Uri,
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)],
     scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
     scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
     scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
@@ -40,17 +41,15 @@ def import_command(
         Pairs,
         typer.Option("--scope-key", metavar="KEY", help="A scope key of your store. [default: user_id, thread_id]"),
     ] = None,
-    collection_prefix: Prefix = "",
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
-    session_key: Annotated[str, typer.Option(help="In a collection: the field with the session id.")] = "SessionId",
-    history_key: Annotated[str, typer.Option(help="In a collection: the field with the message.")] = "History",
+    session_key: Annotated[str, typer.Option(help="In a collection: its field of session ids.")] = "SessionId",
+    history_key: Annotated[str, typer.Option(help="In a collection: its field of messages.")] = "History",
     jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each source; all if not given.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")] = False,
     skip_messages: Annotated[bool, typer.Option("--skip-messages", help="Leave out single messages only.")] = False,
-    report: Annotated[Path | None, typer.Option(help="File for everything left out, as JSON lines.")] = None,
-    as_document: Json = False,
-) -> None:
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Everything left out, as JSON lines.")] = None,
+) -> Answer:
     """Import conversations from files or from another store's collection.
 
     \b
@@ -75,35 +74,37 @@ def import_command(
 
     \b
     Examples:
-      convstore import chats.jsonl --uri mongodb://localhost:27017/app \\
-          --scope user_id=ada
-      convstore import chats.jsonl.gz --uri mongodb://… --dry-run \\
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore import chats.jsonl --scope user_id=ada
+      convstore import chats.jsonl.gz --dry-run \\
           --scope-from user_id=meta.user --scope-from thread_id=id
-      convstore import mongodb://old-host/chat_history --uri mongodb://… \\
+      convstore import mongodb://old-host/chat_history \\
           --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
     """
     keys = scope_key or DEFAULT_SCOPE_KEYS
     rule = _scope_rule(keys, constant=scope, fields=scope_from, match=scope_match)
-    options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
+    given = [Source(name, collection, session_key, history_key) for name in sources]
+    for source in given:
+        source.check()
+    with _report_to(report) as total:
+        async with open_store(target.uri, keys, target.collection_prefix, setup=not dry_run) as store:
+            options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
+            for source in given:
+                await source.read_into(store, total, quiet=target.as_document, scope=rule, **options)
+    return Answer(
+        lambda: {"dry_run": dry_run, **total.as_json()},
+        lambda console: _print(console, total, dry_run=dry_run, report_to=report),
+        0 if total.is_complete else 1,
+    )
 
-    async def work() -> Answer:
-        from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
-        given = [Source(name, collection, session_key, history_key) for name in sources]
-        for source in given:
-            source.check()
-        with problems_to(report) as write:
-            total = ImportReport(on_problem=write)
-            async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
-                for source in given:
-                    await source.read_into(store, total, quiet=as_document, scope=rule, **options)
-        return Answer(
-            lambda: {"dry_run": dry_run, **total.as_json()},
-            lambda console: _print(console, total, dry_run=dry_run, report_to=report),
-            0 if total.is_complete else 1,
-        )
+@contextmanager
+def _report_to(path: Path | None) -> Iterator[ImportReport]:
+    """Yield a report that writes each problem to the file, if there is one."""
+    from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
-    answer(work(), as_document=as_document)
+    with problems_to(path) as write:
+        yield ImportReport(on_problem=write)
 
 
 def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: Pairs) -> ScopeRule:

@@ -32,8 +32,9 @@ async def inspect_command(
 
     \b
     Examples:
-      convstore inspect --uri mongodb://localhost:27017/app
-      convstore inspect --uri mongodb://… --scope user_id=ada --port 8000
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore inspect
+      convstore inspect --scope user_id=ada --port 8000
     """
     from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
     from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise

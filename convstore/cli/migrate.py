@@ -49,10 +49,11 @@ def migrate_command(
 
     \b
     Examples:
-      convstore migrate --uri mongodb://localhost:27017/app --dry-run
-      convstore migrate --uri mongodb://localhost:27017/app
-      convstore migrate --uri mongodb://… --scope-key team_id --scope-key room_id
-      convstore migrate --uri mongodb://… --listing team_id,course_id
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore migrate --dry-run
+      convstore migrate
+      convstore migrate --scope-key team_id --scope-key room_id
+      convstore migrate --listing team_id,course_id
     """
 
     async def work() -> Answer:

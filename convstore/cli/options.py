@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 Pairs = list[str] | None
-Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")]
+Uri = Annotated[str, typer.Option("--uri", metavar="ADDRESS", help="mongodb://host/database.", envvar="CONVSTORE_URI")]
 AnyUri = Annotated[
-    str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)
+    str,
+    typer.Option("--uri", metavar="ADDRESS", help="mongodb://host/database, or memory:// for none.", show_default=True),
 ]
 ScopeKeys = Annotated[
     Pairs,
@@ -98,8 +99,12 @@ class Target:
 
 
 def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:
-    """Return the typer command of a function that gets a `Target` and its own options, and returns its answer."""
+    """Return the typer command of a function that gets a `Target` and its own options, and returns its answer.
+
+    An option of its own replaces the one that all commands have under this name.
+    """
     shared, (_, *own) = (list(signature(one, eval_str=True).parameters.values()) for one in (Target, command))
+    shared = [one for one in shared if one.name not in {other.name for other in own}]
 
     def run_command(**given: Any) -> None:
         target = Target(**{one.name: given.pop(one.name) for one in shared})

@@ -31,6 +31,11 @@ def screen(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
+def is_terminal() -> bool:
+    """Return True if stdout is a terminal, whatever the environment says of its colours."""
+    return sys.stdout.isatty()
+
+
 class Answer(NamedTuple):
     """What a command found: its JSON document, the function that prints it on a console, and the exit code."""
 

@@ -35,9 +35,10 @@ async def prune_command(
 
     \b
     Examples:
-      convstore prune --uri mongodb://localhost:27017/app --older-than 90d
-      convstore prune --uri mongodb://… --older-than 90d --yes
-      convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore prune --older-than 90d
+      convstore prune --older-than 90d --yes
+      convstore prune --older-than 12w --scope user_id=ada
     """
     age = read_age(older_than)
     async with target.open() as store:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def search_command(
     target: Target,
     *,
-    text: Annotated[str, typer.Argument(help="The words to search for.")],
+    text: Annotated[str, typer.Argument(metavar="WORDS", hidden=True)],
     everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of messages.")] = 20,
 ) -> Answer:
@@ -32,8 +32,9 @@ async def search_command(
 
     \b
     Examples:
-      convstore search "deep diving whales" --uri mongodb://… --scope user_id=ada
-      convstore search refund --uri mongodb://… --everything --json
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore search "deep diving whales" --scope user_id=ada
+      convstore search refund --everything --json
     """
     if everything == bool(target.chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +15,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import print_row
-from convstore.cli.options import Json, Policy, Prefix, Uri, open_store, read_pairs, read_policy
-from convstore.cli.output import Answer, answer, number_of, plain, short
+from convstore.cli.list_ import name_of, print_conversations
+from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
+from convstore.cli.output import Answer, number_of, plain, short
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import PATH
 
@@ -35,24 +38,26 @@ _MATCHES = {
 }
 
 
-def show_command(
-    scope: Annotated[list[str], typer.Argument(metavar="SCOPE", help="KEY=VALUE, for each scope key.")],
+@on_database
+async def show_command(
+    target: Target,
     *,
-    uri: Uri,
-    collection_prefix: Prefix = "",
+    conversation: Annotated[list[str], typer.Argument(metavar="CONVERSATION", hidden=True)],
     view: Annotated[bool, typer.Option("--view", help="What the model gets.")] = False,
-    at: Annotated[str | None, typer.Option(help="What it got for this message.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="MESSAGE", help="What it got for this message.")] = None,
     policy: Policy = None,
     full: Annotated[bool, typer.Option("--full", help="Texts and tool results whole.")] = False,
     source: Annotated[int | None, typer.Option(min=1, help="The source with this number.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")] = 50,
-    before: Annotated[int | None, typer.Option(min=1, help="Only messages before this number.")] = None,
-    as_document: Json = False,
-) -> None:
-    """Show one conversation.
+    before: Annotated[int | None, typer.Option(min=1, help="Only messages before this one.")] = None,
+) -> Answer:
+    """Show one conversation: its totals, then its messages.
 
     \b
-    SCOPE names it, as `convstore list` prints it: user_id=ada thread_id=orcas.
+    CONVERSATION is
+      - the number of its row in `convstore list`, with the same --scope;
+      - its id;
+      - its scope, a value for each key: user_id=ada thread_id=orcas.
     Old tool results are shown as stubs, and long texts by their beginning.
 
     \b
@@ -68,50 +73,107 @@ def show_command(
 
     \b
     Examples:
-      convstore show user_id=ada thread_id=orcas --uri mongodb://…
-      convstore show user_id=ada thread_id=orcas --uri mongodb://… --view
-      convstore show user_id=ada thread_id=orcas --uri mongodb://… --at 16
-      convstore show user_id=ada thread_id=orcas --uri mongodb://… --json --full
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore show 1
+      convstore show user_id=ada thread_id=orcas --view
+      convstore show 4213ea0c1214ffa97aacd24d --at 16
+      convstore show 1 --scope user_id=ada --json --full
     """
     if view + (at is not None) + (source is not None) > 1:
         raise typer.BadParameter("give only one of --view, --at and --source")
     if policy and not view and at is None:
         raise typer.BadParameter("--policy is for --view and --at")
-    chosen, limits = read_pairs("SCOPE", scope), read_policy(policy)
-
-    async def work() -> Answer:
-        async with open_store(uri, [key for key in chosen if key != PATH], collection_prefix) as store:
-            chat = store.conversation(**chosen)
-            if (await chat.info()).created_at is None:
-                raise InvalidInputError(await _reason_not_found(store, chosen))
-            if source is not None:
-                text = await _read_source(chat, source)
-                return Answer(text.model_dump, partial(_print_source, source=text), is_long=True)
-            if view or at is not None:
-                past = await _read_view(chat, at, limits)
-                is_past = at is not None and limits is None
-                printed = partial(_print_view, view=past, full=full, is_past=is_past)
-                return Answer(past.model_dump, printed, is_long=True)
-            messages = await chat.list_messages(limit=limit, before=before, full=full)
-            children = await chat.children()
-            printed = partial(_print_log, messages=messages, children=children, full=full)
-            return Answer(partial(_log_document, messages, children), printed, is_long=True)
-
-    answer(work(), as_document=as_document)
+    limits = read_policy(policy)
+    async with opened_conversation(target, conversation) as chat:
+        if source is not None:
+            return await _source_answer(chat, source)
+        if view or at is not None:
+            return await _view_answer(chat, at, limits, full=full)
+        return await _log_answer(chat, limit=limit, before=before, full=full)
 
 
-def _log_document(messages: Sequence[StoredMessage], children: Sequence[ConversationInfo]) -> dict[str, Any]:
-    found = {"messages": [one.model_dump() for one in messages]}
-    return found | ({"children": [one.model_dump() for one in children]} if children else {})
+async def _source_answer(chat: Conversation, number: int) -> Answer:
+    source = await _read_source(chat, number)
+    return Answer(source.model_dump, partial(_print_source, source=source), is_long=True)
 
 
-async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) -> str:
-    chosen = {key: value for key, value in chosen.items() if key != PATH}
-    name = shlex.join(f"{key}={value}" for key, value in chosen.items())
-    if (await store.list_conversations(limit=1, everything=not chosen, **chosen)).conversations:
-        values = shlex.join(part for key, value in chosen.items() for part in ("--scope", f"{key}={value}"))
-        return f"{name} is not a whole scope; `convstore list {values}` lists the conversations that have it"
-    return f"no conversation has the scope {name}; `convstore list` lists all with theirs"
+async def _view_answer(chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool) -> Answer:
+    info, past = await chat.info(), await _read_view(chat, at, limits)
+    is_past = at is not None and limits is None
+
+    def show(console: Console) -> None:
+        _print_totals(console, info)
+        _print_view(console, past, full=full, is_past=is_past)
+
+    return Answer(past.model_dump, show, is_long=True)
+
+
+async def _log_answer(chat: Conversation, *, limit: int, before: int | None, full: bool) -> Answer:
+    from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
+
+    messages = await chat.list_messages(limit=limit, before=before, full=full)
+    info, *children = [one async for one in with_children(chat.store, await chat.info())]
+
+    def document() -> dict[str, Any]:
+        found = {"conversation": info.model_dump(), "messages": [one.model_dump() for one in messages]}
+        return found | ({"children": [one.model_dump() for one in children]} if children else {})
+
+    def show(console: Console) -> None:
+        _print_totals(console, info)
+        _print_log(console, messages, full=full)
+        if children:
+            print_conversations(console, [(one.conversation_id, one) for one in children], keys=(PATH,))
+
+    return Answer(document, show, is_long=True)
+
+
+@asynccontextmanager
+async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
+    """Open the store, and yield the conversation that the number of a row, an id, or a whole scope names.
+
+    Raises:
+        InvalidInputError: There is no such conversation.
+    """
+    pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
+    if (pairs and target.scope) or (not pairs and len(words) > 1):
+        raise typer.BadParameter("CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key")
+    scope = [f"{key}={value}" for key, value in pairs.items() if key != PATH]
+    async with replace(target, scope=scope or target.scope).open() as store:
+        if pairs:
+            yield await _with_scope(store, pairs)
+        elif row := re.fullmatch(r"([1-9]\d{0,2}|1000)(?:\.(\d{1,4}))?", words[0]):
+            yield await _in_row(store, int(row[1]), int(row[2] or 0), target.chosen)
+        elif found := await store.find_conversation(words[0], **target.chosen):
+            yield found
+        else:
+            raise InvalidInputError(f"no conversation has the id {words[0]!r}; `convstore list --json` prints them")
+
+
+async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conversation:
+    known = {key: value for key, value in scope.items() if key != PATH}
+    name = shlex.join(f"{key}={value}" for key, value in known.items())
+    is_partial = known.keys() != set(store.scope_keys)
+    if is_partial and (await store.list_conversations(limit=1, everything=not known, **known)).conversations:
+        values = shlex.join(part for key, value in known.items() for part in ("--scope", f"{key}={value}"))
+        raise InvalidInputError(
+            f"{name} is not a whole scope; `convstore list {values}` lists the conversations that have it"
+        )
+    if is_partial or (await store.conversation(**scope).info()).created_at is None:
+        raise InvalidInputError(f"no conversation has the scope {name}; `convstore list` lists all with theirs")
+    return store.conversation(**scope)
+
+
+async def _in_row(store: ConversationStore, row: int, below: int, chosen: dict[str, str]) -> Conversation:
+    """Return the conversation in a row of `convstore list`, or one below it."""
+    from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
+
+    page = await store.list_conversations(limit=row, everything=not chosen, **chosen)
+    if len(page.conversations) < row:
+        raise InvalidInputError(f"the list has {number_of(len(page.conversations), 'row')}, not {row}")
+    family = [one async for one in with_children(store, page.conversations[-1])]
+    if below >= len(family):
+        raise InvalidInputError(f"row {row} has {number_of(len(family) - 1, 'sub-agent')}, not {below}")
+    return store.conversation(**family[below].scope)
 
 
 async def _read_view(chat: Conversation, at: str | None, policy: HistoryPolicy | None) -> PastView:
@@ -162,21 +224,30 @@ def _print_source(console: Console, source: Source) -> None:
     console.print(f"\n{plain(source.content, lines=True)}", soft_wrap=True)
 
 
+def _print_totals(console: Console, info: ConversationInfo) -> None:
+    if info.title:
+        console.print(Text(plain(info.title), style="bold"), soft_wrap=True)
+    console.print(Text(f"{name_of(info.scope)}  {info.conversation_id}"), soft_wrap=True)
+    began, ended = (f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at))
+    counts = number_of(info.message_count, "message"), number_of(info.turns, "turn"), number_of(info.tokens, "token")
+    console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
+
+
 def _print_view(console: Console, view: PastView, *, full: bool, is_past: bool) -> None:
-    for message in view.messages:
-        _print_message(console, "", message, full=full)
     report = view.report
+    console.print(
+        f"View: {number_of(len(view.messages), 'message')}, {number_of(view.tokens, 'token')} "
+        f"of {report.tokens_before:,}; {number_of(len(report.stubbed), 'stub')}, "
+        f"{number_of(report.left_out_turns, 'turn')} left out.\nPolicy: {plain(str(view.policy))}.",
+        soft_wrap=True,
+    )
     if is_past:
         console.print(_MATCHES[view.match] + view.difference, style="bold")
     for reason in report.reasons:
         console.print(f"{_range(reason):>15}  {_why(reason)}", style="dim")
-    console.print(
-        f"{number_of(len(view.messages), 'message')}, {number_of(view.tokens, 'token')}; "
-        f"the whole log has {report.tokens_before:,}. "
-        f"{number_of(len(report.stubbed), 'stub')}, {number_of(report.left_out_turns, 'turn')} left out. "
-        f"Policy: {plain(str(view.policy))}.",
-        style="dim",
-    )
+    console.print()
+    for message in view.messages:
+        _print_message(console, "", message, full=full)
 
 
 def _range(reason: ViewReason) -> str:
@@ -189,15 +260,11 @@ def _why(reason: ViewReason) -> str:
     return f"{reason.state.replace('_', ' ')}{f' because of {reason.limit}' if reason.limit else ''}"
 
 
-def _print_log(
-    console: Console, messages: Sequence[StoredMessage], *, children: Sequence[ConversationInfo], full: bool
-) -> None:
+def _print_log(console: Console, messages: Sequence[StoredMessage], *, full: bool) -> None:
     for stored in messages:
         _print_message(console, f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}", stored.message, full=full)
         for name, value in stored.annotations.items():
             console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
-    for info in children:
-        print_row(console, info)
 
 
 def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:

@@ -37,9 +37,10 @@ async def stats_command(
 
     \b
     Examples:
-      convstore stats --uri mongodb://localhost:27017/app
-      convstore stats --uri mongodb://… --scope user_id=ada
-      convstore stats --uri mongodb://… --json | jq .bytes
+      export CONVSTORE_URI=mongodb://localhost:27017/app
+      convstore stats
+      convstore stats --scope user_id=ada
+      convstore stats --json | jq .bytes
     """
     async with target.open(policy=HistoryPolicy(max_tokens=max_tokens)) as store:
         stats = await store.stats(sizes=True, **target.chosen)

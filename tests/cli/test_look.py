@@ -14,11 +14,13 @@ from pymongo import MongoClient
 from rich.console import Console
 
 from convstore import ConversationStore
+from convstore.cli.commands import app
 from convstore.cli.output import plain, screen
 from convstore.cli.progress import progress
 from convstore.testing.samples import rag_turn
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
+COMMANDS = [str(one.name) for one in app.registered_commands]
 ADA = ("user_id=ada", "thread_id=one")
 
 
@@ -37,11 +39,17 @@ def uri(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield address
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal at the output of `list` and `show`."""
+    monkeypatch.setattr("convstore.cli.list_.is_terminal", lambda: True)
+
+
 def printed(*arguments: str, width: int = 80) -> str:
     """Return the output of a command; no character in it can control a terminal."""
     result = convstore(*arguments, width=width)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
-    assert all(line.isprintable() for line in result.stdout.split("\n"))
+    assert all(line.isprintable() for line in re.split(r"[\n\t]", result.stdout))
     return result.stdout
 
 
@@ -50,21 +58,35 @@ def document(*arguments: str) -> dict[str, Any]:
     return json.loads(printed(*arguments, "--json"))
 
 
-def test_a_list_names_conversations_as_show_takes_them(uri: Any) -> None:
-    """Newest first, each with its size and the beginning of its last message; the scope can be copied."""
-    shown = printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()
-    assert shown[0].split() == ["user_id=ada", "thread_id=one"] or shown[2].split() == ["user_id=ada", "thread_id=one"]
-    assert len(shown) == 4
-    assert any("12 messages" in line and "It comes and goes" in line for line in shown)
-    name = next(line for line in shown if line.endswith("one")).split()
-    assert "What of the tide, 0?" in printed("show", *name, "--uri", uri)
+def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
+    """A line for each conversation: id, scope, date, counts, beginning of the last message; nothing is cut."""
+    result = convstore("list", "--uri", uri, "--scope", "user_id=ada")
+    rows = {row[1]: row for row in (line.split("\t") for line in result.stdout.splitlines())}
+    assert rows.keys() == {"user_id=ada thread_id=one", "user_id=ada thread_id=two"}
+    one = rows["user_id=ada thread_id=one"]
+    assert re.fullmatch(r"[0-9a-f]{24}", one[0])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", one[2])
+    assert (one[3:5], one[6]) == (["12", "3"], "It comes and goes [1].")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_list_fits_the_terminal(uri: Any, width: int) -> None:
-    """Only the scope, which can be copied, and a cursor may be longer than a line."""
-    shown = printed("list", "--uri", uri, width=width).splitlines()
-    assert max(len(line) for line in shown if line.startswith(" ")) <= width
+def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(uri: Any, width: int, terminal: None) -> None:
+    """Numbered, and no row is longer than a line."""
+    header, *rows = printed("list", "--uri", uri, width=width).splitlines()
+    assert header.split() == ["#", "user_id", "thread_id", "messages", "tokens", "last"]
+    assert [row.split()[0] for row in rows] == ["1", "2", "3"]
+    assert max(map(len, (header, *rows))) <= width
+    assert "user_id" not in printed("list", "--uri", uri, "--scope", "user_id=ada")
+
+
+def test_a_conversation_is_shown_by_row_id_or_scope(uri: Any) -> None:
+    """All three name the same one; its totals come first."""
+    ids = [line.split("\t")[0] for line in printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()]
+    shown = printed("show", *ADA, "--uri", uri)
+    assert shown.splitlines()[1].startswith("12 messages, 3 turns, ")
+    row = str(1 + ids.index(shown.split()[2]))
+    assert printed("show", row, "--scope", "user_id=ada", "--uri", uri) == shown
+    assert printed("show", shown.split()[2], "--uri", uri) == shown
 
 
 def test_pages_of_a_list_go_on_at_the_cursor(uri: Any) -> None:
@@ -77,12 +99,14 @@ def test_pages_of_a_list_go_on_at_the_cursor(uri: Any) -> None:
             break
         cursor = ["--cursor", page["next_cursor"]]
     assert sorted(seen) == ["one", "three \x1b[2J", "two"]
-    assert re.search(r"More: --cursor \S+\n", printed("list", "--uri", uri, "--limit", "1"))
+    assert re.fullmatch(r"More: --cursor \S+\n", convstore("list", "--uri", uri, "--limit", "1").stderr)
 
 
 def test_a_list_that_is_empty_says_so(uri: Any) -> None:
     """An unknown value is no error, as a user may have no conversation."""
-    assert "no conversations" in printed("list", "--uri", uri, "--scope", "user_id=nobody")
+    result = convstore("list", "--uri", uri, "--scope", "user_id=nobody")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no conversations" in result.stderr
 
 
 def test_a_conversation_is_shown_with_stubs(uri: Any) -> None:
@@ -102,9 +126,10 @@ def test_a_conversation_is_shown_whole(uri: Any) -> None:
 
 
 def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:
-    """All messages, and what the view saves."""
-    shown = printed("show", *ADA, "--uri", uri, "--view")
-    assert re.search(r"12 messages, [\d,]+ tokens; the whole log has [\d,]+\.", shown)
+    """What the view saves, its policy, then all messages."""
+    shown = printed("show", *ADA, "--uri", uri, "--view").splitlines()
+    assert re.fullmatch(r"View: 12 messages, [\d,]+ tokens of [\d,]+; 3 stubs, 0 turns left out\.", shown[3])
+    assert shown[4] == "Policy: max_tokens=32000."
     assert document("show", *ADA, "--uri", uri, "--view")["report"]["left_out_turns"] == 0
 
 
@@ -144,11 +169,15 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     [
         (["user_id=nobody", "thread_id=one"], "no conversation has the scope"),
         (["user_id=ada"], "`convstore list --scope user_id=ada` lists"),
+        (["user_id=nobody"], "no conversation has the scope"),
+        (["99"], "the list has 3 rows, not 99"),
+        (["1.2"], "row 1 has 0 sub-agents, not 2"),
+        (["0123456789abcdef01234567"], "no conversation has the id"),
         ([*ADA, "--at", "99"], "the log ends before message 99"),
     ],
 )
 def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) -> None:
-    """A scope without a conversation, a part of a scope, and a message after the end of the log."""
+    """A scope without a conversation, a part of a scope, a row, an id, and a message after the end of the log."""
     result = convstore("show", *arguments, "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
     assert said in result.stderr
@@ -205,12 +234,25 @@ def test_nothing_is_written(uri: Any, command: str, server_uri: str) -> None:
         assert name not in client.list_database_names()
 
 
-@pytest.mark.parametrize("command", ["list", "show", "stats", "search", "import", "export", "erase", "prune", "doctor"])
-def test_help_fits_80_columns(command: str) -> None:
-    """Examples included."""
-    shown = convstore(command, "--help").stdout
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_80_columns(command: str) -> None:
+    """Examples included, which take the address from the environment; options show names, not types."""
+    shown = convstore(command, "-h").stdout
     assert max(map(len, shown.splitlines())) <= 80
     assert f"  convstore {command}" in shown
+    assert not re.search(r" <\w", shown.partition("\nOptions:")[2])
+    assert "--uri mongodb://" not in shown
+    assert command in ("demo", "replay") or "\n    export CONVSTORE_URI=mongodb://localhost:27017/app\n" in shown
+
+
+def test_the_help_groups_the_commands() -> None:
+    """To look, to move and to operate; each with its summary, whole."""
+    shown = convstore("--help").stdout
+    groups = re.findall(r"^(\w+):\n((?:  .+\n)+)", shown.partition("--help")[2], re.MULTILINE)
+    assert [name for name, _ in groups] == ["Look", "Move", "Operate"]
+    assert sorted(re.findall(r"^  (\w+)", "".join(rows for _, rows in groups), re.MULTILINE)) == sorted(COMMANDS)
+    assert "..." not in shown.partition("Look:")[2]
+    assert shown == convstore("-h").stdout
 
 
 @pytest.mark.parametrize(
@@ -228,12 +270,12 @@ def test_a_pager_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, uri: Any
     shown: list[str] = []
     monkeypatch.setattr("pydoc.pager", shown.append)
     monkeypatch.delenv("LESS", raising=False)
-    printed("list", "--uri", uri)
+    printed("show", *ADA, "--uri", uri)
     assert shown == []
     terminal = screen()
     monkeypatch.setattr("convstore.cli.output.screen", lambda: terminal)
     terminal._force_terminal = True
-    convstore("list", "--uri", uri)
+    convstore("show", *ADA, "--uri", uri)
     assert "12 messages" in "".join(shown)
 
 
@@ -270,9 +312,10 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
             await child.append(rag_turn("When do beans grow?"))
         name = ["user_id=ada", "thread_id=one", "path=ai%201:call"]
         listed = await asyncio.to_thread(printed, "list", "--uri", address)
-        assert [line.strip() for line in listed.splitlines()[::2]] == [" ".join(name[:2]), " ".join(name)]
+        assert [line.split("\t")[1] for line in listed.splitlines()] == [" ".join(name[:2]), " ".join(name)]
         assert " ".join(name) in await asyncio.to_thread(printed, "show", *name[:2], "--uri", address)
-        assert "When do beans grow?" in await asyncio.to_thread(printed, "show", *name, "--uri", address)
+        for words in (name, ["1.1"], [listed.splitlines()[1].split("\t")[0]]):
+            assert "When do beans grow?" in await asyncio.to_thread(printed, "show", *words, "--uri", address)
         source = await asyncio.to_thread(printed, "show", *name[:2], "--source", "2", "--uri", address)
         assert "Passage 2 on grow" in source
         found = await asyncio.to_thread(document, "list", "--uri", address)

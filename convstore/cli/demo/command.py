@@ -32,7 +32,7 @@ def demo_command(
     \b
     Examples:
       convstore demo
-      convstore demo --uri mongodb://localhost:27017/app
+      convstore demo --uri "$CONVSTORE_URI"
       convstore demo --json | jq .tokens
       convstore demo --inspect
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def replay_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON lines, plain or gzip.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", hidden=True)],
     *,
     uri: AnyUri = "memory://",
     jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
@@ -52,7 +52,7 @@ def replay_command(
     \b
     Examples:
       convstore replay chats.jsonl
-      convstore replay --uri mongodb://localhost:27017/app data/*.jsonl.gz
+      convstore replay --uri "$CONVSTORE_URI" data/*.jsonl.gz
       convstore replay --limit 20 --json chats.jsonl.gz > figures.json
     """
     from convstore.cli.replay.replay import Replay  # noqa: PLC0415 - loads the store
