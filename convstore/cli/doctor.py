@@ -10,7 +10,7 @@ from rich.text import Text
 
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, number_of, plain, table_of
-from convstore.cli.progress import count_for, progress
+from convstore.cli.progress import progress, totals_for
 from convstore.exceptions import NotSetUpError
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ async def doctor_command(
     """
     async with target.open() as store:
         await _check_set_up(store, target.chosen)
-        with progress("checking", await count_for(store, quiet=False, **target.chosen)) as show:
+        _, messages = await totals_for(store, quiet=False, **target.chosen)
+        with progress("checking", messages) as show:
             report = await store.verify(
                 repair=repair,
-                progress=lambda so_far: show(so_far.conversations, so_far.conversations, _counts_of(so_far)),
+                progress=lambda so_far: show(so_far.messages, so_far.conversations, _counts_of(so_far)),
                 **target.chosen,
             )
     head = {"database": target.address, "repair": repair, "ok": report.ok}

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from convstore.cli.options import Target, Yes, on_database
 from convstore.cli.output import Answer, number_of, table_of
-from convstore.cli.progress import Advance, count_for, progress
+from convstore.cli.progress import Advance, progress, totals_for
 
 if TYPE_CHECKING:
     from convstore.types import ErasureReceipt
@@ -40,7 +40,7 @@ async def erase_command(
     if everything == bool(target.chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or pass --everything for all")
     async with target.open() as store:
-        total = await count_for(store, quiet=target.as_document, **target.chosen)
+        total, _ = await totals_for(store, quiet=target.as_document, **target.chosen)
         with progress("erasing" if yes else "counting", total, quiet=target.as_document) as show:
             receipt = await store.erase(
                 everything=everything, dry_run=not yes, progress=shown_by(show), **target.chosen

@@ -19,7 +19,7 @@ import typer
 
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, number_of, plain, screen
-from convstore.cli.progress import count_for, print_problems, progress
+from convstore.cli.progress import print_problems, progress, totals_for
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
 
@@ -88,14 +88,15 @@ async def _export(
     """Export with a progress bar; an export without a single conversation is an error, so that no file is replaced."""
     from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store
 
-    total = await count_for(store, quiet=quiet, **chosen)
-    with progress("", min(total, limit or total), quiet=quiet) as show:
+    conversations, messages = await totals_for(store, quiet=quiet, **chosen)
+    share = min(1, limit / conversations) if limit and conversations else 1
+    with progress("", int(messages * share), quiet=quiet) as show:
         report = await export_conversations(
             store,
             write,
             scope=chosen,
             limit=limit,
-            on_conversation=lambda so_far: show(so_far.conversations, so_far.conversations, _counts_of(so_far)),
+            on_conversation=lambda so_far: show(so_far.messages, so_far.conversations, _counts_of(so_far)),
             **options,
         )
     if report.left_out and not report.conversations:

@@ -92,12 +92,27 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
 
 
 def write_json(document: Any) -> None:
-    """Print a JSON document in ASCII: dates as text, bytes as base64, values of other types as their repr."""
+    """Print a JSON document: dates as text, bytes as base64, values of other types as their repr.
+
+    Only unprintable characters are escaped; all but ASCII if stdout cannot hold them.
+    """
     from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - a command without --json does not need it
 
     values = TypeAdapter[Any](Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings"))
     plain_values = values.dump_python(document, mode="json", fallback=repr)
-    sys.stdout.write(json.dumps(plain_values, indent=2) + "\n")
+    text = json.dumps(plain_values, indent=2, ensure_ascii=False)
+    signs = {ord(sign): _in_json(sign) for sign in set(text) - {"\n"}}
+    sys.stdout.write(text.translate(signs) + "\n")
+
+
+def _in_json(character: str) -> str:
+    r"""Return a character of a JSON document, escaped if it is unprintable or stdout cannot hold it.
+
+    >>> print(_in_json("é"), _in_json("\u202e"), _in_json("\U000e0001"))
+    é \u202e \udb40\udc01
+    """
+    is_kept = character.isprintable() and character.encode(sys.stdout.encoding or "utf-8", "ignore")
+    return character if is_kept else json.dumps(character)[1:-1]
 
 
 def plain(text: str, *, lines: bool = False) -> str:

@@ -27,13 +27,14 @@ Advance = Callable[[int, int, str], None]
 _SHOWN_PROBLEMS = 20
 
 
-async def count_for(store: ConversationStore, *, quiet: bool = False, **scope: str) -> int:
-    """Return the number of conversations, for a progress bar; 0 if none is shown or they cannot be counted."""
+async def totals_for(store: ConversationStore, *, quiet: bool = False, **scope: str) -> tuple[int, int]:
+    """Return the numbers of conversations and messages, for a progress bar; 0 if none is shown or they are unknown."""
     if quiet or not screen(stderr=True).is_terminal:
-        return 0
+        return 0, 0
     with suppress(NotSetUpError, CorruptDocumentError):  # the work itself reports them
-        return (await store.stats(sizes=False, **scope)).conversations
-    return 0
+        stats = await store.stats(sizes=False, **scope)
+        return stats.conversations, stats.messages
+    return 0, 0
 
 
 @contextmanager

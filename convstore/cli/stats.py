@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.bar import Bar
 from rich.console import Console
 from rich.filesize import decimal
+from rich.table import Table
 
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, compact, new_table, number_of, percent, table_of
@@ -16,7 +18,7 @@ from convstore.values.policy import HistoryPolicy
 if TYPE_CHECKING:
     from convstore.types import Growth, StoreStats
 
-_MOST_DAYS = 14
+_MOST_DAYS, _BAR = 14, 30
 
 
 @on_database
@@ -44,10 +46,12 @@ async def stats_command(
     """
     async with target.open(policy=HistoryPolicy(max_tokens=max_tokens)) as store:
         stats = await store.stats(sizes=True, **target.chosen)
-    return Answer(lambda: {"database": target.address, **stats.model_dump()}, lambda console: _print(console, stats))
+    return Answer(
+        lambda: {"database": target.address, **stats.model_dump()}, lambda console: _print(console, stats, max_tokens)
+    )
 
 
-def _print(console: Console, stats: StoreStats) -> None:
+def _print(console: Console, stats: StoreStats, max_tokens: int) -> None:
     counts = {"conversations": stats.conversations, "turns": stats.turns, "messages": stats.messages}
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
     console.print(table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]))
@@ -55,34 +59,34 @@ def _print(console: Console, stats: StoreStats) -> None:
     sizes = [(kind, decimal(number)) for kind, number in stats.bytes.items()]
     console.print(table_of(("size", ""), [*sizes, ("together", decimal(sum(stats.bytes.values())))]))
     console.print()
-    console.print(table_of(("tokens", ""), _tokens(stats)))
+    console.print(table_of(("tokens", ""), _tokens(stats, max_tokens)))
     if stats.growth:
         console.print()
-        table = new_table(
-            "written", "conversations", "messages", "entries", numbers=("conversations", "messages", "entries")
-        )
-        for period, conversations, messages, size in _periods(stats.growth):
-            table.add_row(period, f"{conversations:,}", f"{messages:,}", decimal(size))
-        console.print(table)
+        console.print(_growth_table(stats.growth))
 
 
-def _tokens(stats: StoreStats) -> Iterator[tuple[str, str]]:
+def _growth_table(growth: Sequence[Growth]) -> Table:
+    """Return a row for each of the last days with messages, with a bar of their number, and one for all before."""
+    days = growth[-_MOST_DAYS:]
+    names = ("conversations", "messages", "entries")
+    table = new_table("written", *names, numbers=names)
+    table.add_column(max_width=_BAR)
+    rows = [(f"{one.day}", one.conversations, one.messages, one.bytes) for one in days]
+    if earlier := growth[:-_MOST_DAYS]:
+        sums = [sum(getattr(one, name) for one in earlier) for name in ("conversations", "messages", "bytes")]
+        rows.insert(0, ("earlier", *sums))
+    most = max(one.messages for one in days)
+    for name, conversations, messages, size in rows:
+        bar = "" if name == "earlier" else Bar(most, 0, messages)
+        table.add_row(name, f"{conversations:,}", f"{messages:,}", decimal(size), bar)
+    return table
+
+
+def _tokens(stats: StoreStats, max_tokens: int) -> Iterator[tuple[str, str]]:
     saved = stats.saved_by_stubs + stats.saved_by_summaries + stats.saved_by_budget
     yield "in full", compact(stats.tokens)
     yield "saved by stubs", compact(stats.saved_by_stubs)
     yield f"saved by summaries of {number_of(stats.summarized, 'conversation')}", compact(stats.saved_by_summaries)
     yield "left out by the budget", compact(stats.saved_by_budget)
-    yield "in views, about", compact(stats.tokens - saved)
+    yield f"in views of at most {max_tokens:,} each, about", compact(stats.tokens - saved)
     yield "saved, about", percent(saved / stats.tokens if stats.tokens else None)
-
-
-def _periods(growth: Sequence[Growth]) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the last days, or the last months if there are more days; each with its sums."""
-    form = "%Y-%m-%d" if len(growth) <= _MOST_DAYS else "%Y-%m"
-    sums: dict[str, tuple[int, int, int]] = {}
-    for one in growth:
-        period = f"{one.day:{form}}"
-        conversations, messages, size = sums.get(period, (0, 0, 0))
-        sums[period] = conversations + one.conversations, messages + one.messages, size + one.bytes
-    for period in sorted(sums)[-_MOST_DAYS:]:
-        yield period, *sums[period]

@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import re
+from contextlib import redirect_stdout
+from datetime import date
 from typing import Any
 
 import pytest
@@ -15,9 +17,11 @@ from rich.console import Console
 
 from convstore import ConversationStore
 from convstore.cli.commands import app
-from convstore.cli.output import plain, screen
+from convstore.cli.output import plain, screen, write_json
 from convstore.cli.progress import progress
+from convstore.cli.stats import _growth_table
 from convstore.testing.samples import rag_turn
+from convstore.types import Growth
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
 COMMANDS = [str(one.name) for one in app.registered_commands]
@@ -198,8 +202,34 @@ def test_statistics_fit_the_terminal(uri: Any, width: int) -> None:
     shown = printed("stats", "--uri", uri, width=width)
     assert max(map(len, shown.splitlines())) <= width
     assert re.search(r"^conversations +3$", shown, re.MULTILINE)
-    for word in ("entries", "payloads", "saved by stubs", "in views", "written"):
+    for word in ("entries", "payloads", "saved by stubs", "in views of at most 32,000 each", "written"):
         assert word in shown
+
+
+def test_the_days_of_growth_have_bars_by_messages() -> None:
+    """The last 14 days with messages; those before are one row."""
+    days = [
+        Growth(day=date(2026, 1, number), conversations=1, messages=100 * number, bytes=10) for number in range(1, 17)
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(_growth_table(days))
+    _, earlier, *rows = console.file.getvalue().splitlines()
+    assert earlier.split() == ["earlier", "2", "300", "20", "bytes"]
+    assert [row.count("█") for row in (rows[0], rows[-1])] == [5, 30]
+    assert len(rows) == 14
+
+
+def test_json_keeps_its_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what steers a terminal, and what stdout cannot hold, is escaped; the document is the same."""
+    write_json({"name": "Zoë 漢字 🙂 \u202e\x9b\ud800"})
+    shown = capsys.readouterr().out
+    assert shown == '{\n  "name": "Zoë 漢字 🙂 \\u202e\\u009b\\ud800"\n}\n'
+    with io.TextIOWrapper(io.BytesIO(), encoding="latin-1") as terminal, redirect_stdout(terminal):
+        write_json(json.loads(shown))
+        terminal.seek(0)
+        found = terminal.read()
+    assert "Zoë \\u6f22" in found
+    assert json.loads(found) == json.loads(shown)
 
 
 def test_statistics_of_one_user_as_json(uri: Any) -> None:
