@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from canary import LOGIN, checked
-from command_line import convstore, lines, recording, turn
+from command_line import convstore, lines, own_address, recording, turn
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import MongoClient
 
@@ -129,12 +129,16 @@ def test_the_demo_as_json() -> None:
     assert document["summary"]["tokens"]["saved"] > 0.8
 
 
-def test_the_demo_leaves_nothing_on_a_server(server_uri: str, database_name: str) -> None:
-    """On a real server it works too, and removes its conversation."""
-    assert convstore("demo", "--uri", address(server_uri, f"{database_name}_demo")).exit_code == 0
-    with MongoClient[dict[str, Any]](server_uri) as client:
-        assert client[f"{database_name}_demo"]["log"].count_documents({}) == 0
-        client.drop_database(f"{database_name}_demo")
+def test_the_demo_leaves_its_conversation_at_an_address(server_uri: str) -> None:
+    """The commands that it names show it, and remove it."""
+    with own_address(server_uri) as uri:
+        named = re.findall(r"^convstore (.+)$", convstore("demo", "--uri", uri).stdout, re.MULTILINE)
+        assert [command.split()[0] for command in named] == ["list", "show", "show", "inspect", "erase"]
+        shown = [convstore(*command.split(), CONVSTORE_URI=uri) for command in named if command != "inspect"]
+        assert [result.exit_code for result in shown] == [0, 0, 0, 0]
+        assert "Tell me about machine learning" in shown[1].stdout
+        assert "Policy: " in shown[2].stdout
+        assert convstore("list", "--uri", uri).stdout == ""
 
 
 def test_the_demo_has_passages_of_a_realistic_length() -> None:

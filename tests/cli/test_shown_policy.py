@@ -122,4 +122,4 @@ def test_statistics_obey_the_budget(uri: str) -> None:
     eve = json.loads(shown("stats", "--uri", uri, "--json", "--scope", "user_id=eve"))
     in_views = small["tokens"] - small["saved_by_stubs"] - small["saved_by_budget"]
     assert in_views == 100 + eve["tokens"] - eve["saved_by_stubs"]
-    assert "in views, about" in shown("stats", "--uri", uri, "--max-tokens", "100")
+    assert "in views of at most 100 each, about" in shown("stats", "--uri", uri, "--max-tokens", "100")

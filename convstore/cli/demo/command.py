@@ -27,7 +27,8 @@ def demo_command(
     A small agent is asked two questions and finds ten passages for each.
     You see what is stored, what the model gets at the third question, how it
     reads an old result back, and what that saves. Works in memory, without a
-    server; what it writes to a server it removes again.
+    server. With --uri, the conversations stay in the database, each run's under
+    a user_id of its own, and the last lines say how to look at them.
 
     \b
     Examples:
@@ -44,7 +45,7 @@ async def _run(uri: str) -> Answer:
     from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo  # noqa: PLC0415 - loads the store
 
     demo = await run_demo(uri)
-    return Answer(lambda: demo_as_json(demo), lambda console: print_demo(console, demo))
+    return Answer(lambda: demo_as_json(demo), lambda console: print_demo(console, demo, uri))
 
 
 async def _inspect(uri: str, *, port: int, open_browser: bool, as_document: bool) -> None:

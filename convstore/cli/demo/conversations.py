@@ -1,6 +1,6 @@
 """The demo's conversations for the inspector, which together have everything that its pages show.
 
-``command`` fills a store with them and removes them again; the pictures of the documentation are made of them.
+``command`` fills a store with them; the pictures of the documentation are made of them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,15 @@ _FOURTH = "Sources [21] to [23]. The second of them is the passage that I cited 
 
 @asynccontextmanager
 async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
-    """Open a store with the demo's conversations; they are removed at the end."""
-    policy = HistoryPolicy(max_tokens=_BUDGET)
+    """Open a store with the demo's conversations."""
+    policy, run = HistoryPolicy(max_tokens=_BUDGET), secrets.token_hex(4)
     async with open_store(uri, setup=True, policy=policy, summarizer=_Summarizer()) as store:
-        run = secrets.token_hex(4)
-        chats = [
-            store.conversation(user_id=f"{user}-{run}", thread_id=thread)
-            for user, thread in (("grace", "reading-list"), ("ada", "one-question"), ("ada", "ml-101"))
-        ]
-        try:
-            await _reading_list(chats[0])
-            # A turn in progress, so that its result is whole.
-            await chats[1].append([_SYSTEM, *searched(1, "What are transformers?", DEEP_LEARNING[:2])])
-            await _lesson(chats[2])
-            yield store
-        finally:
-            for chat in chats:
-                await chat.delete()
+        await _reading_list(store.conversation(user_id=f"grace-{run}", thread_id="reading-list"))
+        # A turn in progress, so that its result is whole.
+        question = store.conversation(user_id=f"ada-{run}", thread_id="one-question")
+        await question.append([_SYSTEM, *searched(1, "What are transformers?", DEEP_LEARNING[:2])])
+        await _lesson(store.conversation(user_id=f"ada-{run}", thread_id="ml-101"))
+        yield store
 
 
 class _Summarizer:

@@ -23,13 +23,21 @@ from convstore.cli.pages import cut_page, pages_of
 from convstore.messages.text import text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
-from convstore.types import History, ToolRecord
+from convstore.types import ConversationInfo, History, ToolRecord
+from convstore.values.addresses import safe_address
 from convstore.values.policy import CompactionRule
 
 _PAGE_TOKENS = 1_000
 _FIRST_RESULT = "result-1"
 _SHOWN = 78
 _SUMMARY_LINES = 5
+_COMMANDS = """\
+export CONVSTORE_URI={0}
+convstore list
+convstore show {1}
+convstore show {1} --view
+convstore inspect
+convstore erase --scope user_id={2} --yes"""
 _RULE = CompactionRule(max_tokens_before_summary=1_200, max_summary_tokens=600, keep_last_turns=3)
 
 
@@ -43,6 +51,7 @@ class Demo:
         pages: The first result, read back through the tool.
         later: What the model gets many turns later, when old ones are summarised.
         expanded: How many messages the summary covers.
+        info: The conversation, as listings show it.
     """
 
     stored: list[tuple[BaseMessage, ToolRecord]]
@@ -50,21 +59,19 @@ class Demo:
     pages: list[ToolMessage]
     later: History
     expanded: int
+    info: ConversationInfo
 
 
 async def run_demo(uri: str) -> Demo:
-    """Run the conversation, read it, and remove it."""
+    """Run the conversation, and read it."""
     async with open_store(uri, setup=True, summarizer=HeadTailSummarizer(_RULE)) as store:
-        chat = store.conversation(user_id=f"demo-{secrets.token_hex(8)}", thread_id="demo")
-        try:
-            return await _talk(chat)
-        finally:
-            await chat.delete()
+        return await _talk(store.conversation(user_id=f"demo-{secrets.token_hex(4)}", thread_id="demo"))
 
 
 def demo_as_json(demo: Demo) -> dict[str, Any]:
     """Return the demo as a JSON document."""
     return {
+        "conversation": demo.info.model_dump(include={"scope", "conversation_id"}),
         "stored": [_stored(message, record) for message, record in demo.stored],
         "view": [
             {"id": message.id, "type": message.type, "content": message.content} for message in demo.history.messages
@@ -81,8 +88,8 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
     }
 
 
-def print_demo(console: Console, demo: Demo) -> None:
-    """Print the demo."""
+def print_demo(console: Console, demo: Demo, uri: str) -> None:
+    """Print the demo, and if it left its conversation at an address, how to look at it."""
     _heading(console, "1. What is stored", "Every message, whole. Sources are numbered through the conversation.")
     console.print(_log_table(demo))
     _heading(console, "2. What the model gets at the third question", "The same messages, old results as stubs.")
@@ -97,6 +104,14 @@ def print_demo(console: Console, demo: Demo) -> None:
     )
     console.print(_summary_text(demo))
     console.print(_savings(demo.later))
+    if uri.startswith("mongodb"):
+        _heading(console, "6. Look at it", "The conversation stays in the database.")
+        console.print(_COMMANDS.format(safe_address(uri), demo.info.conversation_id, demo.info.scope["user_id"]))
+    else:
+        _heading(
+            console, "6. Look at it", "This conversation was in memory. In the browser, or in a database of yours:"
+        )
+        console.print("convstore demo --inspect\nconvstore demo --uri mongodb://localhost:27017/app")
 
 
 async def _talk(chat: Conversation) -> Demo:
@@ -112,7 +127,7 @@ async def _talk(chat: Conversation) -> Demo:
     tool = chat.retrieve_previous_sources_tool(page_tokens=_PAGE_TOKENS)
     pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
     later, expanded = await _go_on(chat)
-    return Demo(list(zip(log, records, strict=True)), history, pages, later, expanded)
+    return Demo(list(zip(log, records, strict=True)), history, pages, later, expanded, await chat.info())
 
 
 async def _go_on(chat: Conversation) -> tuple[History, int]:
