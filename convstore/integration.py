@@ -43,6 +43,7 @@ __all__ = [
     "check_trust",
     "documents_of",
     "estimated_count",
+    "first_questions",
     "fit_for",
     "from_langchain",
     "host_of",
@@ -100,6 +101,14 @@ async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall,
 def _entered(chat: Conversation, turn_id: str | None) -> TurnSession | None:
     turn = entered_turn(chat.store, tuple(chat.scope.items()))
     return turn if turn and turn.turn_id == turn_id else None
+
+
+async def first_questions(store: ConversationStore, conversation_ids: Sequence[str]) -> dict[str, str]:
+    """Return the beginning of the first question of each conversation, by its id. One command.
+
+    The question may have been rewound since. A conversation that begins with an answer has none.
+    """
+    return await (await host_of(store).services()).catalog.first_questions(conversation_ids)
 
 
 async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:

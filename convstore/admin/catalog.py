@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
+
+from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, StoreError
 from convstore.mongo.heads import ListedHead
@@ -12,7 +14,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.values.scope import Scope, check_number
 
-_DETAIL_CHARACTERS = 100_000
+_DETAIL_CHARACTERS, _QUESTION_CHARACTERS = 100_000, 200
 _MAX_PAGE = 1_000
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -21,6 +23,7 @@ class Catalog:
     """Lists and describes conversations."""
 
     def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
         self._heads, self._cache, self._codec, self._clock = reader.heads, reader.cache, reader.codec, reader.clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -51,6 +54,11 @@ class Catalog:
         """Return the newest conversations with these scope values, with their heads. One command."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         return [(one, self._listed(one)) for one in await self._heads.page(dict(partial_scope), limit=limit)]
+
+    async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
+        """Return the beginning of the first question of each conversation, by its id. One command."""
+        found = await self._reader.log.first_questions(conversation_ids)
+        return {id_: _beginning(self._reader.stubbed(one)) for id_, one in found.items()}
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
@@ -97,5 +105,17 @@ class Catalog:
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
             has_children=head.has_children,
+            stamp=found.stamp,
             problem=problem,
         )
+
+
+def _beginning(question: BaseMessage) -> str:
+    """Return the beginning of the first text of a question, in one line; a later one may stand for an image."""
+    content = question.content
+    blocks = (
+        [content]
+        if isinstance(content, str)
+        else [str(one.get("text", "")) if isinstance(one, dict) else one for one in content]
+    )
+    return " ".join(next(filter(None, blocks), "")[:_QUESTION_CHARACTERS].split())

@@ -45,11 +45,12 @@ from convstore.mongo.keys import (
 )
 from convstore.mongo.versions import check_version, stamped
 from convstore.values.scope import parent_scope, root_scope
+from convstore.values.stamps import ViewStamp, read_stamp
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _BATCH = 1_000
 _LAST_FIRST = {"first": -1, "_id": -1}
-_TOTALS = {"conversation": 1, "totals": 1, "v": 1}
+_TOTALS = {"conversation": 1, "totals": 1, "v": 1, "messages.id": 1, "messages.stamp": 1}
 
 
 class EntryRef(NamedTuple):
@@ -106,11 +107,13 @@ class ListedHead(NamedTuple):
     Attributes:
         head: The head, or what can be read of a damaged one.
         totals: The totals; zeros if the head or the entry is damaged, or newer than this version.
+        stamp: The stamp of the last message of this entry that has one; None without any.
         damage: Why head or entry cannot be read; None if both can.
     """
 
     head: Head
     totals: Totals
+    stamp: ViewStamp | None = None
     damage: CorruptDocumentError | SchemaVersionError | None = None
 
     @property
@@ -222,7 +225,7 @@ class Heads:
     async def find_listed(self, scope: Mapping[str, str]) -> ListedHead | None:
         """Return the head of a scope with the totals of its log, or None if it has no conversation. One command."""
         found = await self._with_last_entry({"_id": await head_key(self._heads, scope)}, order={"_id": 1}, limit=1)
-        return ListedHead(head_from(found[0]), _last_totals(found[0])) if found else None
+        return ListedHead(head_from(found[0]), *_last_entry(found[0])) if found else None
 
     async def page(
         self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
@@ -327,16 +330,17 @@ def head_from(document: Document) -> Head:
         )
 
 
-def _last_totals(document: Document) -> Totals:
-    """Return the totals of the entry that was joined to a head."""
+def _last_entry(document: Document) -> tuple[Totals, ViewStamp | None]:
+    """Return the totals of the entry that was joined to a head, and its last stamp."""
     if not document["last"]:
-        return Totals()
+        return Totals(), None
     with reading(entry := document["last"][0]):
         check_version(entry, "entry")
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
-    return totals
+        stamps = [unsealed(one["stamp"], one["id"]) for one in entry.get("messages", ()) if "stamp" in one]
+        return totals, read_stamp(stamps[-1], entry["conversation"]) if stamps else None
 
 
 def _listed(document: Document) -> ListedHead:
@@ -344,11 +348,11 @@ def _listed(document: Document) -> ListedHead:
     try:
         head = head_from(document)
     except (CorruptDocumentError, SchemaVersionError) as error:
-        return ListedHead(readable_head(document), Totals(), error)
+        return ListedHead(readable_head(document), Totals(), damage=error)
     try:
-        return ListedHead(head, _last_totals(document))
+        return ListedHead(head, *_last_entry(document))
     except (CorruptDocumentError, SchemaVersionError) as error:
-        return ListedHead(head, Totals(), error)
+        return ListedHead(head, Totals(), damage=error)
 
 
 def readable_head(document: Document) -> Head:

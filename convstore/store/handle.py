@@ -367,7 +367,7 @@ class ConversationStore:
         found = await services.catalog.newest(scope, limit=conversations)
         newest = [(one, info) for one, info in found if not one.damage]
         searched = []
-        for (head, totals, _), _ in newest:
+        for (head, totals, *_), _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
             cached = self._known.outside(tuple((key, head.scope[key]) for key in keys), head.conversation)
             searched.append((cached, totals))

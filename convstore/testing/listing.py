@@ -103,12 +103,13 @@ class ListContract:
         for number in range(1, 4):
             time.seconds += 1
             await chat.append(HumanMessage(f"q{number}"))
-            await chat.append(AIMessage(f"a{number}", id=f"a{number}", usage_metadata=usage))
+            stamp = (await chat.load_history()).stamp
+            await chat.append(AIMessage(f"a{number}", id=f"a{number}", usage_metadata=usage), stamp=stamp)
             for store in (appender, other):
                 [listed] = (await store.list_conversations(user_id=user)).conversations
                 assert _shown(listed) == (2 * number, f"a{number}")
                 assert listed.usage["unknown"]["total_tokens"] == 9 * number
-                assert (listed.turns, listed.updated_at) == (number, time.now)
+                assert (listed.turns, listed.updated_at, listed.stamp) == (number, time.now, stamp)
                 assert listed == await chat.info()
         await chat.rewind(before="a3")
         assert await _listed(other, user) == {"t": (5, "q3")}

@@ -341,6 +341,7 @@ class ConversationInfo(Value):
             model is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None if there is none.
         has_children: Sub-agents have conversations below it; see `Conversation.children`.
+        stamp: Stamp of the view that its last answer was made from; None if its last append had no stamp.
         problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
             damaged, or have a value of a type that this store has not registered; else "".
     """
@@ -358,6 +359,7 @@ class ConversationInfo(Value):
     usage: dict[str, dict[str, int]] = {}
     last_message: MessagePreview | None = None
     has_children: bool = False
+    stamp: ViewStamp | None = None
     problem: str = ""
 
 

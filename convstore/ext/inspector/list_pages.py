@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation, ConversationStore
+from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.integration import with_children
+from convstore.integration import first_questions, with_children
+from convstore.values.models import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.stamps import TurnOutline
 
@@ -32,6 +35,16 @@ class _Choice:
     key: str = ""
     like: str = ""
     scope: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One conversation of the list; `budget` is that of its last call, None for no limit or if it is not known."""
+
+    info: ConversationInfo
+    title: str
+    budget: int | None
+    is_child: bool
 
 
 async def _choice_of(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> _Choice:
@@ -51,17 +64,29 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     cursor = request.query_params.get("cursor")
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
-    below = [[one async for one in with_children(store, info)][1:] for info in found.conversations]
+    shown = [one for info in found.conversations async for one in with_children(store, info)]
     return render(
         "listing.html",
         request,
-        conversations=found.conversations,
-        children={info.conversation_id: some for info, some in zip(found.conversations, below, strict=True)},
+        rows=await _rows(store, shown),
         next_cursor=found.next_cursor,
         choice=choice,
         is_first=cursor is None,
         scope_keys=store.scope_keys,
     )
+
+
+async def _rows(store: ConversationStore, shown: Sequence[ConversationInfo]) -> list[_Row]:
+    """Return the rows of the list. One command, for the questions of conversations without a title."""
+    questions = await first_questions(store, [info.conversation_id for info in shown if not info.title])
+    rows = list[_Row]()
+    for info in shown:
+        title = info.title or questions.get(info.conversation_id) or (info.last_message and info.last_message.text)
+        budget = None
+        with suppress(InvalidInputError):  # a policy of a later version
+            budget = info.stamp.history_policy.max_tokens if info.stamp else None
+        rows.append(_Row(info, title or "Untitled conversation", budget, is_child="path" in info.scope))
+    return rows
 
 
 async def search_page(request: Request, chat: Conversation) -> Response:

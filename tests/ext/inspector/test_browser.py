@@ -116,7 +116,7 @@ async def fits(page: Any) -> Any:
 
 async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
     """The log beside the view, the summary in its place, a stub that opens, a rewound answer, an added result."""
-    assert await page.get_by_role("listitem").filter(has=page.locator("h2")).count() == 3
+    assert await page.get_by_role("rowheader").count() == 3
     await open_lesson(page)
     assert await page.get_by_role("heading", name="What the model gets in its next call").is_visible()
     for name in ("in summary 1", "stub", "rewound", "whole", "added"):

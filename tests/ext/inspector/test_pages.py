@@ -11,7 +11,7 @@ import pytest
 from conftest import text_in
 from counting import Commands
 from fixture_types import Browse, Client
-from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages, messages_from_dict
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, convert_to_messages, messages_from_dict
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -30,19 +30,36 @@ async def page(client: Any, path: Any, **query: str) -> Any:
 async def test_the_list_shows_each_conversation_newest_first(
     browse: Browse, chat: Conversation, store: ConversationStore, here: str
 ) -> None:
-    """Title, scope, turns, messages, tokens, stored size and the beginning of the last message."""
-    await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Hello there"))
-    text = text_in(await page(browse(), "/"))
+    """In a row each: title or first question, scope, turns, tokens stored and of the last call, and its budget."""
+    other = store.conversation(user_id="grace", thread_id="t")
+    await other.append([SystemMessage("Be brief."), HumanMessage([{"type": "text", "text": "Hello  there"}])])
+    stamp = (await other.load_history(HistoryPolicy(max_tokens=2 * (await other.info()).tokens))).stamp
+    await other.append(AIMessage("Hello."), stamp=stamp)
+    body = await page(browse(), "/")
+    greeting, whales = (text_in(row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL))
+    stored = (await other.info()).tokens
+    assert greeting.startswith(f"Hello there grace / t 1 {stored:,} → {stamp.tokens:,}")
+    assert 'aria-label="50 % of the budget"' in body
     info = await chat.info()
-    assert text.index("Hello there") < text.index("On whales")
-    for fact in (
-        f"{info.turns} turns",
-        "user_id ada",
-        f"{info.message_count} messages",
-        f"{info.tokens:,} tokens",
-        "stored 4.0 kB",
-    ):
-        assert " ".join(reversed(fact.split())) in text or fact in text
+    assert whales.startswith(f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} ")
+    assert "→" not in whales
+
+
+async def test_the_list_reads_first_questions_with_one_command(
+    client: Client, commands: Commands, database_name: str
+) -> None:
+    """However many conversations are on the page."""
+    store = ConversationStore(client[database_name], collection_prefix="list_", search_index=False)
+    await store.setup()
+    for number in range(7):
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(f"Question {number}."))
+    transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
+    async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
+        await page(browser, "/")
+        with commands.counted():
+            body = await page(browser, "/")
+    assert len(re.findall(r"Question \d\.</bdi>", body)) == 7
+    assert len(commands.sent) == 2
 
 
 async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> None:
@@ -52,7 +69,7 @@ async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> No
     client, path, seen = browse(), "/", []
     while path:
         body = await page(client, path)
-        seen += re.findall(r"<bdi>“Question (\d+)\.”</bdi></a>", body)
+        seen += re.findall(r"<bdi>Question (\d+)\.</bdi></a>", body)
         found = re.search(r'rel="next" href="([^"]+)"', body)
         path = found[1].replace("&amp;", "&") if found else ""
     assert sorted(map(int, seen)) == list(range(120))
