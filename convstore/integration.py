@@ -5,7 +5,7 @@ These rooms import nothing else of the rooms that do the work.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId
 from convstore.conversation.turn import TurnSession, entered_turn
+from convstore.index.texts import Snippets
+from convstore.index.words import is_common, query_groups
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
@@ -50,6 +52,7 @@ __all__ = [
     "is_history",
     "is_langchain",
     "log_of",
+    "marks_of",
     "normalize_messages",
     "open_database",
     "pause_in_turn",
@@ -103,8 +106,14 @@ def _entered(chat: Conversation, turn_id: str | None) -> TurnSession | None:
     return turn if turn and turn.turn_id == turn_id else None
 
 
+def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
+    """Return a function that finds the words of a query in a snippet, in any form: start and end of each."""
+    groups = query_groups(query)
+    return Snippets([group for group in groups if not is_common(group)] or groups).marks
+
+
 async def first_questions(store: ConversationStore, conversation_ids: Sequence[str]) -> dict[str, str]:
-    """Return the beginning of the first question of each conversation, by its id. One command.
+    """Return the beginning of the first question of each conversation, by its id. At most one command.
 
     The question may have been rewound since. A conversation that begins with an answer has none.
     """

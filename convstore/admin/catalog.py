@@ -56,8 +56,8 @@ class Catalog:
         return [(one, self._listed(one)) for one in await self._heads.page(dict(partial_scope), limit=limit)]
 
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
-        """Return the beginning of the first question of each conversation, by its id. One command."""
-        found = await self._reader.log.first_questions(conversation_ids)
+        """Return the beginning of the first question of each conversation, by its id. At most one command."""
+        found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
         return {id_: _beginning(self._reader.stubbed(one)) for id_, one in found.items()}
 
     async def update(

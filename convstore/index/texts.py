@@ -216,6 +216,19 @@ class Snippets:
             shown = shown.rpartition(" ")[0] or shown
         return shown.strip()
 
+    def marks(self, text: str) -> list[tuple[int, int]]:
+        """Return start and end of each part of a text that has a word of the query, in order, without overlaps.
+
+        >>> Snippets([("seal",)]).marks("Two seals bark.")
+        [(4, 9)]
+        """
+        language, found = language_of(text), list[tuple[int, int]]()
+        for start, end, token in spans(text):
+            if self._words_in(token, language):
+                is_next = found and start <= found[-1][1]
+                found[-1:] = [(found[-1][0], end)] if is_next else [*found[-1:], (start, end)]
+        return found
+
     def _words_in(self, token: str, language: str) -> set[int]:
         """Return the numbers of the query's words that a token has."""
         if (token, language) not in self._words_of:

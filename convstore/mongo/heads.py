@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument
@@ -25,12 +26,12 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.log.entry import Totals
+from convstore.log.entry import EntryMessage, Totals
 from convstore.messages.encoding import date_text
 from convstore.messages.values import Codec, UnregisteredTypeError
 from convstore.mongo.bson_values import reading, sealed, stored_list, stored_number, stored_text, unsealed, utc
 from convstore.mongo.collection import Collection, Document
-from convstore.mongo.documents import totals_from
+from convstore.mongo.documents import message_from, totals_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import (
     HEADS,
@@ -49,6 +50,8 @@ from convstore.values.stamps import ViewStamp, read_stamp
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _BATCH = 1_000
+_OPENING = 4
+"""Last ordinal at which an entry with the first question may begin."""
 _LAST_FIRST = {"first": -1, "_id": -1}
 _TOTALS = {"conversation": 1, "totals": 1, "v": 1, "messages.id": 1, "messages.stamp": 1}
 
@@ -248,6 +251,20 @@ class Heads:
         """Return the heads of the children of a conversation, oldest first. One command for each thousand."""
         found = [one async for one in self._each({"parent": conversation})]
         return sorted(found, key=lambda one: one.head.created_at)
+
+    async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:
+        """Return the first human message of each conversation that begins with one, or with system messages before it.
+
+        One command.
+        """
+        query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
+        fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
+        questions = dict[str, EntryMessage]()
+        for entry in sorted(await self._log.find(query, fields), key=itemgetter("first"), reverse=True):
+            with reading(entry):
+                for one in entry.get("messages", ()):
+                    questions[entry["conversation"]] = message_from(one, entry["first"], entry["_id"])
+        return questions
 
     async def _each(self, query: dict[str, Any]) -> AsyncIterator[ListedHead]:
         query["_id"] = {"$gt": ""}

@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import bson
@@ -30,7 +29,7 @@ from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_document, entry_from, message_from, variants_at
+from convstore.mongo.documents import entry_document, entry_from, variants_at
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -39,7 +38,7 @@ from convstore.mongo.state_documents import new_state
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
 _IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))
-_MOST_OF_CALLS, _MAX_BEGUN, _OPENING = 200, 20, 4
+_MOST_OF_CALLS, _MAX_BEGUN = 200, 20
 _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
@@ -280,21 +279,6 @@ class Log:
         """Return the last entries before a number that have human messages, newest first. One command."""
         query = within(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
         return [entry_from(one) for one in await self._log.find(query, LEAN, order=_NEWEST_FIRST, limit=limit)]
-
-    async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:
-        """Return the first human message of each conversation that begins with one, or with system messages before it.
-
-        One command.
-        """
-        query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
-        fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
-        found = sorted(await self._log.find(query, fields), key=itemgetter("first"), reverse=True)
-        questions = dict[str, EntryMessage]()
-        for entry in found:
-            with reading(entry):
-                for one in entry.get("messages", ()):
-                    questions[entry["conversation"]] = message_from(one, entry["first"], entry["_id"])
-        return questions
 
     async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
         """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.

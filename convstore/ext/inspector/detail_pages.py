@@ -17,6 +17,7 @@ from convstore.ext.inspector.conversation_page import load_view, moment_of
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
+from convstore.ext.inspector.titles import info_of
 from convstore.integration import with_source
 from convstore.types import StoredMessage
 
@@ -50,7 +51,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     moment = (await moment_of(request, chat)).stored
     reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
     viewing = load_view(request, chat, moment, before=ordinal + 1)
-    info, found, view = await asyncio.gather(chat.info(), reading, viewing)
+    info, found, view = await asyncio.gather(info_of(chat), reading, viewing)
     if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
     [record] = await chat.get_tool_messages([str(found[0].message.id)])
@@ -105,7 +106,9 @@ async def source_page(request: Request, chat: Conversation) -> Response:
     [record] = await chat.get_tool_messages([message_id])
     source = next(one for one in record.sources if one.source_id == number)
     after = number_in(request, "after") or record.ordinal
-    info, messages = await asyncio.gather(chat.info(), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True))
+    info, messages = await asyncio.gather(
+        info_of(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
+    )
     cited = await asyncio.to_thread(lambda: [one for one in messages if cites(one.message, number)])  # long answers
     return render(
         "source.html",
@@ -156,7 +159,7 @@ def cites(message: BaseMessage, number: int) -> bool:
 
 async def summary_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a summary, with a page of the messages that it covers."""
-    info, summaries = await asyncio.gather(chat.info(), chat.summaries())
+    info, summaries = await asyncio.gather(info_of(chat), chat.summaries())
     summary = next((one for one in summaries if one.version == number_in(request, "version")), None)
     if summary is None:
         raise HTTPException(404)

@@ -18,7 +18,8 @@ from starlette.responses import Response
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.integration import first_questions, with_children
+from convstore.ext.inspector.titles import info_of, titled
+from convstore.integration import first_questions, marks_of, with_children
 from convstore.values.models import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.stamps import TurnOutline
@@ -42,7 +43,6 @@ class _Row:
     """One conversation of the list; `budget` is that of its last call, None for no limit or if it is not known."""
 
     info: ConversationInfo
-    title: str
     budget: int | None
     is_child: bool
 
@@ -68,7 +68,7 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     return render(
         "listing.html",
         request,
-        rows=await _rows(store, shown),
+        rows=[_row(info) for info in await titled(store, shown)],
         next_cursor=found.next_cursor,
         choice=choice,
         is_first=cursor is None,
@@ -76,26 +76,20 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     )
 
 
-async def _rows(store: ConversationStore, shown: Sequence[ConversationInfo]) -> list[_Row]:
-    """Return the rows of the list. One command, for the questions of conversations without a title."""
-    questions = await first_questions(store, [info.conversation_id for info in shown if not info.title])
-    rows = list[_Row]()
-    for info in shown:
-        title = info.title or questions.get(info.conversation_id) or (info.last_message and info.last_message.text)
-        budget = None
-        with suppress(InvalidInputError):  # a policy of a later version
-            budget = info.stamp.history_policy.max_tokens if info.stamp else None
-        rows.append(_Row(info, title or "Untitled conversation", budget, is_child="path" in info.scope))
-    return rows
+def _row(info: ConversationInfo) -> _Row:
+    budget = None
+    with suppress(InvalidInputError):  # a policy of a later version
+        budget = info.stamp.history_policy.max_tokens if info.stamp else None
+    return _Row(info, budget, is_child="path" in info.scope)
 
 
 async def search_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of a conversation that match the words of the query."""
     text, end = _text(request), (number_in(request, "at") or _NO_END) + 1
-    info, hits = await asyncio.gather(chat.info(), chat.search(text, limit=_HITS, before=end))
+    info, hits = await asyncio.gather(info_of(chat), chat.search(text, limit=_HITS, before=end))
     groups = [ConversationHits(scope=info.scope, conversation_id=info.conversation_id, title=info.title, hits=hits)]
     found = SearchResult(conversations=groups if hits else [], searched=1)
-    return render("search.html", request, text=text, found=found, info=info, choice=_Choice())
+    return _hits(request, text, found, info=info, choice=_Choice())
 
 
 async def search_all_page(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> Response:
@@ -103,7 +97,17 @@ async def search_all_page(request: Request, store: ConversationStore, permitted:
     text, choice = _text(request), await _choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.search(text, limit=_HITS, everything=not scope, **scope)
-    return render("search.html", request, text=text, found=found, info=None, choice=choice)
+    titles = await first_questions(store, [one.conversation_id for one in found.conversations if not one.title])
+    return _hits(request, text, found, info=None, choice=choice, titles=titles)
+
+
+def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> Response:
+    """Return the page of the messages found, with the words of the query marked."""
+    hits = sum(len(one.hits) for one in found.conversations)
+    marks = marks_of(text)
+    return render(
+        "search.html", request, text=text, found=found, hits=hits, is_cut=hits == _HITS, marks=marks, **context
+    )
 
 
 def _text(request: Request) -> str:
@@ -125,7 +129,7 @@ class _Bar:
 async def turns_page(request: Request, chat: Conversation) -> Response:
     """Return the page of the last 100 turns, or of those before an ordinal."""
     before = number_in(request, "before")
-    info, turns = await asyncio.gather(chat.info(), chat.outline(before=before, limit=_TURNS + 1))
+    info, turns = await asyncio.gather(info_of(chat), chat.outline(before=before, limit=_TURNS + 1))
     shown = turns[-_TURNS:]
     sizes = [turn.stamp.tokens for turn in shown if turn.stamp] + [turn.tokens_before for turn in shown]
     highest = max(sizes, default=0)

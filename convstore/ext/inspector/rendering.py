@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from convstore.ext.inspector.text import clip, finalize, pretty, rendered
+from convstore.ext.inspector.text import clip, finalize, marked, pretty, rendered
 from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53
@@ -61,6 +61,7 @@ def _environment() -> Environment:
         "failed": has_failed,
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "markdown": rendered,
+        "marked": marked,
         "pretty": pretty,
     }
     return environment

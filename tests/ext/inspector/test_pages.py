@@ -339,9 +339,12 @@ async def test_turns_are_listed_with_a_chart(browse: Browse, store: Conversation
 
 
 async def test_a_search_leads_to_the_message(browse: Browse, chat: Conversation, here: str) -> None:
-    """Its words are text, whatever they are."""
-    text = text_in(await page(browse(), f"{here}/search", q="squid"))
-    assert "Message 1" in text
+    """Its words are marked and counted, and text, whatever they are."""
+    body = await page(browse(), f"{here}/search", q="squid")
+    assert "<mark>squid</mark>" in body
+    text = text_in(body)
+    assert re.search(r"Message \d+ user", text)
+    assert re.search(r"\d+ messages match\.", text)
     assert "Nothing matches" in text_in(await page(browse(), f"{here}/search", q="<script>zebra"))
     assert "<script" not in await page(browse(), f"{here}/search", q="<script>zebra")
     await page(browse(), f"{here}/search")
