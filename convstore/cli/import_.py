@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Pairs, Target, on_database, open_store, read_pairs
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Pairs, Target, keys_option, on_database, open_store, read_pairs
 from convstore.cli.output import Answer, new_table, number_of
 from convstore.cli.progress import print_problems, problems_to, progress
 from convstore.exceptions import InvalidScopeError
@@ -37,10 +37,7 @@ async def import_command(
     scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
     scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
     scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
-    scope_key: Annotated[
-        Pairs,
-        typer.Option("--scope-key", metavar="KEY", help="A scope key of your store. [default: user_id, thread_id]"),
-    ] = None,
+    scope_key: Annotated[Pairs, keys_option("A scope key of your store. [default: user_id, thread_id]")] = None,
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
     session_key: Annotated[str, typer.Option(help="In a collection: its field of session ids.")] = "SessionId",
     history_key: Annotated[str, typer.Option(help="In a collection: its field of messages.")] = "History",

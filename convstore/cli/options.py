@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,30 +12,64 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from convstore.cli.output import Answer, answer
-from convstore.exceptions import ConvstoreError, CorruptDocumentError, NotSetUpError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
+from convstore.values import environment
 from convstore.values.addresses import safe_address
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import HistoryPolicy, parse_policy
 from convstore.values.scope import check_partial_scope, check_scope_keys
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
 
-DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 Pairs = list[str] | None
-Uri = Annotated[str, typer.Option("--uri", metavar="ADDRESS", help="mongodb://host/database.", envvar="CONVSTORE_URI")]
+
+
+def _reading(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
+    """Return the callback of an option that takes a value of the environment as `ConversationStore.from_env` does."""
+
+    def value_of(context: typer.Context, parameter: typer.CallbackParam, given: Any) -> Any:
+        source = context.get_parameter_source(str(parameter.name))
+        return _in_environment(read) if source and source.name == "ENVIRONMENT" else given
+
+    return value_of
+
+
+def _in_environment(read: Callable[[Mapping[str, str]], Any]) -> Any:
+    try:
+        return read(os.environ)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def keys_option(text: str) -> Any:
+    """Return the option for scope keys with a text of help."""
+    read = _reading(lambda variables: list(environment.options_in(variables)["scope_keys"]))
+    variable = environment.SCOPE_KEYS
+    return typer.Option("--scope-key", metavar="KEY", help=text, callback=read, envvar=variable, show_envvar=False)
+
+
+DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
+Uri = Annotated[
+    str,
+    typer.Option(
+        "--uri",
+        metavar="ADDRESS",
+        help="mongodb://host/database.",
+        envvar=environment.URI,
+        callback=_reading(environment.address_in),
+    ),
+]
 AnyUri = Annotated[
     str,
     typer.Option("--uri", metavar="ADDRESS", help="mongodb://host/database, or memory:// for none.", show_default=True),
 ]
-ScopeKeys = Annotated[
-    Pairs,
-    typer.Option(
-        "--scope-key", metavar="KEY", help="A scope key of your store; once for each. Default: those of its data."
-    ),
-]
+ScopeKeys = Annotated[Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")]
 ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
 Policy = Annotated[str | None, typer.Option(metavar="OPTIONS", help="Policy of the views; default: as last loaded.")]
-Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
+Prefix = Annotated[
+    str,
+    typer.Option(help="The collection_prefix of your store.", envvar=environment.COLLECTION_PREFIX, show_envvar=False),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
@@ -94,7 +128,8 @@ class Target:
         return safe_address(self.uri)
 
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
-        """Open the store; see `open_store`."""
+        """Open the store, by default with the policy that the environment sets; see `open_store`."""
+        options = {"policy": _in_environment(environment.options_in).get("policy")} | options
         return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, **options)
 
 
@@ -125,23 +160,11 @@ async def _stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tu
 
 
 def read_policy(text: str | None) -> HistoryPolicy | None:
-    """Parse the value of ``--policy``, pairs or JSON; None without one.
-
-    >>> str(read_policy("max_tokens=none,never_stub=b+a")), str(read_policy('{"max_turns": 3}'))
-    ('max_tokens=None,never_stub=a+b', 'max_tokens=32000,max_turns=3')
-    """
-    if text is None:
-        return None
+    """Parse the value of ``--policy``; None without one."""
     try:
-        if text.startswith("{"):
-            return HistoryPolicy(**json.loads(text))
-        pairs: dict[str, Any] = read_pairs("--policy", text.split(","), form="OPTION=VALUE,…")
-        values = {"none": None, "None": None} | {one: int(one) for one in pairs.values() if one.isdecimal()}
-        names = {"never_stub": pairs["never_stub"].split("+")} if "never_stub" in pairs else {}
-        options: dict[str, Any] = {name: values.get(one, one) for name, one in pairs.items()} | names
-        return HistoryPolicy(**options)
-    except (ConvstoreError, RecursionError, TypeError, ValueError) as error:
-        raise typer.BadParameter(f"--policy takes options of HistoryPolicy, as max_tokens=8000: {error}") from error
+        return None if text is None else parse_policy(text)
+    except InvalidInputError as error:
+        raise typer.BadParameter(f"--policy: {error}") from error
 
 
 def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[str, str]:

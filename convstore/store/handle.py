@@ -5,6 +5,7 @@ The module is long because nearly all of it is the documentation of one class.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,6 +26,7 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
 from convstore.search.request import search_request
 from convstore.sources.detection import SourceExtractor
+from convstore.values.environment import address_in, options_in
 from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import (
@@ -186,6 +188,23 @@ class ConversationStore:
         store._host.twin = Twin(twin)
         return store
 
+    @classmethod
+    async def from_env(cls, **options: Unpack[StoreOptions]) -> Self:
+        """Create a store as `connect` does, from the environment variables ``CONVSTORE_URI`` and others.
+
+        ``CONVSTORE_DATABASE`` names the database if the address does not. ``CONVSTORE_SCOPE_KEYS``,
+        ``CONVSTORE_COLLECTION_PREFIX`` and ``CONVSTORE_POLICY`` set options; the command line reads the same variables.
+
+        Args:
+            options: Keyword arguments of the class; they override the environment.
+
+        Raises:
+            InvalidInputError: ``CONVSTORE_URI`` is not set, or a variable has an invalid value; the error names it.
+            MissingExtraError: ``memory://`` needs an extra that is not installed.
+        """
+        found: Any = options_in(os.environ) | options
+        return await cls.connect(address_in(os.environ), **found)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -227,6 +246,21 @@ class ConversationStore:
             Migration(name=one.name, summary=one.summary, phase=one.phase, is_applied=one not in pending)
             for one in discover()
         ]
+
+    async def ping(self) -> None:
+        """Return if the store can serve calls now: the server answers, and the database is set up for this version.
+
+        For a readiness check. It waits as long as any call of the store, 5 seconds for a server after `connect`.
+        One command.
+
+        Raises:
+            StoreUnavailableError: The server did not answer.
+            NotSetUpError: A migration is due; call `setup`.
+            SchemaVersionError: The database was set up by a newer convstore; upgrade the package.
+            StoreClosedError: `close` was called.
+        """
+        self._host.check_open()
+        await self._host.schema.read()
 
     async def close(self) -> None:
         """Stop background work, and close the client if the store owns it. The store cannot be used afterwards."""

@@ -203,18 +203,21 @@ class AppendContract:
         assert (await chat.info()).message_count == 1
 
     async def test_a_database_without_setup_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
-        """Nothing works without its indexes by accident."""
+        """Nothing works without its indexes by accident, and a readiness check fails until they exist."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
-        with pytest.raises(NotSetUpError, match="setup"):
-            await store.conversation(user_id="a", thread_id="b").append(HumanMessage("hi"))
+        for call in (store.ping, lambda: store.conversation(user_id="a", thread_id="b").append(HumanMessage("hi"))):
+            with pytest.raises(NotSetUpError, match="setup"):
+                await call()
 
     async def test_a_closed_store_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
         """Every call after `close` is refused."""
         store = new_store()
         await store.setup()
+        await store.ping()
         await store.close()
-        with pytest.raises(StoreClosedError, match=r"make a new store$"):
-            await store.conversation(user_id="a", thread_id="b").load_history()
+        for call in (store.ping, store.conversation(user_id="a", thread_id="b").load_history):
+            with pytest.raises(StoreClosedError, match=r"make a new store$"):
+                await call()
 
     async def test_a_batch_that_was_there_already_leaves_no_payload_behind(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any

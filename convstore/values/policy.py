@@ -9,7 +9,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import check_names, check_number
@@ -81,7 +81,7 @@ class HistoryPolicy:
                 raise InvalidInputError(f"{name} must be one of {choices}, not {getattr(self, name)!r}")
 
     def __str__(self) -> str:
-        """Return the budget and all changed options, as the command line's ``--policy`` takes them."""
+        """Return the budget and all changed options, as `parse_policy` takes them."""
         names = [one.name for one in fields(self) if one.name == "max_tokens" or getattr(self, one.name) != one.default]
         values = asdict(self) | {"never_stub": "+".join(sorted(self.never_stub))}
         return ",".join(f"{name}={values[name]}" for name in names)
@@ -145,6 +145,32 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
     names = sorted(one.name for one in fields(policy) if one.name not in ("compact", "provider"))
     values = [sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value for name in names]
     return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
+
+
+def parse_policy(text: str) -> HistoryPolicy:
+    """Return the policy that pairs such as ``str(policy)``, or JSON, describe.
+
+    >>> str(parse_policy("max_tokens=none,never_stub=b+a")), str(parse_policy('{"max_turns": 3}'))
+    ('max_tokens=None,never_stub=a+b', 'max_tokens=32000,max_turns=3')
+
+    Raises:
+        InvalidInputError: It is neither, or has options that a policy does not take.
+    """
+    try:
+        if text.startswith("{"):
+            return HistoryPolicy(**json.loads(text))
+        pairs = [pair.split("=", 1) for pair in text.split(",")]
+        if any(len(pair) != 2 for pair in pairs) or len(dict(pairs)) != len(pairs):
+            raise InvalidInputError("each option is OPTION=VALUE, and named once")
+        return HistoryPolicy(**{name: _option(name, value) for name, value in pairs})
+    except (InvalidInputError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"it must have options of HistoryPolicy, such as max_tokens=8000: {error}") from error
+
+
+def _option(name: str, text: str) -> Any:
+    if name == "never_stub":
+        return text.split("+")
+    return None if text in ("none", "None") else int(text) if text.isdecimal() else text
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:

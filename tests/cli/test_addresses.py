@@ -175,7 +175,7 @@ async def test_a_host_that_does_not_resolve_says_so(scheme: str) -> None:
     uri = f"{scheme}://{LOGIN}@nobody.invalid/app?serverSelectionTimeoutMS=200"
     async with await ConversationStore.connect(uri) as store:
         with pytest.raises(StoreUnavailableError, match=r"nobody\.invalid.*does not resolve") as caught:
-            await store.setup()
+            await store.ping()
     assert "Topology" not in str(caught.value)
     assert "Timeout" not in str(caught.value)
     assert caught.value.__cause__ is not None

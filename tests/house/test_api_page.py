@@ -249,6 +249,7 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("chat", "children"): chat.children,
         ("chat", "update"): lambda: chat.update(title="Fish"),
         ("store", "migrations"): store.migrations,
+        ("store", "ping"): store.ping,
         ("store", "stats"): lambda: store.stats(user_id="nobody"),
         ("store", "find_conversation"): lambda: store.find_conversation("0" * 24),
         ("store", "search"): lambda: store.search("orcas", user_id="nobody"),

@@ -86,6 +86,7 @@ CALLS: dict[str, Callable[[ConversationStore], Any]] = {
     "list": lambda store: store.list_conversations(everything=True),
     "setup": lambda store: store.setup(),
     "migrations": lambda store: store.migrations(),
+    "ping": lambda store: store.ping(),
 }
 
 

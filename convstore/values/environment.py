@@ -1,0 +1,63 @@
+"""Read the options of a store from the environment, for `ConversationStore.from_env` and the command line.
+
+An empty variable counts as unset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from convstore.exceptions import InvalidInputError
+from convstore.values.addresses import check_address, database_in, with_database
+from convstore.values.policy import parse_policy
+from convstore.values.scope import check_scope_keys
+
+URI, DATABASE, SCOPE_KEYS = "CONVSTORE_URI", "CONVSTORE_DATABASE", "CONVSTORE_SCOPE_KEYS"
+COLLECTION_PREFIX, POLICY = "CONVSTORE_COLLECTION_PREFIX", "CONVSTORE_POLICY"
+
+
+def address_in(variables: Mapping[str, str]) -> str:
+    """Return the address of the database; no error contains a part of it.
+
+    >>> address_in({"CONVSTORE_URI": "mongodb://db/?tls=true", "CONVSTORE_DATABASE": "chats"})
+    'mongodb://db/chats?tls=true'
+
+    Raises:
+        InvalidInputError: There is none, it is malformed, or it names another database than ``CONVSTORE_DATABASE``.
+    """
+    uri, database = variables.get(URI, ""), variables.get(DATABASE, "")
+    if not uri:
+        raise InvalidInputError(f"{URI} must be set to an address such as mongodb://localhost:27017/app")
+    named = database_in(_read(URI, check_address, uri))
+    if named and database and named != database:
+        raise InvalidInputError(f"{URI} names another database than {DATABASE}; name it in one of them only")
+    return uri if named or not database else with_database(uri, database)
+
+
+def options_in(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of `ConversationStore` that the environment sets.
+
+    >>> options_in({"CONVSTORE_SCOPE_KEYS": "team_id, user_id", "CONVSTORE_POLICY": ""})
+    {'scope_keys': ('team_id', 'user_id')}
+
+    Raises:
+        InvalidInputError: A value is invalid; the error names the variable.
+    """
+    read: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "scope_keys": (SCOPE_KEYS, _keys),
+        "collection_prefix": (COLLECTION_PREFIX, str),
+        "policy": (POLICY, parse_policy),
+    }
+    return {option: _read(name, how, text) for option, (name, how) in read.items() if (text := variables.get(name))}
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    return check_scope_keys([key.strip() for key in text.split(",")])
+
+
+def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{name}: {error}") from error
