@@ -582,8 +582,9 @@ class Conversation:
     ) -> AsyncIterator[Turn]:
         """Iterate over whole turns in order, each message equal to the appended one, without rewound messages.
 
-        Reads in batches. To continue, pass `turn.last` of the last turn as `after`, or `turn.first` as `before` to go
-        further back.
+        A message belongs to the question that it names: messages of concurrent agents do. If the answer to a question
+        follows a later question, it is looked for among 200 messages. Reads in batches. To continue, pass `turn.first`
+        of the last turn as `after`, or as `before` to go further back.
 
         Args:
             after: Only turns that begin after this ordinal.

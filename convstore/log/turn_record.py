@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
 from convstore.log.entry import TurnEvent
+from convstore.messages.filing import Filing, is_question, turn_of
 from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
 from convstore.values.turns import Decision, Pause, TurnCall
 
@@ -34,6 +35,8 @@ class TurnRecord:
         mark: "finish" or "stop" if an event ended it, else "".
         waiting: How the calls that wait for a person do so, decided or not, by the ids of their results.
         decisions: What was decided, by the same ids.
+        others: Ids of other questions, whose messages are left out; "" for that of a result of an earlier call.
+        filing: Finds the question of each message.
     """
 
     turn_id: str
@@ -42,11 +45,14 @@ class TurnRecord:
     mark: str = ""
     waiting: dict[str, Pause] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
+    others: set[str] = field(default_factory=lambda: {""})
+    filing: Filing = field(default_factory=lambda: Filing(None))
 
     def add(self, messages: Iterable[BaseMessage], event: TurnEvent | None = None) -> None:
         """Add what an entry has of the turn; messages that are there already are left out."""
-        known = {message.id for message in self.messages}
-        self.messages += [message for message in messages if message.id not in known]
+        left_out = {message.id for message in self.messages}
+        own = [message for message in messages if self.filing.owner(message) not in self.others]
+        self.messages += [message for message in own if message.id not in left_out]
         if event is None or event.turn != self.turn_id:
             return
         if event.kind == "wait":
@@ -63,6 +69,15 @@ class TurnRecord:
         if event and event.kind == "stop":
             return any(isinstance(one, AIMessage) and one.text for one in whole)
         return len(whole) > 1 and (bool(event and event.ends) or TurnRecord(self.turn_id, whole).answer is not None)
+
+    def end_of(self, messages: Sequence[BaseMessage]) -> int:
+        """Return the number of messages before the next question."""
+        later = (at for at, one in enumerate(messages) if is_question(one) and one.id != self.turn_id)
+        return next(later, len(messages))
+
+    def unknown(self, messages: Iterable[BaseMessage]) -> set[str]:
+        """Return the ids that messages name as their questions, and that may be those of other turns."""
+        return {turn for one in messages if (turn := turn_of(one))} - {self.turn_id} - self.others
 
     @property
     def answer(self) -> AIMessage | None:

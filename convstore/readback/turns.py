@@ -1,7 +1,8 @@
 """Reads whole turns, in order or newest first, from any position; each message in full.
 
-The turn of a message and its number follow from its entry alone. So reading starts at the requested position, and its
-cost depends only on the turns returned.
+The turn of a message and its number follow from its entry alone, but for messages of concurrent runs, which name their
+questions. So reading starts at the requested position, and its cost depends only on the turns returned, and on up to
+200 messages after a turn without an answer.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from convstore.log.rows import Row, begins_turn
+from convstore.log.rows import Row, begins_turn, has_answer
 from convstore.log.stored_message import stamp_of
 from convstore.mongo.drafts import Drafts
+from convstore.readback.filing import AHEAD, Filer, Stray
 from convstore.runtime.active_log import about, in_order, newest_first
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -101,6 +103,8 @@ class Turns:
     ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
 
+        A turn without an answer waits for messages of it that follow a later question.
+
         Args:
             log: The log.
             after: Turns begin after this ordinal.
@@ -108,24 +112,45 @@ class Turns:
             at_once: Number of entries to read first.
             start: Number of the entry to begin with; 0 to look it up.
         """
+        filer, held = Filer(self._reader, log), list[_StoredTurn]()
+        async with aclosing(self._segments(log, after, at_once=at_once, start=start)) as segments:
+            async for segment, end in segments:
+                own, strays = await filer.split(segment)
+                if own and own[0].message.ordinal < before:
+                    held.append(own)
+                for stray in strays:
+                    for turn in held:
+                        if filer.takes(turn, stray):
+                            turn.append(stray.row)
+                far = segment[-1].message.ordinal - AHEAD
+                while held and (has_answer(held[0]) or held[0][-1].message.ordinal < far):
+                    yield held.pop(0)
+                if end >= before and not held:
+                    return
+        for turn in held:
+            yield turn
+
+    async def _segments(
+        self, log: Snapshot, after: int, *, at_once: int, start: int = 0
+    ) -> AsyncGenerator[tuple[_StoredTurn, int], None]:
+        """Yield what stands from one human message to the next, from the first after an ordinal on, with its end."""
         turn: _StoredTurn = []
         async with aclosing(in_order(self._reader, log, after=after, at_once=at_once, start=start)) as messages:
             async for one in messages:
                 if begins_turn(one):
                     if turn:
-                        yield turn
-                    if one.message.ordinal >= before:
-                        return
+                        yield turn, one.message.ordinal
                     turn = [one]
                 elif turn:  # else the rest of a turn that began before
                     turn.append(one)
         if turn:
-            yield turn
+            yield turn, log.tail.messages + 1
 
     async def _backward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the same turns, newest first."""
+        filer, strays, is_first = Filer(self._reader, log), list[Stray](), True
         end, turn = await self._next_turn(log, before, at_once), list[Row]()
         async with aclosing(newest_first(self._reader, log, before=end, at_once=at_once)) as messages:
             async for one in messages:
@@ -133,8 +158,25 @@ class Turns:
                 if begins_turn(one):
                     if one.message.ordinal <= after:
                         return
-                    yield turn[::-1]
-                    turn = []
+                    own, new = await filer.split(turn[::-1])
+                    if is_first and not (own and has_answer(own)) and end < _MAX_NUMBER:
+                        strays = await self._strays(filer, log, end)
+                    strays, is_first, turn = [*new, *strays], False, []
+                    for stray in strays if own else ():
+                        if filer.takes(own, stray):
+                            own.append(stray.row)
+                    if own:
+                        yield own
+
+    async def _strays(self, filer: Filer, log: Snapshot, first: int) -> list[Stray]:
+        """Return the messages of earlier turns among the next ones from a question on."""
+        found = list[Stray]()
+        async with aclosing(self._segments(log, first - 1, at_once=_entries_with(log, 1))) as segments:
+            async for segment, end in segments:
+                found += (await filer.split(segment))[1]
+                if end > first + AHEAD:
+                    break
+        return found
 
     async def _next_turn(self, log: Snapshot, before: int, at_once: int) -> int:
         """Return the ordinal of the first turn that begins at or after an ordinal; `_MAX_NUMBER` for none."""
@@ -171,12 +213,13 @@ def _entries_with(log: Snapshot, limit: int) -> int:
 
 def _facts(log: Snapshot, turn: _StoredTurn) -> dict[str, Any]:
     """Return what `Turn` and `TurnOutline` both say of a turn."""
-    first, last, number = turn[0].message, turn[-1].message, turn[0].turn
+    first, last = turn[0].message, turn[-1].message
+    begun = max(row.turn for row in turn if row is turn[0] or row.message.type == "human")  # a tool may have added some
     return {
         "turn_id": first.id,
-        "number": number,
+        "number": turn[0].turn,
         "first": first.ordinal,
         "last": last.ordinal,
         "created_at": turn[0].entry.at,
-        "is_finished": number < log.tail.turns or log.tail.is_ended or (last.type == "ai" and not last.calls),
+        "is_finished": begun < log.tail.turns or log.tail.is_ended or (last.type == "ai" and not last.calls),
     }

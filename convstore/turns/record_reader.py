@@ -7,8 +7,9 @@ from contextlib import aclosing
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.entry import Entry, Totals
 from convstore.log.turn_record import TurnRecord
-from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.messages.filing import Filing
+from convstore.runtime.active_log import active_questions
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
 
 
@@ -33,23 +34,23 @@ class TurnRecordReader:
             raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
         if not log.active.has(row.message.ordinal):
             raise UnknownMessageError(turn_id, begins_turn=True)
-        record = TurnRecord(turn_id)
+        record = TurnRecord(turn_id, filing=Filing(turn_id, (call.result for call in row.entry.totals.calls)))
         async with aclosing(self._reader.batches(log, start=row.entry.number)) as batches:
             async for entries in batches:
                 for entry in entries:
-                    await self._fold(record, cached, entry, first=row.message.ordinal)
+                    await self._fold(record, log, entry, first=row.message.ordinal)
                 if not record.is_newest:
                     break
         if record.is_newest and not log.tail.is_ended:  # the end was rewound
             record.mark = ""
         return record, log.tail
 
-    async def _fold(self, record: TurnRecord, cached: CachedConversation, entry: Entry, *, first: int) -> None:
+    async def _fold(self, record: TurnRecord, log: Snapshot, entry: Entry, *, first: int) -> None:
         """Add what an entry has of a turn, up to the question of the next one."""
         if not record.is_newest:
             return
-        stored = [one for one in entry.messages if one.ordinal >= first]
-        later = next((at for at, one in enumerate(stored) if one.type == "human" and one.ordinal > first), None)
-        event = None if entry.branch else entry.event  # that of a variant that was not active
-        record.add(await self._reader.decode_all(cached, stored[:later]), event)
-        record.is_newest = later is None
+        messages = await self._reader.decode_all(log.cached, [one for one in entry.messages if one.ordinal >= first])
+        own = messages[: record.end_of(messages)]
+        record.others |= (await active_questions(self._reader, log, record.unknown(own))).keys()
+        record.add(own, None if entry.branch else entry.event)  # not the event of a variant that was not active
+        record.is_newest = len(own) == len(messages)

@@ -7,7 +7,7 @@ change of the active messages it reads again from the first message that is affe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,11 +16,12 @@ from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
+from convstore.messages.filing import Filing, is_question, turn_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
-from convstore.runtime.active_log import read_page
+from convstore.runtime.active_log import active_questions, read_page
 from convstore.runtime.changes import Changes
 from convstore.runtime.log_reader import Snapshot
 from convstore.turns.variants import VariantRecord, Variants
@@ -59,17 +60,18 @@ class _Told:
                 self.last, self.replaces_from = first - 1, first
             self.log = self.record = None
 
-    def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage]) -> None:
-        """Add entries and their messages to the record of the last turn."""
+    def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage], others: Set[str]) -> None:
+        """Add entries and their messages to the record of the last turn; `others` are questions that they name."""
         messages = iter([one.message for one in stored])
         for entry in entries:
             own = list(islice(messages, len(entry.messages)))
-            if begins := [at for at, message in enumerate(own) if message.type == "human"]:
-                own = own[begins[-1] :]
-                self.record, self.places = TurnRecord(str(own[0].id)), set()
+            if begins := [at for at, message in enumerate(own) if is_question(message)]:
+                own, filing = own[begins[-1] :], Filing(None, (call.result for call in entry.totals.calls))
+                self.record, self.places = TurnRecord(str(own[0].id), filing=filing), set()
             if entry.branch and entry.event:
                 self.places.add(entry.event.first_turn)
             if self.record:
+                self.record.others |= others - {self.record.turn_id}
                 self.record.add(own, None if entry.branch else entry.event)
 
 
@@ -156,9 +158,16 @@ class Watcher:
         ):
             async for entries in batches:
                 stored = await self._records.listed(log, rows_of(entries), full=full)
-                told.fold(entries, stored)
+                told.fold(entries, stored, await self._named(log, told, stored))
                 if new := [one for one in stored if one.ordinal > told.last]:
                     yield new
+
+    async def _named(self, log: Snapshot, told: _Told, stored: Sequence[StoredMessage]) -> set[str]:
+        """Return the questions that messages name as theirs; one command if neither is among them, or the last one."""
+        named = {turn for one in stored if (turn := turn_of(one.message))}
+        known = named & {str(one.message.id) for one in stored if is_question(one.message)}
+        last = told.record.turn_id if told.record else ""
+        return known | {last} | (await active_questions(self._reader, log, named - known - {last})).keys()
 
     async def _start(self, log: Snapshot, told: _Told) -> int:
         """Return the number of the entry to read from; of the last turn, all is read."""

@@ -290,7 +290,7 @@ class MessagePreview(Value):
 
 
 class Turn(Value):
-    """A human message and all messages up to the next one.
+    """A human message and all messages up to the next one; messages that name another question are in its turn.
 
     Messages before the first human message are a turn too, with the number 0.
 

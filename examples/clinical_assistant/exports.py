@@ -38,7 +38,7 @@ async def audit_line(chat: Conversation, turn: Turn) -> str:
     return _line(
         {
             "interaction_id": turn.turn_id,
-            "ordinal": turn.last,
+            "ordinal": turn.first,
             "at": turn.created_at.isoformat(),
             **chat.scope,
             "question": turn.messages[0].text,

@@ -528,7 +528,7 @@ async def test_the_audit_trail_has_every_turn(site: Site) -> None:
     assert {line["session_id"] for line in lines} == {site.session}
     turn = await site.chat.get_turn("r0")
     assert turn is not None
-    assert (first["interaction_id"], first["at"], first["ordinal"]) == ("r0", turn.created_at.isoformat(), 4)
+    assert (first["interaction_id"], first["at"], first["ordinal"]) == ("r0", turn.created_at.isoformat(), 1)
     arguments = {"query": DOSE.lower()}
     output = first["tools"][0].pop("output")
     assert "[1] Velorin, dose" in output

@@ -29,7 +29,7 @@ from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, Ticket, run_in
-from convstore.ext.langchain.turn import linked, turn_of
+from convstore.messages.filing import linked, turn_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import calls_of, result_id
 from convstore.summarization import HeadTailSummarizer, RunningSummarizer

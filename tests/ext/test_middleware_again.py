@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, MessageRewoundError
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langchain.turn import linked
 from convstore.log.entry import Entry
+from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 from convstore.mongo.log import Log
 from convstore.summarization import HeadTailSummarizer

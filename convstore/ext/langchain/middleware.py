@@ -27,6 +27,7 @@ from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import PAGE_TOKENS, check_trust, host_of, pause_in_turn
 from convstore.messages.encoding import digest_of_messages
+from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -62,7 +63,6 @@ from convstore.ext.langchain.run import (
     working_on,
 )
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
-from convstore.ext.langchain.turn import linked
 from convstore.ext.older_checkpoint import OnFork, run_config
 
 _Result = TypeVar("_Result")

@@ -30,7 +30,7 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
-from convstore.ext.langchain.turn import linked
+from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 
 SETTING = "FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)"

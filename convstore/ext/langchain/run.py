@@ -24,7 +24,8 @@ from convstore import Conversation
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.results import is_evicted
-from convstore.ext.langchain.turn import answers, came_with, is_made_up
+from convstore.ext.langchain.turn import answers, is_made_up
+from convstore.messages.filing import came_with
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
 from convstore.types import History

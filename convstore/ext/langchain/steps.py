@@ -28,11 +28,11 @@ from convstore.ext.langchain.turn import (
     last_question,
     pending_results,
     read_turn,
-    turn_of,
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.integration import Trust, append_in_turn, fit_for, host_of
 from convstore.messages.encoding import digest_of_messages
+from convstore.messages.filing import turn_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
 from convstore.types import History, Receipt

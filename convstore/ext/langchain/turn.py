@@ -1,9 +1,7 @@
 """The messages of one turn of an agent: which messages of a log belong to it, and what the log already has of it.
 
-Two runs may work on one conversation at once, so their messages are interleaved in the log. Therefore each AI message
-that an agent appends names the human message that it answers, and each result has an id made from the AI message and
-the call that it answers. A message that a tool adds to its result, such as an image as a human message, names both, so
-it is not taken for a question.
+Two runs may work on one conversation at once, so their messages are interleaved in the log; `messages.filing` tells
+them apart.
 
 The log is read only if a turn may have begun before: a question whose id was used before, or a run that is resumed.
 """
@@ -12,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore import Conversation
 from convstore.integration import log_of, variant_of
+from convstore.messages.filing import Filing, came_with, is_question
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of, has_calls, result_ids
 from convstore.types import StoredMessage
 
-_Message = TypeVar("_Message", bound=BaseMessage)
-_LINK = "convstore"
 _PAGE = 200
 _MAX_READ = 1_000
 
@@ -74,64 +70,17 @@ async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
     return set(await log_of(chat).find(list(ids))) if ids else set()
 
 
-def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
-    """Return the message with a link to its turn in ``response_metadata``, which is not sent to providers.
-
-    Without a `turn_id` there is no link. `result` is for a message that a tool added: the `result_id` of the result.
-
-    >>> turn_of(linked(AIMessage("Hello"), "question-1"))
-    'question-1'
-    """
-    link = {"turn": turn_id} if result is None else {"turn": turn_id, "result": result}
-    if turn_id is None or message.response_metadata.get(_LINK) == link:
-        return message
-    return message.model_copy(update={"response_metadata": {**message.response_metadata, _LINK: link}})
-
-
-def turn_of(message: BaseMessage) -> str | None:
-    """Return the id of the human message that a message of an agent is linked to; None without a link."""
-    return _linked_to(message, "turn")
-
-
-def came_with(message: BaseMessage) -> str | None:
-    """Return the `result_id` of the result that a tool added a message to; None for any other message."""
-    return _linked_to(message, "result")
-
-
-def _linked_to(message: BaseMessage, key: str) -> str | None:
-    link = message.response_metadata.get(_LINK)
-    value = link.get(key) if isinstance(link, dict) else None
-    return value if isinstance(value, str) else None
-
-
 def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[BaseMessage] = ()) -> list[BaseMessage]:
     """Return the messages after a question in the log that belong to its turn, also between those of other turns.
 
-    A message belongs to the turn that it is linked to, a result to that of its call, any other to the question before
-    it. `earlier` are messages before the question, whose calls may have their results after it.
+    `earlier` are messages before the question, whose calls may have their results after it.
 
     >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
     >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
     (['Here.'], ['So.'])
     """
-    # Calls of earlier turns are found by the ids of their results alone, because call ids may repeat in every turn.
-    by_result: dict[str | None, str | None] = {id_: None for one in earlier for id_ in result_ids(one)}
-    by_call: dict[str, str | None] = {}
-    current: str | None = turn_id
-    own: list[BaseMessage] = []
-    for message in later:
-        if is_question(message):
-            current = message.id
-            continue
-        owner = turn_of(message) or current
-        if isinstance(message, ToolMessage):
-            owner = by_result.get(message.id, by_call.get(message.tool_call_id, owner))
-        else:
-            by_result |= dict.fromkeys(result_ids(message), owner)
-            by_call |= {call.id: owner for call in calls_of(message)}
-        if owner == turn_id:
-            own.append(message)
-    return own
+    filing = Filing(turn_id, (id_ for one in earlier for id_ in result_ids(one)))
+    return [message for message in later if filing.owner(message) == turn_id]
 
 
 def strays(later: Sequence[BaseMessage]) -> list[ToolMessage]:
@@ -162,11 +111,6 @@ def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
 def is_answer(message: BaseMessage) -> bool:
     """Return True if a message ends a turn: an AI message without calls that no tool added."""
     return isinstance(message, AIMessage) and not has_calls(message) and not came_with(message)
-
-
-def is_question(message: BaseMessage) -> bool:
-    """Return True if a message begins a turn: a human message that no tool added."""
-    return isinstance(message, HumanMessage) and turn_of(message) is None
 
 
 def is_made_up(message: BaseMessage) -> bool:

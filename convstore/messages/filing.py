@@ -1,0 +1,90 @@
+"""File the messages of a log under the questions that they answer.
+
+Two runs may work on one conversation at once, so messages of a turn may follow a later question. Therefore an agent's
+message names the question that it answers, in ``response_metadata``, which is not sent to providers. A message that a
+tool adds to its result, such as an image as a human message, names its result, too, and begins no turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+
+from convstore.messages.tool_calls import calls_of, result_ids
+
+_Message = TypeVar("_Message", bound=BaseMessage)
+LINK = "convstore"
+"""The key of the link in ``response_metadata``."""
+
+
+def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
+    """Return the message with a link to its turn. Without a `turn_id` there is no link.
+
+    `result` is for a message that a tool added: the `result_id` of the result.
+
+    >>> turn_of(linked(HumanMessage("Hello"), "question-1"))
+    'question-1'
+    """
+    link = {"turn": turn_id} if result is None else {"turn": turn_id, "result": result}
+    if turn_id is None or message.response_metadata.get(LINK) == link:
+        return message
+    return message.model_copy(update={"response_metadata": {**message.response_metadata, LINK: link}})
+
+
+def turn_of(message: BaseMessage) -> str | None:
+    """Return the id of the human message that a message of an agent is linked to; None without a link."""
+    return _linked_to(message, "turn")
+
+
+def came_with(message: BaseMessage) -> str | None:
+    """Return the `result_id` of the result that a tool added a message to; None for any other message."""
+    return _linked_to(message, "result")
+
+
+def is_question(message: BaseMessage) -> bool:
+    """Return True if a message begins a turn: a human message that no tool added."""
+    return isinstance(message, HumanMessage) and turn_of(message) is None
+
+
+def _linked_to(message: BaseMessage, key: str) -> str | None:
+    link = message.response_metadata.get(LINK)
+    value = link.get(key) if isinstance(link, dict) else None
+    return value if isinstance(value, str) else None
+
+
+class Filing:
+    """Finds the question of each message of a log, in order.
+
+    A message belongs to the question that it is linked to, a result to that of its call, any other to the question
+    before it.
+
+    Args:
+        question: Id of the question before the first message; None if there is none.
+        earlier: Ids of the results of calls before that, whose questions are not known.
+
+    >>> filing = Filing("q1", ["late"])
+    >>> [filing.owner(HumanMessage("And how?", id="q2")), filing.owner(linked(HumanMessage("So."), "q1"))]
+    ['q2', 'q1']
+    >>> filing.owner(ToolMessage("5", tool_call_id="c1", id="late"))
+    ''
+    """
+
+    def __init__(self, question: str | None, earlier: Iterable[str] = ()) -> None:
+        self._question = question
+        # Calls of earlier turns are found by the ids of their results alone, because call ids may repeat in every turn.
+        self._by_result: dict[str | None, str | None] = dict.fromkeys(earlier, "")
+        self._by_call: dict[str, str | None] = {}
+
+    def owner(self, message: BaseMessage) -> str | None:
+        """Return the id of the question that a message answers, or its own; "" for a result of an earlier call."""
+        if is_question(message):
+            self._question = message.id
+            return message.id
+        owner = turn_of(message) or self._question
+        if isinstance(message, ToolMessage):
+            return self._by_result.get(message.id, self._by_call.get(message.tool_call_id, owner))
+        self._by_result |= dict.fromkeys(result_ids(message), owner)
+        self._by_call |= {call.id: owner for call in calls_of(message)}
+        return owner

@@ -1,0 +1,40 @@
+"""Turns of agents that worked at once, in many orders."""
+
+from __future__ import annotations
+
+import random
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from convstore import ConversationStore
+from convstore.messages.filing import linked
+from convstore.messages.tool_calls import result_id
+
+
+def _script(name: str) -> list[BaseMessage]:
+    """The messages of one run, as the middleware appends them."""
+    call = {"name": "search", "args": {}, "id": "call_1"}
+    asked = linked(AIMessage("", id=f"{name}-ai", tool_calls=[call]), name)
+    result = ToolMessage("found", tool_call_id="call_1", id=result_id(f"{name}-ai", "call_1"))
+    return [HumanMessage("?", id=name), asked, result, linked(AIMessage(name, id=f"{name}-answer"), name)]
+
+
+async def test_turns_are_the_same_in_every_order_and_direction() -> None:
+    """Three runs, interleaved at random: each turn has its run, whole, from both ends, alone and in any range."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        for seed in range(12):
+            chat, chance = store.conversation(user_id="ada", thread_id=str(seed)), random.Random(seed)
+            runs = {name: _script(name) for name in ("q1", "q2", "q3")}
+            whole = {name: [one.id for one in said] for name, said in runs.items()}
+            while left := [name for name, said in runs.items() if said]:
+                await chat.append(runs[chance.choice(left)].pop(0))
+            read = [turn async for turn in chat.turns()]
+            assert {turn.turn_id: [one.id for one in turn.messages] for turn in read} == whole
+            assert [turn async for turn in chat.turns(newest_first=True)][::-1] == read
+            for turn in read:
+                assert await chat.get_turn(turn.turn_id) == turn
+                span = {"after": turn.first - 1, "before": turn.first + 1}
+                for newest_first in (False, True):
+                    assert [one async for one in chat.turns(newest_first=newest_first, **span)] == [turn]
+            assert [(one.turn_id, one.last) for one in await chat.outline()] == [(t.turn_id, t.last) for t in read]
