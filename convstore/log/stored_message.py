@@ -12,7 +12,6 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntryMessage, PayloadRef
-from convstore.messages.copying import Template
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import without_mark
 from convstore.messages.text import text_of
@@ -57,7 +56,6 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
         decoded = decode_message(codec, message.body, fetch=fetch, limit=limit)
         if decoded.type != message.type or decoded.id != message.id:
             raise ValueError("its body belongs to another message")
-        vars(decoded)["id"] = message.id  # both may be cached, with one id then
     except ValueError as error:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
     return decoded
@@ -95,35 +93,42 @@ def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
 
 
-class Shown(NamedTuple):
-    """A message as a view shows it; `tokens` is None if its size must be counted."""
+class Look(NamedTuple):
+    """How a view shows a message; `tokens` is None if its size must be counted."""
 
-    message: BaseMessage
     tokens: int | None
     has_placeholder: bool = False
     is_shortened: bool = False
     is_stub: bool = False
 
 
+Shown = tuple[BaseMessage, Look]
+"""A message as a view shows it."""
+
+
 class KeptMessage(NamedTuple):
-    """A message as a view showed it, kept for the next view.
+    """A verified message as a view showed it, kept for the next view.
+
+    Decoding its body again is as fast as copying the message, and takes no memory if it is the stored body.
 
     Attributes:
         stored: The stored message.
-        options: The decision and the options of the policy that gave it its form.
-        template: The message.
-        about: The fields of `Shown` after the message.
+        showing: The decision that gave it its form.
+        options: The options of the policy that did.
+        body: Its encoded fields: the stored body if it is shown as it was appended.
+        look: How it is shown.
     """
 
     stored: EntryMessage
-    options: tuple[Any, ...]
-    template: Template
-    about: tuple[int | None, bool, bool, bool]
+    showing: Any
+    options: tuple[object, ...]
+    body: str
+    look: Look
 
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
-    return Form(message, whole=False, stub=message.stub).decode(codec, payloads).message
+    return Form(message, whole=False, stub=message.stub).decode(codec, payloads)[0]
 
 
 def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:
@@ -152,12 +157,11 @@ class Form(NamedTuple):
         """Return the message in this form, given the loaded payloads by message id."""
         message, ref, payload = self.message, self.message.payload, payloads.get(self.message.id)
         if self.whole:
-            return Shown(
-                without_mark(read_message(codec, message, payloads[message.id] if ref else None)), message.tokens
-            )
+            whole = read_message(codec, message, payloads[message.id] if ref else None)
+            return without_mark(whole), Look(message.tokens)
         if self.stub is not None:
             stubbed = with_stub(without_mark(read_message(codec, message)), self.stub)
-            return Shown(stubbed, message.view_tokens if self.stub == message.stub else None, is_stub=True)
+            return stubbed, Look(message.view_tokens if self.stub == message.stub else None, is_stub=True)
         if payload is not None and ref and not self.has_media:
             payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))
@@ -169,4 +173,4 @@ class Form(NamedTuple):
         is_same = texts is decoded
         has_unread = ref is not None and len(payload or "") < ref.ends[-1] and (is_same or ref.shown < ref.ends[-1])
         tokens = message.tokens if self.has_media else message.view_tokens
-        return Shown(final, tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same)
+        return final, Look(tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same)

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+import orjson
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -33,9 +34,9 @@ from langchain_core.messages import (
 )
 from pydantic.fields import FieldInfo
 
-from convstore.messages.copying import new_model
 from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.unvalidated import new_model
 from convstore.messages.values import Codec, is_text
 
 PART_MINIMUM = 16_384
@@ -89,6 +90,7 @@ _EMPTY: dict[str, dict[str, Callable[[], Any]]] = {
     name: {key: make for key, info in class_.model_fields.items() if (make := _factory_of(info))}
     for name, class_ in _CLASSES.items()
 }
+_EMPTY_FIELDS = {name: tuple(factories.items()) for name, factories in _EMPTY.items()}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     name: {
         key: None if key in _EMPTY[name] or info.is_required() else info.default
@@ -286,16 +288,26 @@ def decode_message(
     """
     fields = codec.decode(body, fetch=fetch, limit=limit)
     try:
-        name = fields.pop("type")
-        defaults = _DEFAULTS[name]
-        values = defaults | fields
-        for key, make in _EMPTY[name].items():
-            if key not in fields:
-                values[key] = make()
-        extra = {key: values.pop(key) for key in fields if key not in defaults} if len(values) > len(defaults) else {}
-        return new_model(_CLASSES[name], values, extra=extra, fields_set=set(fields))
+        return _message_of(fields)
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"not the fields of a message: {error!r}") from error
+
+
+def decode_plain(body: str) -> BaseMessage:
+    """Restore a message, as fast as copying it, from a verified body of JSON's own types."""
+    return _message_of(orjson.loads(body))
+
+
+def _message_of(fields: dict[str, Any]) -> BaseMessage:
+    """Return the message with some fields, which it takes over."""
+    name = fields.pop("type")
+    defaults = _DEFAULTS[name]
+    values = defaults | fields
+    for key, make in _EMPTY_FIELDS[name]:
+        if key not in fields:
+            values[key] = make()
+    extra = {key: values.pop(key) for key in fields if key not in defaults} if len(values) > len(defaults) else {}
+    return new_model(_CLASSES[name], values, extra=extra, fields_set=set(fields))
 
 
 def link_of(block: Any) -> str:

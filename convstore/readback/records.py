@@ -11,7 +11,7 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
 from convstore.log.rows import Row
 from convstore.log.stored_message import stamp_of
-from convstore.messages.copying import new_model
+from convstore.messages.unvalidated import new_model
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source

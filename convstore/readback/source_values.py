@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from convstore.log.entry import EntrySource
-from convstore.messages.copying import new_model
 from convstore.messages.provenance import mark
+from convstore.messages.unvalidated import new_model
 from convstore.messages.values import Codec
 from convstore.readback.passages import in_line
 from convstore.sources.source import FoundSource

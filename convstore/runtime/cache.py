@@ -67,7 +67,7 @@ class LoadedEnd:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        shown = sum(len(one.stored.body) for one in self.shown.values())  # decoded, so their text is there again
+        shown = sum(len(one.body) for one in self.shown.values() if one.body is not one.stored.body)
         self.size = shown + sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
 
 

@@ -47,7 +47,6 @@ class Load(ActiveRows):
     size: int = 0
     round_trips: int = 0
     payload_reads: int = 0
-    writes: int = 0
     is_confirmed: bool = False
     has_system: bool = False
     has_hidden: bool = False

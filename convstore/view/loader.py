@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from typing import Any
 
 from convstore.exceptions import ConversationDeletedError, ConvstoreError, CorruptDocumentError
 from convstore.log.entry import Entry, PayloadRef, Totals
@@ -72,8 +73,11 @@ class Loader:
             load = await self._begin(cached, found, policy)
             decision = await self._decide(load)
             record = self._moved(load, decision) if stores else None
-            view, is_stored = await asyncio.gather(self._show(load, decision), self._store(load, record))
-            load.round_trips += max(load.writes, load.payload_reads)
+            if write := self._write(load, record):
+                view, is_stored = await asyncio.gather(self._show(load, decision), _succeeds(write))
+            else:  # a task of its own would take a tenth of a load
+                view, is_stored = await self._show(load, decision), True
+            load.round_trips += max(write is not None, load.payload_reads)
         self._cache_end(load, decision)
         return self._history(load, decision, view) if is_stored else None
 
@@ -216,21 +220,14 @@ class Loader:
             return None
         return load.moved(decision.stored)._replace(moved_at=now)
 
-    async def _store(self, load: Load, record: ViewRecord | None) -> bool:
-        """Store what this load found out; False if another load moved a record first.
-
-        A write that fails never fails the load.
-        """
+    def _write(self, load: Load, record: ViewRecord | None) -> Coroutine[Any, Any, bool | None] | None:
+        """Return the command that stores what this load found out, None if it found nothing new."""
         system, is_new = load.cached.system, load.has_system and load.state.system is None
-        with suppress(ConvstoreError):
-            if record is not None:
-                load.writes = 1
-                seen = load.entries[-1].number
-                return await self._states.move_view(load.state, load.key, record, seen=seen, system=system)
-            if system and is_new and load.first_needed > 1:
-                load.writes = 1
-                await self._states.remember_system(load.state, system)
-        return True
+        if record is not None:
+            return self._states.move_view(load.state, load.key, record, seen=load.entries[-1].number, system=system)
+        if system and is_new and load.first_needed > 1:
+            return self._states.remember_system(load.state, system)
+        return None
 
     def _cache_end(self, load: Load, decision: Decision) -> None:
         """Cache the end of the log, back to the first entry that views under recent policies needed."""
@@ -327,6 +324,13 @@ class Loader:
             marks=decision.marks,
             tokens=view.tokens,
         )
+
+
+async def _succeeds(write: Coroutine[Any, Any, bool | None]) -> bool:
+    """Return False if another load moved a record first; a write that fails never fails the load."""
+    with suppress(ConvstoreError):
+        return await write is not False
+    return True
 
 
 def _report(load: Load, decision: Decision, view: View) -> HistoryReport:

@@ -15,10 +15,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
-from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message, stub_again
+from convstore.log.stored_message import Form, KeptMessage, Look, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.copying import Template, shared
-from convstore.messages.provenance import kind_of, mark
+from convstore.messages.encoding import decode_plain, fields_of
+from convstore.messages.json_text import is_plain_json, plain_json
+from convstore.messages.provenance import MARK, kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
 from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
 from convstore.messages.values import Codec
@@ -137,34 +138,27 @@ def build_view(
     visible = [(row, one) for row, one in zip(rows, shown, strict=True) if one and not is_hidden(row.message, policy)]
     leading = [decoder.shown(one, WHOLE if one.payload is None else FINISHED) for one in system]
     made = [decoder.shown(row.message, one) for row, one in visible]
-    stubbed = [row.message.id for (row, _), one in zip(visible, made, strict=True) if one.is_stub]
+    stubbed = [row.message.id for (row, _), (_, look) in zip(visible, made, strict=True) if look.is_stub]
     made = [*leading, *made]
-    listed = [one.message for one in made]
-    listed[len(leading) : len(leading)] = [note.message for note in notes]
+    listed = [message for message, _ in (*leading, *notes, *made[len(leading) :])]
     pairing, late_results = _paired(listed, [row for row, _ in visible], policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
-    sizes = {id(one.message): one.tokens for one in made}
+    sizes = {id(message): look.tokens for message, look in made}
     ids = {one.id for one in system} | {row.message.id for row, _ in visible}
     messages = _with_unique_ids(pairing.messages, ids, sizes)
-    sizes |= {id(note.message): note.tokens for note in notes}
+    sizes |= {id(message): look.tokens for message, look in notes}
     orphans = set(pairing.orphans)
     return View(
         messages=messages,
         tokens=_tokens(messages, sizes, counter),
         stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
-        placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
-        shortened=tuple(str(one.message.id) for one in made if one.is_shortened),
+        placeholders=tuple([str(message.id) for message, look in made if look.has_placeholder]),
+        shortened=tuple([str(message.id) for message, look in made if look.is_shortened]),
         missing_results=pairing.missing,
         orphans=pairing.orphans,
         late_results=late_results,
         moved=pairing.moved,
     )
-
-
-@lru_cache(maxsize=64)
-def _options(policy: HistoryPolicy) -> tuple[object, ...]:
-    """Return what the form of a message depends on; the same object for equal policies, so that comparing is fast."""
-    return policy.media, policy.shorten_over, policy.stub_min_tokens
 
 
 class Decoder:
@@ -186,23 +180,22 @@ class Decoder:
     ) -> None:
         self.policy, self.counter, self.payloads = policy, counter, payloads or {}
         self._codec, self._known = codec, {} if known is None else known
-        self._options = _options(policy)
+        self._options = policy.media, policy.shorten_over, policy.stub_min_tokens
 
     def shown(self, message: EntryMessage, showing: Showing) -> Shown:
         """Return a message as a view shows it."""
-        kept, options = self._known.get(message.id), (showing, self._options)
-        if kept is not None and kept.stored is message and kept.options == options:
-            return Shown(kept.template.make(), *kept.about)
+        kept = self._known.get(message.id)
+        if kept and kept.stored is message and kept.showing == showing and kept.options == self._options:
+            return decode_plain(kept.body), kept.look
         if showing.room is not None:
-            shown = self._cut(message, showing)
+            shown, look = self._cut(message, showing)
         else:
-            shown = self._form(message, showing.whole).decode(self._codec, self.payloads)
-            if message.is_estimate and not shown.is_stub:
-                shown = shown._replace(tokens=None)
-        if message.id not in self.payloads:
-            kept = KeptMessage(message, shared(options), Template(shown.message), shared(shown[1:]))
-            self._known[message.id] = kept
-        return shown
+            shown, look = self._form(message, showing.whole).decode(self._codec, self.payloads)
+            if message.is_estimate and not look.is_stub:
+                look = look._replace(tokens=None)
+        if message.id not in self.payloads and (body := _body_of(message, shown, look)) is not None:
+            self._known[message.id] = KeptMessage(message, showing, self._options, body, look)
+        return shown, look
 
     def size(self, message: EntryMessage) -> int:
         """Return the size of a message in a finished turn; an estimate if more is shown than its entry holds."""
@@ -218,8 +211,8 @@ class Decoder:
         if policy.shorten_over and payload_needed(message, shorten_over=policy.shorten_over):
             # Estimate: the part that remains if the payload is a single text.
             return min(message.view_tokens, message.view_tokens * policy.shorten_over * CHARACTERS_PER_TOKEN // length)
-        shown = self.shown(message, FINISHED)
-        return message.view_tokens + media if shown.tokens is not None else count(self.counter, shown.message)
+        shown, look = self.shown(message, FINISHED)
+        return message.view_tokens + media if look.tokens is not None else count(self.counter, shown)
 
     def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
         """Return the size of a message whose texts are cut, given its size without that.
@@ -229,8 +222,8 @@ class Decoder:
         limit = _limit(self.policy, showing)
         if not needs_edges_only(limit) or payload_needed(message, whole=showing.whole, shorten_over=limit):
             return min(tokens, self._most(message, showing.room or 0))
-        shown = self.shown(message, showing)
-        return count(self.counter, shown.message) if shown.tokens is None else shown.tokens
+        shown, look = self.shown(message, showing)
+        return count(self.counter, shown) if look.tokens is None else look.tokens
 
     def _cut(self, message: EntryMessage, showing: Showing) -> Shown:
         """Cut the texts of a message; further if the store's counter counts more than a token for four characters."""
@@ -238,11 +231,11 @@ class Decoder:
         while True:
             form = self._form(message, whole=False)._replace(shorten_over=limit, arguments=True)
             form = form._replace(has_media=form.has_media or showing.whole)
-            shown = form.decode(self._codec, self.payloads)
-            tokens = None if message.is_estimate else shown.tokens
-            tokens = count(self.counter, shown.message) if tokens is None else tokens
+            shown, look = form.decode(self._codec, self.payloads)
+            tokens = None if message.is_estimate else look.tokens
+            tokens = count(self.counter, shown) if tokens is None else tokens
             if tokens <= most or limit <= _MIN_TEXT_TOKENS:
-                return shown._replace(tokens=tokens)
+                return shown, look._replace(tokens=tokens)
             limit = max(_MIN_TEXT_TOKENS, limit * 3 // 4)
 
     def _most(self, message: EntryMessage, room: int) -> int:
@@ -262,6 +255,14 @@ class Decoder:
             return Form(message, False, None, policy.media == "never", policy.shorten_over)
         stub = stub_below_default(message, policy, self._codec) if message.stub is None else message.stub
         return Form(message, False, stub)
+
+
+def _body_of(message: EntryMessage, shown: BaseMessage, look: Look) -> str | None:
+    """Return the fields of a message as it is shown, as JSON; None if JSON cannot represent them."""
+    is_as_stored = message.payload is None and not any(look[1:]) and MARK not in message.body
+    if is_as_stored and is_plain_json(message.body):
+        return message.body
+    return plain_json(fields_of(shown))
 
 
 @lru_cache(maxsize=16)

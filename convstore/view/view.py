@@ -17,9 +17,8 @@ from langchain_core.messages import BaseMessage
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, leading_system
 from convstore.log.state import LeftOut
-from convstore.log.stored_message import Shown
+from convstore.log.stored_message import Look, Shown
 from convstore.log.summary import SummaryRecord
-from convstore.messages.copying import Template
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Call, missing_result
@@ -100,7 +99,7 @@ class ActiveRows:
         if key not in self.kept_notes:
             names = [one.name for one in self.results_before(index, left)]
             message = make_note((turns, len(left)), names, first=first)
-            self.kept_notes[key] = Shown(message, count(counter, message))
+            self.kept_notes[key] = message, Look(count(counter, message))
         return self.kept_notes[key]
 
 
@@ -128,7 +127,7 @@ def decision_of(active: ActiveRows, decoder: Decoder, record: tuple[int, int, in
 
     def note(index: int, left: Sequence[range]) -> int:
         made = active.note(index, left, decoder.counter)
-        return made.tokens or 0 if made else 0
+        return made[1].tokens or 0 if made else 0
 
     return decide(log, record, note)
 
@@ -147,9 +146,9 @@ def _begin(active: ActiveRows, start: int) -> int:
 
 def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
     """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
-    notes = [Shown(message, None) for message in active.summary_messages]
+    notes: list[Shown] = [(message, Look(None)) for message in active.summary_messages]
     if note := active.note(decision.begin, decision.left, decoder.counter):
-        notes.append(note._replace(message=Template(note.message).make()))
+        notes.append((note[0].model_copy(deep=True), note[1]))
     rows = active.rows[decision.begin :]
     return build_view(rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes)
 
