@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
+from browsing import ARGUMENTS, CHROMIUM, SIZES, served
 from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.ext.inspector import EVERYTHING, Authorize, inspector
+from convstore.cli.demo.conversations import opened_demo
+from convstore.ext.inspector import EVERYTHING, Authorize, LocalGate, inspector
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 
@@ -65,6 +68,63 @@ async def here(chat: Conversation) -> str:
     return f"/c/{(await chat.info()).conversation_id}"
 
 
+@pytest.fixture(scope="module")
+async def address() -> AsyncIterator[str]:
+    """The address, with the token, of an inspector of the demo's conversations."""
+    async with opened_demo("memory://") as store:
+        app = inspector(store, authorize=lambda _: EVERYTHING)
+        async with served(lambda port: LocalGate(app, port=port, token="token")) as port:
+            yield f"http://127.0.0.1:{port}/?token=token"
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Any]:
+    """A Chromium without a window."""
+    playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture(scope="module")
+async def cookies(browser: Any, address: str) -> Any:
+    """The cookie that the first visit gets; the address is clean afterwards."""
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(address)
+    assert "token" not in page.url
+    found = await context.cookies()
+    assert [(one["httpOnly"], one["sameSite"]) for one in found] == [(True, "Strict")]
+    await context.close()
+    return found
+
+
+@pytest.fixture(
+    scope="module",
+    params=["wide-light", "wide-dark", "phone-light", "phone-dark"],
+)
+async def window(request: pytest.FixtureRequest, browser: Any, address: str, cookies: Any) -> AsyncIterator[Any]:
+    """A window without JavaScript, and what is wrong with its pages: console messages, requests to other servers."""
+    size, scheme = request.param.split("-")
+    context = await browser.new_context(color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False)
+    await context.add_cookies(cookies)
+    page = await context.new_page()
+    problems: list[str] = []
+    home = address.partition("?")[0]
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("request", lambda one: problems.append(one.url) if not one.url.startswith(home) else None)
+    yield page, problems
+    await context.close()
+
+
 def text_in(page: str) -> str:
     """The text of a page, without tags, in one line."""
     return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+def kind_of(address: str) -> str:
+    """Return which page an address leads to, without the numbers and ids in it."""
+    path, _, query = address.partition("#")[0].partition("?")
+    names = sorted(re.sub(r"=\d+", "", one) for one in query.split("&"))
+    return re.sub(r"/\d+", "/n", re.sub(r"/c/[\da-f~]+", "/c/id", path)) + "?" + "&".join(names)

@@ -4,87 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
+from browsing import NEEDS_BROWSER
 
-from convstore.cli.demo.conversations import opened_demo
-from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
-
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-
-playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.skipif(
-        not Path(CHROMIUM).exists() and not os.environ.get("CONVSTORE_BROWSER"),
-        reason=f"the browser tests need a Chromium, and {CHROMIUM} is missing; CHROMIUM names another one",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-async def address() -> AsyncIterator[str]:
-    """The address, with the token, of an inspector of the demo's conversations."""
-    async with opened_demo("memory://") as store:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            gate = LocalGate(inspector(store, authorize=lambda _: EVERYTHING), port=port, token="token")
-            server = uvicorn.Server(uvicorn.Config(gate, log_level="warning", lifespan="off"))
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            yield f"http://127.0.0.1:{port}/?token=token"
-            server.should_exit = True
-            await serving
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Any]:
-    """A Chromium without a window."""
-    async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        await browser.close()
-
-
-@pytest.fixture(scope="module")
-async def cookies(browser: Any, address: str) -> Any:
-    """The cookie that the first visit gets; the address is clean afterwards."""
-    context = await browser.new_context()
-    page = await context.new_page()
-    await page.goto(address)
-    assert "token" not in page.url
-    found = await context.cookies()
-    assert [(one["httpOnly"], one["sameSite"]) for one in found] == [(True, "Strict")]
-    await context.close()
-    return found
-
-
-@pytest.fixture(
-    scope="module",
-    params=["wide-light", "wide-dark", "phone-light", "phone-dark"],
-)
-async def window(request: pytest.FixtureRequest, browser: Any, address: str, cookies: Any) -> AsyncIterator[Any]:
-    """A window without JavaScript, and what is wrong with its pages: console messages, requests to other servers."""
-    size, scheme = request.param.split("-")
-    context = await browser.new_context(color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False)
-    await context.add_cookies(cookies)
-    page = await context.new_page()
-    problems: list[str] = []
-    home = address.partition("?")[0]
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("request", lambda one: problems.append(one.url) if not one.url.startswith(home) else None)
-    yield page, problems
-    await context.close()
+pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture
