@@ -17,6 +17,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, Known, Request, TailMoved, Written, prepare
+from convstore.append.child_numbers import MAX_BLOCK, ChildNumbers
 from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
@@ -34,6 +35,7 @@ from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import parent_id
 from convstore.mongo.log import SlotTaken
+from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
@@ -62,10 +64,12 @@ class Writer:
         tombstones: Tombstones,
         refresher: HeadRefresher,
         extractors: Mapping[str, SourceExtractor],
+        pools: NumberPools,
     ) -> None:
         self._reader, self._heads, self._log, self._cache = reader, reader.heads, reader.log, reader.cache
         self._codec, self._counter, self._clock = reader.codec, reader.counter, reader.clock
         self._tombstones, self._refresher, self._extractors = tombstones, refresher, extractors
+        self._child_numbers = ChildNumbers(reader.log, pools)
 
     async def append(
         self,
@@ -110,27 +114,33 @@ class Writer:
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
         return Written(receipt, cached.conversation, tail, entry)
 
-    async def reserve(
-        self,
-        scope: Scope,
-        number: int,
-        *,
-        after: Totals | None = None,
-        for_child: bool = False,
-        claims: tuple[int, ...] = (),
-        claimant: str = "",
-    ) -> tuple[range, Totals]:
+    async def reserve(self, scope: Scope, number: int, *, after: Totals | None = None) -> tuple[range, Totals]:
         """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
-
-        Ids that the tools of a child gave can be claimed for it, too.
 
         Raises:
             TailMoved: The log ends with something else than `after`.
-            SourceIdClashError: A claimed id is taken.
         """
+        request = Request(Batch((), self._codec, self._counter), reserve=number, after=after)
+        *_, tail = await self._write(scope, request)
+        return _last_numbers(tail, number), tail
+
+    async def reserve_for_child(self, scope: Scope, number: int) -> range:
+        """Reserve source ids for a child, in the sequence of its outermost conversation."""
+        root, given = root_scope(scope), 0
+        if outer := await self._reader.find(root):
+            numbers, given = await self._child_numbers.take(outer.conversation, number)
+            if numbers:
+                return numbers
+        size = max(number, min(given, MAX_BLOCK))
+        request = Request(Batch((), self._codec, self._counter), reserve=size, for_child=True)
+        _, _, outer, tail = await self._write(root, request)
+        block = _last_numbers(tail, size)
+        return await self._child_numbers.begin_block(outer.conversation, block, number, given=given)
+
+    async def _claim_numbers(self, scope: Scope, claims: tuple[int, ...], *, claimant: str) -> None:
+        """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""
         batch = Batch((), self._codec, self._counter, claims=claims, claimant=claimant)
-        *_, tail = await self._write(scope, Request(batch, reserve=number, for_child=for_child, after=after))
-        return range(tail.sources_through - number + 1, tail.sources_through + 1), tail
+        await self._write(root_scope(scope), Request(batch, for_child=True))
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Return the numbers under which some texts were shown; see `Conversation.find_shown_sources`."""
@@ -332,9 +342,10 @@ class Writer:
         missing = max(0, sum(len(one.sources) for one in new.prepared) - len(fixed))
         claims = tuple(sorted(one for one in fixed if one > through))
         given = [one for one in given if one in fixed]
-        if missing or claims:
-            root, claimant = root_scope(cached.scope), cached.conversation
-            given += (await self.reserve(root, missing, for_child=True, claims=claims, claimant=claimant))[0]
+        if claims:
+            await self._claim_numbers(cached.scope, claims, claimant=cached.conversation)
+        if missing:
+            given += await self.reserve_for_child(cached.scope, missing)
         return replace(new, reserved=given, through=through)
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
@@ -414,6 +425,10 @@ class Writer:
         finished = len(messages) if ends else begins
         if payloads := payloads_to_cache(batch, entry, finished):
             self._cache.keep_payloads(cached, {**cached.payloads, **payloads})
+
+
+def _last_numbers(tail: Totals, number: int) -> range:
+    return range(tail.sources_through - number + 1, tail.sources_through + 1)
 
 
 def _needs_shown(request: Request, new: Batch) -> bool:

@@ -39,7 +39,7 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
-from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number, child_scope, root_scope
+from convstore.values.scope import PATH, Scope, check_choice, check_id, check_ids, check_number, child_scope
 from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
 from convstore.values.turns import Variant, Verdict, check_decision
 from convstore.view.past import check_moment
@@ -335,17 +335,18 @@ class Conversation:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.
 
         The sources then carry them as ``source_id``. Unused ids are never given out again. A tool with numbers of its
-        own may still bring the same ones; wrap it with ``number_sources``. One command.
+        own may still bring the same ones; wrap it with ``number_sources``. One command. Up to four in a child.
 
         Args:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
-        root = root_scope(self._scope)  # a child takes numbers of the outermost conversation
-        if root == self._scope and (turn := entered_turn(self.store, root)):
-            return await turn.reserve(number)
         writer = (await self._services()).writer
-        numbers, _ = await writer.reserve(root, number, for_child=root != self._scope)
+        if PATH in self.scope:
+            return await writer.reserve_for_child(self._scope, number)
+        if turn := entered_turn(self.store, self._scope):
+            return await turn.reserve(number)
+        numbers, _ = await writer.reserve(self._scope, number)
         return numbers
 
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:

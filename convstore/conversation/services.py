@@ -28,6 +28,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, SEARCH, SUMMARIES
 from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
+from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.statistics import Statistics
@@ -94,7 +95,7 @@ class Services:
         self.searcher = Searcher(reader, logs, self.sealer)
         self.across = AcrossSearcher(reader, logs, segments, self.searcher, self.sealer)
         refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note)
-        self.writer = Writer(reader, tombstones, refresher, extractors)
+        self.writer = Writer(reader, tombstones, refresher, extractors, NumberPools(driver))
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)
         annotations = Annotations(driver)

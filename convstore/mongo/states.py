@@ -34,7 +34,7 @@ MAXIMUM_RECORDS = 16
 """Policies whose records a state keeps."""
 
 _MAXIMUM_MOVES = 32
-_FIELDS_WITH_SYSTEM = dict.fromkeys((*VIEW_FIELDS, "changes", "moves", "turn"), 0)
+_FIELDS_WITH_SYSTEM = dict.fromkeys((*VIEW_FIELDS, "changes", "moves", "turn", "numbers"), 0)
 _FIELDS = {**_FIELDS_WITH_SYSTEM, "system": 0}
 
 

@@ -268,7 +268,7 @@ class ChildContract:
         receipts = [await one.append(rag_turn(f"Seals {at}?", words=600)) for at, one in enumerate(chats)]
         assert [one.source_ids for one in receipts] == [(1, 3), (4, 6), (7, 9), (10, 12), (13, 15)]
         assert await call.reserve_source_ids(2) == range(16, 18)
-        assert (await outer.append(rag_turn("Whales?"))).source_ids == (18, 20)
+        assert (await outer.append(rag_turn("Whales?"))).source_ids == (19, 21)
         for store in (outer.store, new_store()):
             handles = [store.conversation(**one.scope) for one in chats[:3]]
             pages = [await handle.get_sources("1-15", page_tokens=16_000) for handle in handles]
@@ -289,6 +289,25 @@ class ChildContract:
         ).retrieve_previous_sources_tool().ainvoke({"source_ids": "5"})
         report = await outer.store.verify(user_id=outer.scope["user_id"])
         assert (report.conversations, report.findings) == (3, ())
+
+    async def test_numbers_of_children_cost_few_entries_of_the_parent(
+        self, new_store: _NewStore, outer: Conversation, database: Any
+    ) -> None:
+        """They come in blocks as large as all before, so a load of the parent reads one entry for each doubling."""
+        handles = [new_store().conversation(**outer.child(name).scope) for name in "ab"]
+        ranges = [await one.reserve_source_ids(3) for _ in range(20) for one in handles]
+        ranges += await asyncio.gather(*[one.reserve_source_ids(3) for one in handles])
+        numbers = [number for one in ranges for number in one]
+        assert len(numbers) == len({*numbers})
+        assert max(numbers) < 2 * len(numbers)
+        entries = {"conversation": (await outer.info()).conversation_id, "first": {"$exists": True}}
+        assert await database["log"].count_documents(entries) <= 2 + len(ranges).bit_length()
+        await outer.append(_found(free := max(numbers) + 2))  # a tool of the parent uses a number of the block
+        assert free not in [number for _ in range(4) for number in await handles[0].reserve_source_ids(1)]
+        assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
+        await database["log"].update_one({"numbers": {"$exists": True}}, {"$inc": {"numbers.last": 10_000}})
+        assert (await outer.store.verify(user_id=outer.scope["user_id"], repair=True)).counts == {"state": 1}
+        assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
     async def test_numbers_of_tools_clash_across_a_family(self, outer: Conversation) -> None:
         """A number that a tool gave in a child is taken in the parent, and the other way round."""

@@ -16,6 +16,7 @@ from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, summary_from
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, state_id, summary_id
+from convstore.mongo.number_pools import check_pool
 from convstore.mongo.state_documents import (
     changes_in,
     current_summary,
@@ -90,6 +91,7 @@ class StateCheck:
             if token != last:
                 raise CorruptDocumentError(str(self.document["_id"]), "its current summary is not the last one")
             summary = summary_in(self.document) if token else None
+            check_pool(self.document, through=check.tail.sources_through)
             return state_from(self.document, summary)
         except CorruptDocumentError as error:
             await self._restore(check, str(error))

@@ -75,6 +75,8 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[B
 
     `earlier` are messages before the question, whose calls may have their results after it.
 
+    >>> from langchain_core.messages import HumanMessage
+    >>> from convstore.messages.filing import linked
     >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
     >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
     (['Here.'], ['So.'])

@@ -1,0 +1,58 @@
+"""Read and write the source numbers that are reserved for the children of a conversation, a field of its state.
+
+Each change is one update of an existing state. A number leaves the pool once; what is lost of a pool is never given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.mongo.bson_values import reading, stored_number
+from convstore.mongo.collection import Collection, Document
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import LOG, state_id
+from convstore.mongo.versions import readable
+
+_FIELDS = {"numbers": 1}
+
+
+class NumberPools:
+    """Commands on the pools of numbers."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._log = Collection(driver, LOG)
+
+    async def take(self, conversation: str, number: int) -> tuple[range, int]:
+        """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands."""
+        query, taken = _query(conversation), {"$inc": {"numbers.free": -number}}
+        if before := await self._log.find_and_update(query | {"numbers.free": {"$gte": number}}, taken, _FIELDS):
+            free, last, given = _pool(before)
+            return range(last - free + 1, last - free + 1 + number), given
+        return range(0), _pool(await self._log.find_one(query, _FIELDS) or {"_id": query["_id"]})[2]
+
+    async def fill(self, conversation: str, block: range, *, given: int) -> None:
+        """Replace the numbers that are left by the end of a block, after `given` numbers in all. One command."""
+        pool = {"free": len(block), "last": block.stop - 1, "given": given}
+        await self._log.update(_query(conversation) | readable("state"), {"$set": {"numbers": pool}})
+
+
+def check_pool(state: Document, *, through: int) -> None:
+    """Raise a CorruptDocumentError if a state has numbers that its log, which ends with one, did not reserve."""
+    free, last, given = _pool(state)
+    if not free <= given <= last <= through:
+        raise CorruptDocumentError(str(state["_id"]), "it has source numbers that the log did not reserve")
+
+
+def _query(conversation: str) -> dict[str, Any]:
+    return {"_id": state_id(conversation), "conversation": conversation}
+
+
+def _pool(state: Document) -> tuple[int, int, int]:
+    with reading(state):
+        pool = state.get("numbers", {"free": 0, "last": 0, "given": 0})
+        if not isinstance(pool, Mapping):
+            raise TypeError("the numbers of children are no document")
+        free, last, given = (stored_number(pool[name]) for name in ("free", "last", "given"))
+        return free, last, given
