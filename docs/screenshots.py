@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import uvicorn
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, async_playwright
 
 from convstore.cli.demo.conversations import opened_demo
 from convstore.ext.inspector import EVERYTHING, inspector
@@ -49,24 +49,11 @@ async def take(browser: Browser, address: str, folder: Path) -> None:
         page = await context.new_page()
         await page.goto(address)
         await page.get_by_role("link", name=re.compile("^Machine learning")).first.click()
-        here = page.url
-        await scroll_to(page, "#m6")
         await page.screenshot(path=folder / f"log-{name}.png")
-        await page.goto(f"{here}/turns")
-        await page.get_by_role("link", name="what it saw").nth(1).click()
-        await scroll_to(page, "#filled")
-        await page.screenshot(path=folder / f"past-{name}.png")
-        await page.goto(address)
-        await page.get_by_role("link", name=re.compile("^A reading list")).first.click()
-        await page.goto(f"{page.url}/turns")
-        await page.screenshot(path=folder / f"turns-{name}.png")
+        await page.get_by_role("link", name="Previous call").click()
+        await page.get_by_role("link", name="Changes").click()
+        await page.screenshot(path=folder / f"changes-{name}.png")
         await context.close()
-
-
-async def scroll_to(page: Page, selector: str) -> None:
-    """Bring a part of the page to its top."""
-    await page.locator(selector).evaluate("element => element.scrollIntoView()")
-    await page.wait_for_timeout(300)
 
 
 if __name__ == "__main__":

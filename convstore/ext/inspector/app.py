@@ -19,7 +19,9 @@ from starlette.types import ASGIApp
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ConvstoreError, InvalidInputError, InvalidScopeError, StoreUnavailableError
-from convstore.ext.inspector.conversation_page import conversation_page, export_page
+from convstore.ext.inspector.call_page import export_page
+from convstore.ext.inspector.call_tabs import changes_page, sent_page, tools_page
+from convstore.ext.inspector.conversation_page import conversation_page
 from convstore.ext.inspector.detail_pages import image_page, message_page, source_page, summary_page
 from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page, turns_page
 from convstore.ext.inspector.rendering import render
@@ -37,6 +39,9 @@ _Page = Callable[[Request, Conversation], Awaitable[Response]]
 
 _PAGES: dict[str, _Page] = {
     "": conversation_page,
+    "/sent": sent_page,
+    "/changes": changes_page,
+    "/tools": tools_page,
     "/view.json": export_page,
     "/messages/{ordinal}": message_page,
     "/sources/{number}": source_page,

@@ -1,4 +1,4 @@
-"""Align the log with the view, to say what the model gets of each message and why; compare the views of two calls.
+"""Align the log with the view, to say what the model gets of each message and why.
 
 Messages that the store adds to a view, such as a summary or a note, have no stored message next to them.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import BaseMessage
 
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
@@ -56,35 +55,28 @@ _LIMITS = {
     "max_turns": "Older than the view, which is limited to a number of turns. It stays in the log.",
 }
 
-_SHARED = {"summarised": "summary", "left_out": "note", "rewound": "", "later": ""}
+_SHARED = {"summarised": "summary", "left_out": "note"}
 """States of messages that share a row, and the kind of the message in the view that replaces them."""
 
-_PARTS = (
-    ("system", "System messages"),
-    ("summary", "Summary"),
-    ("note", "Note"),
-    ("stubs", "Stubs"),
-    ("turns", "Finished turns"),
-    ("current", "Turn in progress"),
-)
+_SHOWN = frozenset({"whole", "stub", "shortened", "placeholder", "late"})
+"""States of messages that are in the view themselves."""
 
-_MAX_CHANGES = 40
-_ADDED = "added"
-_CHANGES = {
-    "whole": "shown whole again",
-    "stub": "became stubs",
-    "summarised": "folded into summary {}",
-    "left_out": "left out, to stay within the limits",
+PARTS: Mapping[str, str] = {
+    "system": "System",
+    "summary": "Summary, note",
+    "stub": "Stubs and shortened",
+    "turn": "Finished turns",
+    "now": "Turn in progress",
 }
-"""What happened to messages that a view shows in another way than the view before; by default their label."""
+"""Title of each part of a view, in the order in which bars show them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The part of a view that one row shows, with its size there; `state` is a key of `STATES` or `ADDED`.
+    """What a view gives for one row, with its size there; `state` is a key of `STATES` or `ADDED`.
 
     `why` is the reason in a sentence. `message` is None if the view does not contain it, and `version` that of the
-    summary which covers the message, else 0.
+    summary which covers the message, else 0. `part` is a key of `PARTS`, or says why no part contains the message.
     """
 
     state: str
@@ -93,6 +85,7 @@ class Given:
     tokens: int = 0
     message: BaseMessage | None = None
     version: int = 0
+    part: str = "later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +98,6 @@ class Row:
 
     stored: tuple[StoredMessage, ...]
     given: Given
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the bar that shows what fills a view; `start` and `width` are in thousandths of the bar."""
-
-    key: str
-    title: str
-    messages: int
-    tokens: int
-    start: float
-    width: float
 
 
 class View:
@@ -132,8 +113,9 @@ class View:
     def __init__(self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0) -> None:
         self.history, self.policy, self.origin, self._answer = history, history.policy, origin, answer
         self.sizes = [count(counter, message) for message in history.messages]
+        self.keys = _parts_of(history)
         self._late = frozenset(history.report.late_results)
-        self._by_id: dict[str | None, tuple[BaseMessage, int]] = {}
+        self._by_id: dict[str | None, tuple[BaseMessage, int, str]] = {}
         self._added_after: dict[str | None, list[Given]] = {}
         self._added_before: dict[str | None, list[Given]] = {}
         self._replacing: dict[str, Given] = {}
@@ -143,16 +125,16 @@ class View:
         """Assign each message that only the view has to the logged message before it, or after it at the beginning."""
         pending: list[Given] = []
         last: str | None = None
-        for message, size in zip(self.history.messages, self.sizes, strict=True):
+        for message, size, part in zip(self.history.messages, self.sizes, self.keys, strict=True):
             kind = kind_of(message)
             if kind in ADDED and message.id not in self._late:
                 version = self.history.version if kind == "summary" else 0
-                added = Given(kind, *ADDED[kind], size, message, version)
+                added = Given(kind, *ADDED[kind], size, message, version, part)
                 is_leading = kind in ("summary", "note") or last is None
                 (pending if is_leading else self._added_after.setdefault(last, [])).append(added)
                 self._replacing.setdefault(kind, added)
                 continue
-            self._by_id[message.id] = message, size
+            self._by_id[message.id] = message, size, part
             self._added_before[message.id], pending = pending, []
             last = message.id
         self._added_after.setdefault(last, []).extend(pending)
@@ -173,116 +155,61 @@ class View:
 
     def given(self, stored: StoredMessage) -> Given:
         """Return what the model gets of a stored message."""
-        reason = _reason_at(self.history.report.reasons, stored.ordinal)
+        reason = reason_at(self.history.report.reasons, stored.ordinal)
         if reason is None:
             state = "answer" if stored.ordinal == self._answer else "later"
-            return Given(state, *STATES[state])
+            return Given(state, *STATES[state], part=state)
         label, why = STATES[reason.state]
+        outside = "rewound" if reason.state == "rewound" else "later"
         if reason.summary:
             label = f"in summary {reason.summary}"
-        message, size = self._by_id.get(stored.message.id, (None, 0))
+        message, size, part = self._by_id.get(stored.message.id, (None, 0, outside))
         if message is None and (added := self._replacing.get(_SHARED.get(reason.state, ""))):
-            message, size = added.message, added.tokens
-        return Given(reason.state, label, _LIMITS.get(reason.limit, why), size, message, reason.summary)
+            message, size, part = added.message, added.tokens, added.part
+        return Given(reason.state, label, _LIMITS.get(reason.limit, why), size, message, reason.summary, part)
+
+    def ordinals(self) -> dict[str | None, int]:
+        """Return the ordinals of the messages of the view by id; none of them if results were moved to their calls.
+
+        The view shows what its reasons say in the log's order, which both give from the end.
+        """
+        shown = [one for one in self.history.report.reasons if one.state in _SHOWN]
+        places = [ordinal for one in shown for ordinal in range(one.first, one.last + 1)]
+        pairs = zip(reversed(self._by_id), reversed(places), strict=False)
+        return {} if self.history.report.moved else dict(pairs)
+
+    def parts(self) -> dict[str, int]:
+        """Return the tokens of each part of the view."""
+        sums = dict.fromkeys(PARTS, 0)
+        for part, size in zip(self.keys, self.sizes, strict=True):
+            sums[part] += size
+        return sums
 
 
-def _reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
+def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
     """Return the reason of the range that contains an ordinal; the ranges are in order."""
     index = bisect_right(reasons, ordinal, key=lambda one: one.first) - 1
     return reasons[index] if index >= 0 and ordinal <= reasons[index].last else None
 
 
-def parts_of_view(view: View) -> list[Part]:
-    """Return the parts that fill a view, in order; empty ones are left out."""
-    messages, sizes = view.history.messages, view.sizes
+def _parts_of(history: PastView) -> list[str]:
+    """Return the part to which each message of a view belongs, as a key of `PARTS`."""
+    messages, report = history.messages, history.report
     last_human = max((index for index, one in enumerate(messages) if _is_question(one)), default=0)
     is_finished = not messages or (messages[-1].type == "ai" and not has_calls(messages[-1]))
-    stubbed = set(view.history.report.stubbed)
+    smaller = {*report.stubbed, *report.placeholders, *report.shortened}
 
-    def key(index: int, message: BaseMessage) -> str:
-        kind = kind_of(message)
-        if message.type == "system" or kind in ("summary", "note"):
-            return "system" if message.type == "system" else kind
-        if index >= last_human and not is_finished:
-            return "current"
-        return "stubs" if message.id in stubbed else "turns"
+    def part(index: int, message: BaseMessage) -> str:
+        if message.type == "system":
+            return "system"
+        if kind_of(message) in ("summary", "note"):
+            return "summary"
+        if message.id in smaller:
+            return "stub"
+        return "now" if index >= last_human and not is_finished else "turn"
 
-    keys = [key(index, message) for index, message in enumerate(messages)]
-    parts, start, total = [], 0.0, max(1, sum(sizes))
-    for name, title in _PARTS:
-        if number := keys.count(name):
-            tokens = sum(size for one, size in zip(keys, sizes, strict=True) if one == name)
-            parts.append(Part(name, title, number, tokens, start, 1000 * tokens / total))
-            start += parts[-1].width
-    return parts
+    return [part(index, message) for index, message in enumerate(messages)]
 
 
 def _is_question(message: BaseMessage) -> bool:
     return message.type == "human" and not kind_of(message)
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The differences between a view and the one of the call before, which had `earlier` messages.
-
-    Both begin with `same` equal messages, which a prompt cache can reuse. `ranges` has ranges of ordinals by what
-    happened to them, such as "added" or "became stubs", in the log's order; `left` more are not in it. `cause` is the
-    first of these that is no addition, "" if there is none.
-    """
-
-    earlier: int
-    same: int
-    same_tokens: int
-    ranges: dict[str, list[tuple[int, int]]]
-    cause: str
-    left: int
-
-
-def changes_between(before: View, after: View) -> Changes:
-    """Return what changed from the view of one call to the view of the next."""
-    pairs = zip(before.history.messages, after.history.messages, strict=False)
-    same = sum(1 for _ in takewhile(lambda pair: _is_same(*pair), pairs))
-    ranges = _changed(before.history, after.history)
-    grouped: dict[str, list[tuple[int, int]]] = {}
-    for first, last, change in ranges[:_MAX_CHANGES]:
-        grouped.setdefault(change, []).append((first, last))
-    return Changes(
-        earlier=len(before.history.messages),
-        same=same,
-        same_tokens=sum(after.sizes[:same]),
-        ranges=grouped,
-        cause=next((change for change in grouped if not change.startswith(_ADDED)), ""),
-        left=len(ranges[_MAX_CHANGES:]),
-    )
-
-
-def _is_same(one: BaseMessage, other: BaseMessage) -> bool:
-    """Return True if two views show a message alike; the comparison of whole messages costs twenty times as much."""
-    calls = [message.tool_calls if isinstance(message, AIMessage) else [] for message in (one, other)]
-    return (one.type, one.id, one.content) == (other.type, other.id, other.content) and calls[0] == calls[1]
-
-
-def _changed(before: PastView, after: PastView) -> list[tuple[int, int, str]]:
-    """Return the ranges of messages that the views show differently, and those that only the later one knows."""
-    reasons = [*before.report.reasons, *after.report.reasons]
-    edges = sorted({one.first for one in reasons} | {one.last + 1 for one in reasons})
-    found: list[tuple[int, int, str]] = []
-    for first, end in pairwise(edges):
-        old, new = (_reason_at(view.report.reasons, first) for view in (before, after))
-        if new is None or (old is None and first <= before.ordinal):
-            continue
-        change = _change(old, new)
-        if change and found and found[-1][1:] == (first - 1, change):
-            found[-1] = (found[-1][0], end - 1, change)
-        elif change:
-            found.append((first, end - 1, change))
-    return found
-
-
-def _change(old: ViewReason | None, new: ViewReason) -> str:
-    """Return what happened to a range from one view to the next, "" for nothing."""
-    if old is None:
-        return _ADDED if new.state == "whole" else f"{_ADDED}, {STATES[new.state][0]}"
-    if (old.state, old.summary) == (new.state, new.summary):
-        return ""
-    return _CHANGES.get(new.state, "").format(new.summary) or STATES[new.state][0]

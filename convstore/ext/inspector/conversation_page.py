@@ -1,138 +1,220 @@
-"""The page of one conversation, now or at an earlier message, and the same view as JSON.
+"""The page of one conversation: its messages in one column, and at the right edge what the model got of each.
 
-An answer that was appended with a stamp gives exactly the view that it answers. Any other message gives the view
-directly after it.
+Only a row whose message the model got in another form opens in two halves. Messages that one summary covers share a
+row. A page of the log begins and ends between turns where it can.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from langchain_core.messages import message_to_dict
-from starlette.exceptions import HTTPException
+from langchain_core.messages import AIMessage
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from convstore import Conversation
-from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, changes_between, parts_of_view
-from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.inspector.text import Body, as_json, body_of
-from convstore.integration import with_children
-from convstore.transfer.openai_lines import openai_message
+from convstore.ext.inspector.call_page import load_view, render_call
+from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
+from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View
+from convstore.ext.inspector.rendering import number_in
+from convstore.ext.inspector.text import Body, body_of, first_line
+from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage, ToolRecord
 
-_PAGE, _LOOKED_BACK, _NO_END = 30, 60, 2**53
-_LOG_BYTES, _VIEW_BYTES = 1_000, 700
+_PAGE, _SCANNED, _LATER, _NO_END = 30, 300, 6, 2**53
+_LOG_BYTES, _VIEW_BYTES, _LINE, _ARGUMENTS = 1_000, 700, 160, 160
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
-_SOURCES = 12
+_SOURCES, _TITLES, _TOOLS = 12, 2, 20
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
-_DIFFERENCES = {
-    "counter": "This store counts tokens with another counter than the one of that call, so the view begins elsewhere.",
-    "view format": "That call was made by a version of convstore that builds views by other rules.",
-    "type": "The view has values of types that are not registered here; they are shown as they are stored.",
-    "adapted": "The model got this view with changes: with messages appended with the answer, or with results that a "
-    "middleware shortened.",
-    "log": "The log is not as it was then, as after a repair.",
-}
-"""Why a view differs from what the model was given."""
+_HALVES = frozenset({"stub", "shortened", "placeholder", "late"})
+"""States of messages that the model got in another form than the stored one."""
+
+_STUB_SOURCES = re.compile(r'"source_ids": "[\d, -]{0,200}?(\d{1,9})"')
+
+ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
+"""Types of messages by the names that pages give them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A message, None for now, and the AI message before it, whose view is compared with its own."""
+class _ShownCall:
+    """A call of a tool in one line."""
 
-    stored: StoredMessage | None = None
-    before: StoredMessage | None = None
-
-
-async def moment_of(request: Request, chat: Conversation) -> Moment:
-    """Return the moment that ``at=`` in the address names by an ordinal, by default now; HTTPException if invalid."""
-    ordinal = number_in(request, "at")
-    if ordinal is None:
-        return Moment()
-    page = await chat.list_messages(before=ordinal + 1, limit=_LOOKED_BACK, rewound=True)
-    if not page or page[-1].ordinal != ordinal:
-        raise HTTPException(404)
-    answers = [one for one in reversed(page[:-1]) if one.message.type == "ai" and not one.is_rewound]
-    stamped = (one for one in answers if one.stamp and page[-1].stamp)
-    return Moment(page[-1], next(stamped, next(iter(answers), None)))
-
-
-async def load_view(
-    request: Request, chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None
-) -> View:
-    """Load the view of a message, or of now, with the reasons that begin before an ordinal."""
-    stamp, policy, origin = stored.stamp if stored else None, request.state.policy, "chosen for these pages"
-    if stamp is not None:
-        policy, origin = None, "that of the call"
-    elif policy is None:
-        policy = await chat.last_policy()
-        origin = "from the newest answer with a stamp" if policy else "from the store, because no answer has a stamp"
-    at = stamp or (stored.ordinal if stored else None)
-    history = await chat.view_at(at, policy=policy, reasons_before=before)
-    return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and stamp else 0)
+    text: str
+    call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call."""
+
     stored: StoredMessage
     body: Body
+    line: str
     tool: str
+    calls: list[_ShownCall]
+    caller: int
     sources: list[int]
     more_sources: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One row of the page: stored messages and the part of the view next to them, ready to print."""
+    """One row of the page: stored messages, and what the model got of them if it is another text."""
 
     entries: list[_Entry]
     given: Given
     view: Body | None
-    begins_turn: bool
+    is_open: bool = False
+
+    @property
+    def first(self) -> StoredMessage | None:
+        """Its first stored message; None for a message that only the view has."""
+        return self.entries[0].stored if self.entries else None
+
+    @property
+    def is_run(self) -> bool:
+        """True for messages that the view leaves out together, or has one summary for."""
+        return bool(self.entries) and self.given.state in ("summarised", "left_out")
+
+    @property
+    def tokens(self) -> int:
+        """The stored size of its messages."""
+        return sum(one.stored.tokens for one in self.entries)
+
+
+@dataclass(slots=True)
+class _Section:
+    """The rows of a turn; without a title for what is not part of one."""
+
+    title: str = ""
+    lines: list[_Line] = field(default_factory=list)
+
+    @property
+    def entries(self) -> list[_Entry]:
+        """The stored messages in it."""
+        return [entry for line in self.lines for entry in line.entries]
+
+
+@dataclass(frozen=True, slots=True)
+class _LogPage:
+    """A page of the log, and the ordinals from which the pages before and after it are read; None without one."""
+
+    stored: Sequence[StoredMessage]
+    older: int | None
+    newer: int | None
 
 
 async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""
-    before, after = number_in(request, "before"), number_in(request, "after")
-    moment, is_forward = await moment_of(request, chat), before is None and after is not None
-    is_paged = before is not None
-    if moment.stored is not None and not is_forward:
-        before = min(before or _NO_END, moment.stored.ordinal + 1)
-    limit = (after or 0) + _PAGE + 2 if is_forward else before
-    reading = chat.list_messages(before=before, after=after if is_forward else None, limit=_PAGE + 1, rewound=True)
-    viewing = load_view(request, chat, moment.stored, before=limit)
-    info, view, stored = await asyncio.gather(chat.info(), viewing, reading)
-    shown = stored[:_PAGE] if is_forward else stored[-_PAGE:]
-    has_more = len(stored) > _PAGE
-    records = await _results(chat, shown)
-    lines = [_line(row, records) for row in view.rows(shown)]
-    earlier = moment.before and await load_view(request, chat, moment.before)
-    budget, full = view.policy.max_tokens, view.history.report.tokens_before or info.tokens
-    return render(
-        "conversation.html",
-        request,
-        info=info,
-        children=[one async for one in with_children(chat.store, info)][1:],
-        view=view,
-        moment=moment,
-        changes=changes_between(earlier, view) if earlier else None,
-        differences=_DIFFERENCES,
-        lines=lines,
-        fill=parts_of_view(view),
-        budget_used=1000 * view.history.tokens / budget if budget else None,
-        older=shown[0].ordinal if shown and (has_more or is_forward) and shown[0].ordinal > 1 else None,
-        newer=shown[-1].ordinal if shown and (has_more if is_forward else is_paged) else None,
-        legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
-        metadata=as_json(info.metadata),
-        saved=max(0, full - view.history.tokens) * 100 // max(1, full),
+    if (number := number_in(request, "go")) is not None:
+        query = request.query_params.get("at", "")
+        return RedirectResponse(f"?{f'at={query}&' if query else ''}after={max(0, number - 4)}#m{number}", 303)
+    calls, choice = await calls_of(request, chat), _choice(request)
+    page = await _read(request, chat, calls, _SCANNED if choice else _PAGE)
+    end = page.stored[-1].ordinal + 1 if page.stored else None
+    view, turns = await asyncio.gather(
+        load_view(request, chat, calls.moment, before=end), chat.outline(before=end, limit=1)
     )
+    rows = view.rows(page.stored)
+    if choice:
+        rows = [row for row in rows if _matches(row, choice)]
+        page = _LogPage(page.stored, rows[-_PAGE].stored[0].ordinal if rows[_PAGE:] else page.older, page.newer)
+        rows = rows[-_PAGE:]
+    lines = await _lines(chat, rows, calls)
+    number = turns[-1].number if turns else 0
+    return await render_call(
+        request,
+        chat,
+        "conversation",
+        calls,
+        view,
+        sections=[_Section(lines=lines)] if choice else _sections(lines, page.stored, number),
+        page=page,
+        on_page={one.ordinal for row in rows for one in row.stored},
+        highest=_highest_source(view, lines),
+        choice=choice,
+        roles=ROLES,
+        tools=_tools_of(calls),
+        legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
+    )
+
+
+def _tools_of(calls: Calls) -> list[str]:
+    """Return the names of the tools that were called near the moment, as far as an address can hold them."""
+    named = {call["name"] for one in calls.all if isinstance(one.message, AIMessage) for call in one.message.tool_calls}
+    return sorted(name for name in named if name.isprintable())[:_TOOLS]
+
+
+async def _read(request: Request, chat: Conversation, calls: Calls, limit: int) -> _LogPage:
+    """Return the page of the log that the address names, by default its end, or what is around the moment."""
+    before, after = number_in(request, "before"), number_in(request, "after")
+    if before is None and after is not None:
+        stored = await chat.list_messages(after=after, limit=limit + 1, rewound=True)
+        shown = _until_turn(stored[:limit]) if len(stored) > limit else stored
+        newer = shown[-1].ordinal if len(stored) > len(shown) else None
+        return _LogPage(shown, shown[0].ordinal if shown and shown[0].ordinal > 1 else None, newer)
+    end = before or (calls.moment.ordinal + _LATER if calls.moment else None)
+    stored = await chat.list_messages(before=end, limit=limit + 1, rewound=True)
+    shown = _from_turn(stored[-limit:]) if len(stored) > limit else stored
+    last = shown[-1].ordinal if shown else 0
+    has_newer = bool(shown) and (before is not None or last < calls.near[-1].ordinal)
+    return _LogPage(shown, shown[0].ordinal if len(stored) > len(shown) else None, last if has_newer else None)
+
+
+def _from_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+    """Leave out the beginning up to a question, if the larger half remains."""
+    half = range(len(stored) // 2)
+    return stored[next((index for index in half if stored[index].message.type == "human"), 0) :]
+
+
+def _until_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+    """Leave out the end from a question on, if the larger half remains."""
+    half = range(len(stored) - 1, len(stored) // 2, -1)
+    return stored[: next((index for index in half if stored[index].message.type == "human"), len(stored))]
+
+
+def _choice(request: Request) -> tuple[str, str] | None:
+    """Return the filter that the address names: ``show=`` or ``tool=``; None without one."""
+    query = request.query_params
+    return next(((name, query[name][:200]) for name in ("show", "tool") if query.get(name)), None)
+
+
+def _matches(row: Row, choice: tuple[str, str]) -> bool:
+    """Return True if a filter keeps a row."""
+    kind, name = choice
+    messages = [one.message for one in row.stored]
+    if kind == "tool":
+        return any(
+            one.name == name
+            if one.type == "tool"
+            else name in {call["name"] for call in getattr(one, "tool_calls", ())}
+            for one in messages
+        )
+    if name == "differs":
+        return row.given.state in _HALVES
+    if name == "failed":
+        return any(map(has_failed, messages))
+    return any(one.type == ROLES.get(name) for one in messages)
+
+
+async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
+    records = await _results(chat, [one for row in rows for one in row.stored])
+    found, opened = calls.tools(), set[str]()
+    lines = list[_Line]()
+    for row in rows:
+        entries = [_entry(one, records, found) for one in row.stored]
+        state = row.given.state
+        message = row.given.message if state not in ("whole", "answer") else None
+        shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT) if message is not None else None
+        lines.append(_Line(entries, row.given, shown, is_open=state in _HALVES - opened))
+        opened.add(state)
+    return lines
 
 
 async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[str, ToolRecord]:
@@ -147,35 +229,77 @@ async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[s
     return {record.tool_message_id: record for record in await chat.get_tool_messages(ids)} if ids else {}
 
 
-def _line(row: Row, records: dict[str, ToolRecord]) -> _Line:
-    given = row.given
-    view = None
-    if given.message is not None and given.state not in ("whole", "late"):
-        view = body_of(given.message, _VIEW_BYTES, is_plain=given.state in _ONLY_TEXT)
-    begins_turn = bool(row.stored) and row.stored[0].message.type == "human"
-    return _Line([_entry(stored, records) for stored in row.stored], given, view, begins_turn)
-
-
-def _entry(stored: StoredMessage, records: dict[str, ToolRecord]) -> _Entry:
-    record = records.get(str(stored.message.id))
+def _entry(
+    stored: StoredMessage, records: Mapping[str, ToolRecord], tools: Mapping[tuple[int, str], ToolCall]
+) -> _Entry:
+    message, record = stored.message, records.get(str(stored.message.id))
     numbers = [source.source_id for source in record.sources] if record else []
-    tool = (record.tool if record else "") or stored.message.name or ""
-    whole = stored.message if record is None else stored.message.model_copy(update={"content": record.content})
-    return _Entry(stored, body_of(whole, _LOG_BYTES, is_stored=True), tool, numbers[:_SOURCES], len(numbers[_SOURCES:]))
-
-
-async def export_page(request: Request, chat: Conversation) -> Response:
-    """Return the messages of the view as a JSON list, in LangChain's form or OpenAI's."""
-    form = request.query_params.get("form", "langchain")
-    if form not in ("langchain", "openai"):
-        raise HTTPException(404)
-    view = await load_view(request, chat, (await moment_of(request, chat)).stored)
-    values: list[Any] = [message_to_dict(one) for one in view.history.messages]
-    if form == "openai":
-        values = [openai_message(one, bare=True)[0] for one in view.history.messages]
-    # In ASCII, so that lone surrogates survive; bytes and dates as Python writes them.
-    text, headers = (
-        json.dumps(values, indent=1, default=repr),
-        {"Content-Disposition": f'attachment; filename="view-{form}.json"'},
+    whole = message if record is None else message.model_copy(update={"content": record.content})
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    none = ToolCall(stored.ordinal)
+    return _Entry(
+        stored,
+        body_of(whole, _LOG_BYTES, is_stored=True, with_calls=False),
+        _line_of(record, first_line(whole, _LINE)),
+        (record.tool if record else "") or message.name or "",
+        [_ShownCall(_call_text(call), tools.get((stored.ordinal, str(call["id"])), none)) for call in calls],
+        tools.get((stored.ordinal, str(getattr(message, "tool_call_id", ""))), ToolCall(0)).caller,
+        numbers[:_SOURCES],
+        len(numbers[_SOURCES:]),
     )
-    return Response(text, media_type="application/json", headers=headers)
+
+
+def _highest_source(view: View, lines: Sequence[_Line]) -> int:
+    """Return the highest number of a source that stubs of the view or results of the page name."""
+    stubs = (message.text for message in view.history.messages if message.type == "tool")
+    named = [int(found[1]) for text in stubs if (found := _STUB_SOURCES.search(text))]
+    shown = [number for line in lines for entry in line.entries for number in entry.sources]
+    return max([*named, *shown], default=0)
+
+
+def _line_of(record: ToolRecord | None, text: str) -> str:
+    """Return the titles of a result's first sources, or else the text."""
+    titles = [source.title for source in record.sources[:_TITLES] if source.title] if record else []
+    more = len(record.sources) - len(titles) if record else 0
+    return ", ".join([*titles, *([f"{more} more"] if more else [])]) if titles else text
+
+
+def _call_text(call: Mapping[str, object]) -> str:
+    """Return a call as Python writes it, at most its beginning."""
+    given = call["args"]
+    pairs = given.items() if isinstance(given, dict) else ()
+    text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in pairs)
+    return f"{call['name']}({text if len(text) <= _ARGUMENTS else text[:_ARGUMENTS] + '…'})"
+
+
+def _sections(lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int) -> list[_Section]:
+    """Divide rows at turns; `last` is the number of the turn to which the last message belongs."""
+    questions = [one.ordinal for one in stored if one.message.type == "human" and not one.is_rewound]
+
+    def turn_at(ordinal: int) -> int:
+        return last - sum(1 for one in questions if one > ordinal)
+
+    sections = list[_Section]()
+    for line in lines:
+        if not sections or _begins(line, sections[-1]):
+            sections.append(_Section(_title(line, turn_at)))
+        sections[-1].lines.append(line)
+    return sections
+
+
+def _begins(line: _Line, section: _Section) -> bool:
+    """Return True if a row begins a section: a question, unless only rewound ones precede it, and a run alone."""
+    if line.is_run or any(one.is_run for one in section.lines):
+        return line.first is not None
+    is_rewound = all(one.given.state == "rewound" for one in section.lines)
+    return line.first is not None and line.first.message.type == "human" and not is_rewound
+
+
+def _title(line: _Line, turn_at: Callable[[int], int]) -> str:
+    if line.first is None or line.first.message.type == "system":
+        return ""
+    first, last = turn_at(line.first.ordinal), turn_at(line.entries[-1].stored.ordinal)
+    if last <= 0:
+        return "Before the first turn"
+    is_begun = line.first.message.type != "human" and not line.is_run
+    return f"Turns {max(first, 1)} to {last}" if last > first else f"Turn {last}{', continued' if is_begun else ''}"

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
-from convstore.ext.inspector.conversation_page import load_view, moment_of
+from convstore.ext.inspector.call_page import load_view
+from convstore.ext.inspector.calls import moment_of
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
@@ -48,7 +49,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     ordinal = number_in(request, "ordinal") or 0
     if not 0 < ordinal < 2**53:
         raise HTTPException(404)
-    moment = (await moment_of(request, chat)).stored
+    moment = await moment_of(request, chat)
     reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
     viewing = load_view(request, chat, moment, before=ordinal + 1)
     info, found, view = await asyncio.gather(info_of(chat), reading, viewing)

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from convstore.ext.inspector.text import clip, finalize, marked, pretty, rendered
+from convstore.ext.inspector.text import clip, finalize, marked, pretty, rendered, with_citations
 from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53
@@ -55,6 +55,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ago": _ago,
+        "cited": with_citations,
         "clip": clip,
         "count": _count,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,

@@ -31,6 +31,11 @@ _HIDDEN = re.compile(
 
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
+_BRACKETS = re.compile(r"<(a|code|pre)\b.*?</\1>|<[^>]*>|(?P<cited>[\[【][\d\s,;\u2013-]{1,200}[\]】])", re.DOTALL)
+"""A link, code, a tag, or numbers in brackets in rendered Markdown."""
+
+_NUMBER = re.compile(r"\d{1,9}")
+
 _FIELDS = {
     "tool calls": "tool_calls",
     "invalid tool calls": "invalid_tool_calls",
@@ -155,13 +160,15 @@ class Body(NamedTuple):
     left: int
 
 
-def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False, is_stored: bool = False) -> Body:
+def body_of(
+    message: BaseMessage, limit: int, *, is_plain: bool = False, is_stored: bool = False, with_calls: bool = True
+) -> Body:
     """Return the beginning of a message, of about `limit` bytes; with `is_plain` no text is Markdown.
 
     With `is_stored` it is a message of the log, whose images can be shown.
     """
     pieces, left = [], 0
-    for heading, text, is_markdown, image in _texts(message):
+    for heading, text, is_markdown, image in (*_texts(message), *(_call_texts(message) if with_calls else ())):
         is_code = is_plain or not is_markdown
         beginning = clip(text, max(limit, 0))
         left += len(text) - len(beginning)
@@ -170,6 +177,56 @@ def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False, is_stor
             shown = beginning if is_code else rendered(beginning)
             pieces.append(Piece(heading, shown, is_code, image if is_stored else 0))
     return Body(str(message.id), [piece for piece in pieces if piece.text or piece.heading], left)
+
+
+def sent_text(message: BaseMessage) -> str:
+    """Return what a model gets of a message: its texts as they are, then its calls; images and files are named."""
+    content = [message.content] if isinstance(message.content, str) else message.content
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    texts = [_sent_block(block) for block in content] + [
+        f"{call['id']}  {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})" for call in calls
+    ]
+    return "\n".join(text for text in texts if text)
+
+
+def _sent_block(block: Any) -> str:
+    if isinstance(block, dict) and is_media(block):
+        return f"[{media_description(block)}]"
+    text = block if isinstance(block, str) else _text_in(block)
+    return as_json(block) if text is None else text
+
+
+def first_line(message: BaseMessage, limit: int) -> str:
+    """Return the beginning of a message in one line, without its calls."""
+    text = next((text for _, text, _, _ in _texts(message) if text.strip()), "")
+    line = " ".join(text[: 4 * limit].split())
+    beginning = clip(line, limit)
+    return beginning if len(beginning) == len(line) and len(text) <= 4 * limit else f"{beginning}…"
+
+
+def with_citations(body: Body, address: str, *, highest: int) -> Body:
+    """Link the numbers in brackets in Markdown to sources, up to the highest number that a source has.
+
+    >>> cited = Body("id", [Piece("", Markup("<p>Fish [2, 9]. <code>[2]</code></p>"))], 0)
+    >>> print(with_citations(cited, "/sources/{}", highest=5).pieces[0].text)
+    <p>Fish [<a class="cite" href="/sources/2">2</a>, 9]. <code>[2]</code></p>
+    """
+
+    def link(found: re.Match[str]) -> str:
+        cited = 0 < int(found[0]) <= highest
+        return (
+            f'<a class="cite" href="{escapeHtml(address.replace("{}", found[0]))}">{found[0]}</a>'
+            if cited
+            else found[0]
+        )
+
+    def linked(piece: Piece) -> Piece:
+        if not isinstance(piece.text, Markup) or not highest:
+            return piece
+        text = _BRACKETS.sub(lambda found: _NUMBER.sub(link, found[0]) if found["cited"] else found[0], piece.text)
+        return piece._replace(text=Markup(text))  # noqa: S704 - only links around digits were added
+
+    return body._replace(pieces=[linked(piece) for piece in body.pieces])
 
 
 def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:
@@ -204,6 +261,10 @@ def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
             yield "", text, False, number
         else:
             yield "", text if is_markdown else pretty(text), is_markdown, 0
+
+
+def _call_texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
+    """Yield name and arguments of each call, in the form of `_texts`."""
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
             yield f"calls {call['name']}", as_json(call["args"]), False, 0

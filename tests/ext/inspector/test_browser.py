@@ -43,16 +43,17 @@ async def fits(page: Any) -> Any:
 
 
 async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
-    """The log beside the view, the summary in its place, a stub that opens, a rewound answer, an added result."""
+    """One column of messages, the view at its edge, a summary in one row, a stub beside its result."""
     assert await page.get_by_role("rowheader").count() == 3
     await open_lesson(page)
-    assert await page.get_by_role("heading", name="What the model gets in its next call").is_visible()
-    for name in ("in summary 1", "stub", "rewound", "whole", "added"):
-        assert await page.locator(".cell .state", has_text=name).first.is_visible(), name
+    for name in ("in summary 1", "stub", "rewound"):
+        assert await page.locator(".got", has_text=name).first.is_visible(), name
+    assert not await page.get_by_text("The user is new to machine learning").first.is_visible()
+    await page.get_by_text("replaces 8 messages").click()
     assert await page.get_by_text("The user is new to machine learning").first.is_visible()
     assert await page.get_by_text("clear at last").is_visible()
     assert await fits(page)
-    await follow(page, page.get_by_role("link", name="Open the whole result").last)
+    await follow(page, page.get_by_role("link", name="Open the whole message").last)
     assert await page.get_by_role("heading", name=re.compile("^Content")).is_visible()
     assert await fits(page)
     await follow(page, page.get_by_role("link", name="[21]", exact=True))
@@ -60,18 +61,30 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
     assert await fits(page)
 
 
-@pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
-async def test_turns_lead_to_a_past_view_and_to_what_changed(page: Any) -> None:
-    """The chart has a table, and each turn a link."""
+async def test_the_first_message_stands_high(page: Any) -> None:
+    """Most of a window is for messages: the header ends at 200 pixels, and on a phone the first message is in sight."""
     await open_lesson(page)
-    await follow(page, page.get_by_role("link", name="Turns and past views"))
-    assert await page.get_by_role("img", name=re.compile("Tokens of the whole log")).is_visible()
-    assert await page.get_by_role("row").count() >= 6
-    assert await fits(page)
-    await follow(page, page.get_by_role("link", name="what it saw").first)
-    assert await page.get_by_text("the digest is equal").is_visible()
-    assert await page.get_by_role("heading", name=re.compile("What changed since")).is_visible()
-    assert await fits(page)
+    tools, first = [(await page.locator(selector).first.bounding_box())["y"] for selector in (".tools", ".m")]
+    assert first <= (260 if page.viewport_size["width"] > 700 else 420)
+    assert tools <= 200 or page.viewport_size["width"] < 700
+
+
+@pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
+async def test_the_tabs_of_a_call_tell_what_changed(page: Any) -> None:
+    """Previous and next call stay on the tab."""
+    await open_lesson(page)
+    await follow(page, page.get_by_role("link", name="Previous call"))
+    assert await page.get_by_text("exact", exact=True).is_visible()
+    for tab, words in (
+        ("As sent", "exactly as the model got them"),
+        ("Tools", "Tools called in messages"),
+        ("Changes", "because message 15 is now shown by a stub"),
+    ):
+        await follow(page, page.get_by_role("link", name=tab, exact=True))
+        assert await page.get_by_text(words).is_visible()
+        assert await fits(page)
+    await follow(page, page.get_by_role("link", name="Previous call"))
+    assert await page.get_by_role("heading", name="from the call for message 14").is_visible()
 
 
 @pytest.mark.parametrize("window", ["wide-dark", "phone-light"], indirect=True)
@@ -86,6 +99,7 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
     await follow(page, page.get_by_role("link", name=re.compile("^Message")).first)
     assert page.url.startswith(here)
     await page.goto(here)
+    await page.get_by_text("replaces 8 messages").click()
     await follow(page, page.get_by_role("link", name=re.compile("Open summary 1")).first)
     assert await page.get_by_text("What it covers").is_visible()
     assert await fits(page)
@@ -95,10 +109,12 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
 async def test_usage_opens_and_a_view_is_downloaded(page: Any) -> None:
     """Tokens by model are in a table; the exported call is a list of messages in both forms."""
     await open_lesson(page)
-    await page.get_by_text("Usage by model and metadata").click()
+    await page.get_by_text("usage and metadata").click()
     assert await page.get_by_role("rowheader", name="demo-model").is_visible()
     assert await page.get_by_text('"course": "ml-101"').is_visible()
-    for form, key in (("LangChain JSON", "type"), ("OpenAI JSON", "role")):
+    for form, key in (("LangChain messages", "type"), ("OpenAI messages", "role")):
+        if not await page.get_by_role("link", name=form).is_visible():
+            await page.get_by_text("JSON ▾").click()
         async with page.expect_download() as started:
             await page.get_by_role("link", name=form).click()
         exported = json.loads(await asyncio.to_thread(Path(await (await started.value).path()).read_bytes))
@@ -112,12 +128,12 @@ async def test_everything_is_reached_by_keyboard(page: Any) -> None:
     await page.keyboard.press("Tab")
     assert await page.locator(":focus").inner_text() == "Skip to content"
     names = set()
-    for _ in range(11):
+    for _ in range(20):
         await page.keyboard.press("Tab")
         focused = page.locator(":focus")
         assert await focused.is_visible()
         names.add(((await focused.inner_text()) or await focused.get_attribute("aria-label") or "").strip())
-    assert {"Turns and past views", "Search", "LangChain JSON", "OpenAI JSON"} <= names
+    assert {"Search", "As sent", "JSON ▾", "Failed", "⇤"} <= names
 
 
 async def test_the_token_of_the_address_works_once(browser: Any, address: str, cookies: Any) -> None:

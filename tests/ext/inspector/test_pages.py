@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import time
@@ -12,7 +13,14 @@ import pytest
 from conftest import kind_of, text_in
 from counting import Commands
 from fixture_types import Browse, Client
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, convert_to_messages, messages_from_dict
+from langchain_core.messages import (
+    AIMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+    messages_from_dict,
+)
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -103,23 +111,11 @@ async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat:
     """Whole, as a stub, in the summary or rewound; the numbers are those of the view."""
     body = await page(browse(), here)
     history = await chat.load_history()
-    rows = re.findall(r'<li class="row state-row-(\w+).*?</li>', body, re.DOTALL)
-    assert rows == [
-        "whole",
-        "summarised",
-        "whole",
-        "whole",
-        "stub",
-        *["whole"] * 3,
-        "stub",
-        "whole",
-        "whole",
-        "rewound",
-    ]
+    rows = re.findall(r'<li class="m p-(\w+)', body)
+    assert rows == ["system", "summary", *["turn"] * 2, "stub", *["turn"] * 3, "stub", "turn", "now", "rewound"]
     text = text_in(body)
     assert f"{history.tokens:,}" in text
-    assert "5 to 9" not in text
-    assert "in summary 1 2 to 9" in text
+    assert "summary Summary 1 replaces 8 messages" in text
     assert "rating 1" in text
     assert "A wrong answer" in text
     assert history.report.stubbed
@@ -127,25 +123,74 @@ async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat:
 
 
 async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationStore, browse: Browse) -> None:
-    """The reason is the budget."""
+    """They share a closed row; the reason is the budget."""
     store.policy = HistoryPolicy(max_tokens=400)
     chat = store.conversation(user_id="ada", thread_id="long")
     for number in range(8):
         await chat.append([HumanMessage(f"{number} {'long words ' * 30}")])
     body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
-    [left_out] = re.findall(r'<li class="row state-row-left_out.*?</li>', body, re.DOTALL)
+    [left_out] = re.findall(r'<li class="m p-summary.*?</details></li>', body, re.DOTALL)
+    assert "<details open" not in left_out
     assert "turns are left out here to save context" in left_out
     assert "budget" in left_out
 
 
-async def test_the_bar_adds_up_to_the_view(browse: Browse, chat: Conversation, here: str) -> None:
-    """For screen readers it is a table."""
-    body = await page(browse(), here)
-    table = re.search(r'<table class="keys">.*?</table>', body, re.DOTALL)
-    tokens = [int(number.replace(",", "")) for number in re.findall(r"<td>([\d,]+) tokens</td>", table[0])]
-    assert sum(tokens) == (await chat.load_history()).tokens
-    names = re.findall(r"</span>([A-Z][\w ]+)</th>", table[0])
-    assert names == ["System messages", "Summary", "Stubs", "Finished turns", "Turn in progress", "Budget used"]
+async def test_the_parts_add_up_to_the_view(browse: Browse, chat: Conversation, here: str) -> None:
+    """Each with its name, in the order of the bar."""
+    listed = re.search(r'<ul class="keys".*?</ul>', await page(browse(), here), re.DOTALL)[0]
+    parts = re.findall(r"</span>([A-Z][\w, ]+) <strong>([\d,]+)</strong>", listed)
+    assert sum(int(tokens.replace(",", "")) for _, tokens in parts) == (await chat.load_history()).tokens
+    names = ["System", "Summary, note", "Stubs and shortened", "Finished turns", "Turn in progress"]
+    assert [name for name, _ in parts] == names
+
+
+async def test_calls_and_results_are_linked_both_ways(browse: Browse, store: ConversationStore) -> None:
+    """Also when the id of a call is used again; a citation leads to its source, a failure is marked at both."""
+    chat = store.conversation(user_id="ada", thread_id="calls")
+    for number, status in ((1, "success"), (2, "error")):
+        turn = rag_turn("What about orcas?", sources=2)
+        turn[1].tool_calls[0]["id"] = turn[2].tool_call_id = "call"
+        turn[2].status = status
+        await chat.append([*turn[:-1], AIMessage(f"Fish [{number}, 99], `[1]`.")])
+    here = f"/c/{(await chat.info()).conversation_id}"
+    rows = re.findall(r'<li class="m p-.*?(?=<li class="m p-|</section>)', await page(browse(), here), re.DOTALL)
+    for call, result in ((2, 3), (6, 7)):
+        assert f'href="#m{result}"' in rows[call - 1]
+        assert f'href="#m{call}"' in rows[result - 1]
+        is_marked = ['class="failed"' in rows[ordinal - 1] for ordinal in (call, result)]
+        assert is_marked == [call == 6] * 2
+    assert re.findall(r'<a class="cite" href="([^"]*)">(\d+)', rows[7]) == [(f"{here}/sources/2", "2")]
+
+
+async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: ConversationStore) -> None:
+    """Where one is near; its turn has the number that it has in the whole log. Any message can be gone to."""
+    chat = store.conversation(user_id="ada", thread_id="cut")
+    await chat.append([one for number in range(20) for one in rag_turn(f"Question {number}?")])
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    body = await page(client, here)
+    ordinals = [int(one) for one in re.findall(r'id="m(\d+)"', body)]
+    assert ordinals == list(range(53, 81))
+    assert "Turn 14 messages 53 to 56" in text_in(body)
+    answer = await client.get(here, params={"go": "30", "at": "40"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "?at=40&after=26#m30")
+
+
+async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, here: str) -> None:
+    """Rows that differ, failed ones, roles, tools; the link to older ones keeps the filter."""
+    client = browse()
+    for query, kept in (
+        ({"show": "differs"}, ["stub", "stub"]),
+        ({"show": "failed"}, []),
+        ({"show": "system"}, ["system"]),
+        ({"tool": "search"}, ["summary", "turn", "stub", "turn", "stub"]),
+        ({"tool": "another"}, []),
+    ):
+        body = await page(client, here, **query)
+        assert re.findall(r'<li class="m p-(\w+)', body) == kept, query
+    await chat.append([HumanMessage(f"Question {number}?") for number in range(400)])
+    body = await page(client, here, show="user")
+    assert len(re.findall(r'<li class="m p-', body)) == 30
+    assert re.search(r'rel="prev" href="[^"]+before=\d+&amp;show=user"', body)
 
 
 async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, here: str) -> None:
@@ -189,7 +234,7 @@ async def test_a_stub_opens_to_its_whole_result_page_by_page(browse: Browse, sto
     turn[2].content = " ".join(f"word{number}" for number in range(4_000))
     await chat.append(turn)
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
-    assert f'href="{here}/messages/3">Open the whole result' in await page(client, here)
+    assert f'href="{here}/messages/3">Open the whole message' in await page(client, here)
     path, whole = f"{here}/messages/3", ""
     while path:
         body = await page(client, path)
@@ -241,7 +286,7 @@ async def test_an_empty_conversation_has_a_page(browse: Browse, store: Conversat
     """One that has a title alone."""
     chat = store.conversation(user_id="ada", thread_id="empty")
     await chat.update(title="Nothing yet")
-    assert "Nothing had to be left out" in await page(browse(), f"/c/{(await chat.info()).conversation_id}")
+    assert "nothing left out" in await page(browse(), f"/c/{(await chat.info()).conversation_id}")
 
 
 async def test_a_view_that_would_summarise_first_does_not(
@@ -282,12 +327,12 @@ async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: Conv
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     assert f'href="{here}?at=6"' in await page(client, here)
     body = await page(client, here, at="6")
-    assert "What the model got for message 6 exact" in text_in(body)
-    assert "the answer The model answered the view with this message." in text_in(body)
-    assert "Later?" not in body.partition("<main")[2].partition("</h1>")[2]
+    assert "Call for message 6 exact" in text_in(body)
+    parts = ["turn", "turn", "stub", "turn", "now", "answer", *["later"] * 4]
+    assert re.findall(r'<li class="m p-(\w+)', body) == parts
     given = json.loads(await page(client, f"{here}/view.json", form="langchain", at="6"))
     assert messages_from_dict(given) == history.messages
-    assert "after message 3 rebuilt" in text_in(await page(client, here, at="3"))
+    assert "View after message 3 rebuilt" in text_in(await page(client, here, at="3"))
     assert (await client.get(here, params={"at": "99"})).status_code == 404
 
 
@@ -307,19 +352,54 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
 
     async def changes(ordinal: Any) -> Any:
-        body = await page(client, here, at=str(ordinal))
-        return text_in(re.search(r'<h2 id="changes">.*?</section>', body, re.DOTALL)[0])
+        body = await page(client, f"{here}/changes", at=str(ordinal))
+        kinds = re.findall(r'<li class="(same|was|add)"', body)
+        return kinds, text_in(re.search(r'<div class="verdict">.*?</ol>', body, re.DOTALL)[0])
 
-    kept = await changes(4)
-    assert "since the call for message 2 This call begins with the whole call before, 1 message " in kept
-    assert "added 2 to 3" in kept
-    stubbed = await changes(6)
-    assert re.search(r"The first 2 messages of 3 .* The reason: became stubs\.", stubbed)
-    assert stubbed.endswith("became stubs 3 added 4 to 5")
-    folded = await changes(14)
+    kinds, kept = await changes(4)
+    assert "Cache held for 9 of 513 tokens: this call begins with the whole call before." in kept
+    assert kinds == ["same", "add", "add"]
+    kinds, stubbed = await changes(6)
+    assert re.search(r"Cache held for \d+ of \d+ tokens, because message 3 is now shown by a stub\.", stubbed)
+    assert kinds == ["same", "was", "add", "add", "add"]
+    kinds, folded = await changes(14)
     [summary] = await chat.summaries()
-    assert "of no use. The reason: folded into summary 1. Open" in folded
-    assert f"folded into summary 1 1 to 11 added, in the summary {summary.last} added 13" in folded
+    assert f"Cache held for 0 of 192 tokens, because messages 1 to {summary.last} are now in summary 1." in folded
+    assert kinds == ["was", "add", "add"]
+    assert "There is no call before this one" in await page(client, f"{here}/changes", at="2")
+
+
+async def test_a_view_is_read_as_it_was_sent(browse: Browse, chat: Conversation, here: str) -> None:
+    """Every message once, in order, with its exact text, role and size; a long view has pages."""
+    history, path, texts = await chat.load_history(), f"{here}/sent", list[str]()
+    await chat.append([HumanMessage(f"Question {number}? {'<&> ' * 400}") for number in range(40)])
+    history = await chat.load_history()
+    while path:
+        body = await page(browse(), path)
+        assert len(body.encode()) < 100_000
+        texts += re.findall(r'<pre dir="auto" tabindex="0">(.*?)</pre>', body, re.DOTALL)
+        found = re.search(r'<a rel="next" href="([^"]*sent[^"]*)"', body)
+        path = found[1] if found else ""
+    assert [html.unescape(text) for text in texts if "call_" not in text] == [
+        one.content for one in history.messages if not getattr(one, "tool_calls", None)
+    ]
+    assert (await browse().get(f"{here}/sent", params={"from": "999"})).status_code == 404
+
+
+async def test_tools_have_their_calls_errors_sizes_and_what_was_read_back(
+    browse: Browse, store: ConversationStore
+) -> None:
+    """By tool, and result by result."""
+    chat = store.conversation(user_id="ada", thread_id="tools")
+    await chat.append(rag_turn("What about orcas?", sources=3))
+    again = {"name": "retrieve_previous_sources", "args": {"source_ids": [2]}, "id": "again"}
+    await chat.append([HumanMessage("Again?"), AIMessage("", tool_calls=[again])])
+    await chat.append(ToolMessage("no such source", tool_call_id="again", name=again["name"], status="error"))
+    text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}/tools"))
+    stored = [one.tokens for one in await chat.list_messages() if one.message.type == "tool"]
+    assert re.search(rf"search 1 0 {stored[0]} \d+ 1 ", text)
+    assert f"retrieve_previous_sources 1 1 {stored[1]} {stored[1]} 0 " in text
+    assert f"3 search stub, read back {stored[0]} " in text
 
 
 async def test_turns_are_listed_with_a_chart(browse: Browse, store: ConversationStore) -> None:

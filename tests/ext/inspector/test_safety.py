@@ -22,7 +22,19 @@ from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
 from convstore.ext.inspector.security import scope_for
 from convstore.testing.samples import new_id, rag_turn
 
-PAGES = ("", "?at=9", "/messages/2", "/sources/1", "/summaries/1", "/turns", "/search?q=orcas", "/view.json")
+PAGES = (
+    "",
+    "?at=9",
+    "/sent",
+    "/changes?at=9",
+    "/tools",
+    "/messages/2",
+    "/sources/1",
+    "/summaries/1",
+    "/turns",
+    "/search?q=orcas",
+    "/view.json",
+)
 HOSTILE = {
     "script": "<script>alert(1)</script><img src=x onerror=alert(2)>",
     "markdown": "[a](javascript:alert(1)) ![i](https://evil.example/pixel.png) <b onclick=x>b</b> [d](data:,x)",
@@ -175,6 +187,7 @@ async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: B
         "/",
         "/search?q=x",
         here,
+        *(f"{here}/{tab}?at=4" for tab in ("sent", "changes", "tools")),
         *(f"{here}/messages/{ordinal}" for ordinal in range(1, 5)),
         f"{here}/sources/1",
     ):

@@ -1,0 +1,169 @@
+"""The other tabs of a call: the messages as they were sent, what changed since the call before, and its tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from langchain_core.messages import AIMessage, ToolMessage
+from markdown_it.common.utils import escapeHtml
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from convstore import Conversation
+from convstore.ext.inspector.call_page import load_view, render_call
+from convstore.ext.inspector.calls import calls_of
+from convstore.ext.inspector.changes import changes_between
+from convstore.ext.inspector.comparison import ADDED, View
+from convstore.ext.inspector.rendering import number_in
+from convstore.ext.inspector.text import clip, sent_text
+from convstore.messages.provenance import kind_of
+from convstore.sources.detection import has_failed, parse_json
+from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.types import StoredMessage
+
+_SENT_BYTES, _MESSAGE_BYTES, _SENT = 50_000, 12_000, 100
+_LOOKED_AT, _CALLS = 300, 60
+_ROLES = {"human": "user", "ai": "assistant"}
+_WORD = re.compile(r"[^\s,;\[\]\"']+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message as it was sent; `left` characters are not shown."""
+
+    role: str
+    call_id: str
+    label: str
+    part: str
+    ordinal: int
+    text: str
+    left: int
+    tokens: int
+
+
+async def sent_page(request: Request, chat: Conversation) -> Response:
+    """Return the messages of the view in order, as the model got them, from the one with the number ``from=`` on."""
+    calls, start = await calls_of(request, chat), number_in(request, "from", 1) or 1
+    view = await load_view(request, chat, calls.moment)
+    if start > max(1, len(view.sizes)):
+        raise HTTPException(404)
+    sent, budget = list[_Sent](), _SENT_BYTES
+    for one in _sent(view, start - 1):
+        budget -= len(escapeHtml(one.text).encode("utf-8", "replace"))
+        if sent and (budget < 0 or len(sent) == _SENT):
+            break
+        sent.append(one)
+    end = start + len(sent)
+    following = end if end <= len(view.sizes) else None
+    return await render_call(request, chat, "sent", calls, view, sent=sent, start=start, following=following)
+
+
+def _sent(view: View, start: int) -> Iterator[_Sent]:
+    ordinals = view.ordinals()
+    for message, size, part in list(zip(view.history.messages, view.sizes, view.keys, strict=True))[start:]:
+        text = sent_text(message)
+        beginning = clip(text, _MESSAGE_BYTES)
+        kind = kind_of(message)
+        yield _Sent(
+            _ROLES.get(message.type, message.type),
+            getattr(message, "tool_call_id", ""),
+            ADDED[kind][0] if kind in ADDED else "",
+            part,
+            ordinals.get(message.id, 0),
+            beginning,
+            len(text) - len(beginning),
+            size,
+        )
+
+
+async def changes_page(request: Request, chat: Conversation) -> Response:
+    """Return what changed from the call before, and how much of it a prompt cache can reuse."""
+    calls = await calls_of(request, chat)
+    view = await load_view(request, chat, calls.moment)
+    before = await load_view(request, chat, calls.compared) if calls.compared else None
+    ordinals = (before.ordinals() if before else {}) | view.ordinals()
+    changes = changes_between(before, view) if before else None
+    return await render_call(
+        request, chat, "changes", calls, view, before=before, changes=changes, ordinals=ordinals, kind_of=kind_of
+    )
+
+
+@dataclass(slots=True)
+class _Tool:
+    """The calls of one tool, with the sizes of its results as stored and in the view; `again` were read back."""
+
+    name: str
+    calls: int = 0
+    failed: int = 0
+    again: int = 0
+    stored: int = 0
+    shown: int = 0
+    results: list[tuple[StoredMessage, str, int, bool]] = field(default_factory=list)
+
+
+async def tools_page(request: Request, chat: Conversation) -> Response:
+    """Return the tools that were called before the call: results, errors, sizes, and which results were read again."""
+    calls = await calls_of(request, chat)
+    end = calls.moment.ordinal if calls.moment else None
+    view = await load_view(request, chat, calls.moment)
+    messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
+    active = [one for one in messages if not one.is_rewound]
+    tools = sorted(_tools(active, view).values(), key=lambda tool: -tool.stored)
+    results = sorted((one for tool in tools for one in tool.results), key=lambda one: -one[0].ordinal)
+    return await render_call(
+        request,
+        chat,
+        "tools",
+        calls,
+        view,
+        looked_at=messages,
+        by_tool=tools,
+        results=results[:_CALLS],
+        has_failed=has_failed,
+    )
+
+
+def _tools(messages: Sequence[StoredMessage], view: View) -> dict[str, _Tool]:
+    tools, asked = dict[str, _Tool](), _read_back(messages)
+    for one in messages:
+        for call in one.message.tool_calls if isinstance(one.message, AIMessage) else []:
+            tools.setdefault(call["name"], _Tool(call["name"])).calls += 1
+        if isinstance(one.message, ToolMessage):
+            given, is_again = view.given(one), bool(_names(one) & asked)
+            name = one.message.name or ""
+            tool = tools.setdefault(name, _Tool(name))
+            shown = given.tokens if given.message is not None and given.state != "summarised" else 0
+            tool.results.append((one, given.label, shown, is_again))
+            tool.failed += has_failed(one.message)
+            tool.again += is_again
+            tool.stored += one.tokens
+            tool.shown += shown
+    return tools
+
+
+def _read_back(messages: Sequence[StoredMessage]) -> frozenset[str]:
+    """Return the ids, ordinals and numbers of sources that calls of the tool that reads results again name."""
+    calls = (call for one in messages if isinstance(one.message, AIMessage) for call in one.message.tool_calls)
+    arguments = (json.dumps(call["args"], default=repr) for call in calls if call["name"] == RETRIEVAL_TOOL)
+    return frozenset(word for text in arguments for word in _WORD.findall(text))
+
+
+def _names(one: StoredMessage) -> set[str]:
+    """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources."""
+    stub = parse_json(one.message.text)
+    numbers = stub.get("source_ids") if isinstance(stub, dict) else ""
+    return {str(one.message.id), f"m{one.ordinal}", *_numbers(numbers if isinstance(numbers, str) else "")}
+
+
+def _numbers(text: str) -> Iterator[str]:
+    """Yield the numbers in ranges.
+
+    >>> list(_numbers("3, 11-13"))
+    ['3', '11', '12', '13']
+    """
+    for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text):
+        yield from map(str, range(int(first), min(int(last or first), int(first) + 200) + 1))

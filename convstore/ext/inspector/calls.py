@@ -1,0 +1,97 @@
+"""The model calls around a moment: the one that a page shows, those next to it, and their calls of tools with results.
+
+A call is an AI message, which answers it. Its stamp says what the model got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import AIMessage
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from convstore import Conversation
+from convstore.ext.inspector.rendering import number_in
+from convstore.sources.detection import has_failed
+from convstore.types import StoredMessage
+
+_AROUND = 120
+"""Messages among which calls are looked for, half of them after the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool: the ordinals of the message that makes it and of its result, 0 if the result is not near."""
+
+    caller: int
+    result: int = 0
+    has_failed: bool = False
+
+
+class Calls:
+    """The calls around a moment, in order.
+
+    Args:
+        near: The messages around it.
+        moment: The message that the page is about, None for now.
+    """
+
+    def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
+        self.near, self.moment = near, moment
+        self.all = [one for one in near if one.message.type == "ai"]
+
+    @property
+    def previous(self) -> StoredMessage | None:
+        """The call before the moment."""
+        return next((one for one in reversed(self.all) if self._precedes(one)), None)
+
+    @property
+    def next(self) -> StoredMessage | None:
+        """The call after the moment."""
+        return next((one for one in self.all if self.moment and one.ordinal > self.moment.ordinal), None)
+
+    @property
+    def compared(self) -> StoredMessage | None:
+        """The call before the moment that is not rewound, with a stamp if the moment has one."""
+        active = [one for one in reversed(self.all) if self._precedes(one) and not one.is_rewound]
+        stamped = (one for one in active if one.stamp and self.moment and self.moment.stamp)
+        return next(stamped, next(iter(active), None))
+
+    def _precedes(self, one: StoredMessage) -> bool:
+        return self.moment is None or one.ordinal < self.moment.ordinal
+
+    def tools(self) -> dict[tuple[int, str], ToolCall]:
+        """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
+        found, waiting = dict[tuple[int, str], ToolCall](), dict[str, int]()
+        for one in self.near:
+            if isinstance(one.message, AIMessage):
+                waiting |= {str(call["id"]): one.ordinal for call in one.message.tool_calls}
+                found |= {(one.ordinal, str(call["id"])): ToolCall(one.ordinal) for call in one.message.tool_calls}
+            id_ = getattr(one.message, "tool_call_id", None)
+            if caller := waiting.get(id_ or ""):
+                pair = ToolCall(caller, one.ordinal, has_failed(one.message))
+                found[caller, str(id_)] = found[one.ordinal, str(id_)] = pair
+        return found
+
+
+async def moment_of(request: Request, chat: Conversation) -> StoredMessage | None:
+    """Return the message that ``at=`` in the address names by its ordinal, None for now; HTTPException if invalid."""
+    ordinal = number_in(request, "at")
+    if ordinal is None:
+        return None
+    page = await chat.list_messages(before=ordinal + 1, limit=1, rewound=True)
+    if not page or page[0].ordinal != ordinal:
+        raise HTTPException(404)
+    return page[0]
+
+
+async def calls_of(request: Request, chat: Conversation) -> Calls:
+    """Return the calls around the moment that the address names; HTTPException if there is no such message."""
+    at = number_in(request, "at")
+    near = await chat.list_messages(around=at, limit=_AROUND, rewound=True)
+    moment = next((one for one in near if one.ordinal == at), None)
+    if at is not None and moment is None:
+        raise HTTPException(404)
+    return Calls(near, moment)
