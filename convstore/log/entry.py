@@ -295,6 +295,15 @@ class Totals:
     """The running totals of a log up to and including an entry.
 
     Attributes:
+        counter: Name of the token counter that made `tokens` and `view_tokens`.
+        usage: Sums of the models' own counts, by model.
+        calls: Calls without a result: those of the turn in progress and a few older ones.
+        preview: Preview of the last message with text, None if there is none; `UNREAD` if it was not read.
+        shown: The newest distinct sources: the lowest number of each by digest of its text. None if it was not read;
+            the sources of the last entries have it.
+        updated_at: When the entry was appended.
+        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
+        is_ended: The last turn was finished or stopped by an event, and no message follows.
         entries: Number of the entry.
         messages: Last ordinal.
         active: Active messages, which are those not rewound; only they count in the next four fields.
@@ -302,23 +311,22 @@ class Totals:
         results: Tool results.
         tokens: Size of all messages in full.
         view_tokens: Size of all messages in the default view of finished turns.
-        counter: Name of the token counter that made the last two.
         stored_bytes: Stored size of all messages, active or rewound.
         rewind_entry: Number of the last rewind entry, 0 if all messages are active.
         sources_through: Highest source id in use or reserved.
-        usage: Sums of the models' own counts, by model.
-        calls: Calls without a result: those of the turn in progress and a few older ones.
-        preview: Preview of the last message with text, None if there is none; `UNREAD` if it was not read.
         given_through: Highest source id that the store gave to a source without a number.
         shown_at: Number of the last entry with sources, 0 if there is none.
-        shown: The newest distinct sources: the lowest number of each by digest of its text. None if it was not read;
-            the sources of the last entries have it.
-        updated_at: When the entry was appended.
         link: Random number of the entry, 0 before the first one; the next entry names it as `after`.
-        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
-        is_ended: The last turn was finished or stopped by an event, and no message follows.
     """
 
+    counter: str = ""
+    usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
+    calls: tuple[OpenCall, ...] = ()
+    preview: Preview | None = None
+    shown: Mapping[bytes, int] | None = field(default=None, compare=False)
+    updated_at: datetime | None = None
+    whole_list: int = 0
+    is_ended: bool = False
     entries: int = 0
     messages: int = 0
     active: int = 0
@@ -326,20 +334,12 @@ class Totals:
     results: int = 0
     tokens: int = 0
     view_tokens: int = 0
-    counter: str = ""
     stored_bytes: int = 0
     rewind_entry: int = 0
     sources_through: int = 0
     given_through: int = 0
-    usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
-    calls: tuple[OpenCall, ...] = ()
-    preview: Preview | None = None
     shown_at: int = 0
-    shown: Mapping[bytes, int] | None = field(default=None, compare=False)
-    updated_at: datetime | None = None
     link: int = 0
-    whole_list: int = 0
-    is_ended: bool = False
 
 
 @dataclass(slots=True)

@@ -6,9 +6,11 @@ Every collection except ``heads`` keeps a conversation in one range of ``_id``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
+from pymongo import ReturnDocument
 from pymongo.errors import CursorNotFound, DuplicateKeyError
 
 from convstore.mongo.driver import COMMAND_SECONDS, Driver, driver_errors
@@ -80,21 +82,33 @@ class Collection:
         return True
 
     async def update(self, query: Document, change: Any, *, upsert: bool = False) -> bool:
-        """Update a document, as a mapping or a pipeline says; False if the filter matched none."""
+        """Update or insert a document, as a mapping or a pipeline says; False if neither happened."""
         async with driver_errors():
             try:
                 result = await self.driver_collection.update_one(dict(query), change, upsert=upsert)
             except DuplicateKeyError:
                 # Of two concurrent upserts of one key the server fails one; the document exists now.
                 result = await self.driver_collection.update_one(dict(query), change)
-            return bool(result.matched_count)
+            return bool(result.matched_count or result.upserted_id)
 
     async def find_and_update(
-        self, query: Document, change: Any, fields: Mapping[str, int] | None = None
+        self,
+        query: Document,
+        change: Any,
+        fields: Mapping[str, int] | None = None,
+        *,
+        after: bool = False,
+        upsert: bool = False,
     ) -> Document | None:
-        """Update a document and return it as it was before; None if the filter matched none."""
+        """Update a document and return it as it was before, or is `after`; None if the filter matched none."""
+        returned = ReturnDocument.AFTER if after else ReturnDocument.BEFORE
+        update = partial(self.driver_collection.find_one_and_update, dict(query), change, fields, upsert=upsert)
         async with driver_errors():
-            found: Document | None = await self.driver_collection.find_one_and_update(dict(query), change, fields)
+            try:
+                found: Document | None = await update(return_document=returned)
+            except DuplicateKeyError:
+                # Of two concurrent upserts of one key the server fails one; the document exists now.
+                found = await update(return_document=returned)
         return found
 
     async def update_many(self, query: Document, change: Document) -> None:

@@ -179,31 +179,17 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """Return the totals that `totals_document` wrote."""
-    entries, messages, active, turns, results, tokens, view_tokens, *more = stored_numbers(_TOTALS_NUMBERS(document))
-    stored_size, rewind_entry, sources_through, given_through, shown_at, link = more
-    usage, calls, at = document["usage"], document["calls"], document["updated_at"]
+    usage, at = stored_list(document["usage"]), document["updated_at"]
     return Totals(
-        entries,
-        messages,
-        active,
-        turns,
-        results,
-        tokens,
-        view_tokens,
         from_stored(document["counter"]),
-        stored_size,
-        rewind_entry,
-        sources_through,
-        given_through,
-        {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in stored_list(usage)},
-        tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(calls)),
+        {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in usage},
+        tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
         _preview_from(document["preview"]) if "preview" in document else UNREAD,
-        shown_at,
-        None if shown_at else {},
+        None if document["shown_at"] else {},
         None if at is None else utc(at),
-        link,
         stored_number(document.get("whole_list", 0)),
         bool(stored_number(document.get("ended", 0))),
+        *stored_numbers(_TOTALS_NUMBERS(document)),
     )
 
 

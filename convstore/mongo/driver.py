@@ -122,11 +122,6 @@ class Driver:
         literals = {name: {"$literal": value} for name, value in values.items()}
         return [{"$set": {**literals, field: {"$add": ["$$NOW", ahead // timedelta(milliseconds=1)]}}}]
 
-    @property
-    def enforces_array_indexes(self) -> bool:
-        """Return True if the driver enforces unique indexes over arrays; else ids are looked up before a write."""
-        return self.name != "memory"
-
     def collection(self, name: str, *, raw: bool = False) -> Any:
         """Return a collection with majority read and write concern, whatever options the caller's client has.
 

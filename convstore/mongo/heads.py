@@ -12,12 +12,8 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
-
-from pymongo import ReturnDocument
-from pymongo.errors import DuplicateKeyError
 
 from convstore.exceptions import (
     CorruptDocumentError,
@@ -32,7 +28,7 @@ from convstore.messages.values import Codec, UnregisteredTypeError
 from convstore.mongo.bson_values import reading, sealed, stored_list, stored_number, stored_text, unsealed, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import message_from, totals_from
-from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.driver import Driver
 from convstore.mongo.keys import (
     HEADS,
     LOG,
@@ -179,19 +175,8 @@ class Heads:
             "$setOnInsert": stamped(new, "head"),
             **({"$set": {"has_children": True}} if for_child else {}),
         }
-        async with driver_errors():
-            upsert = partial(
-                self._heads.driver_collection.find_one_and_update,
-                {"_id": head_id(scope, parent)},
-                update,
-                upsert=True,
-                return_document=ReturnDocument.AFTER,
-            )
-            try:
-                document = await upsert()
-            except DuplicateKeyError:
-                # Of two concurrent upserts of one key the server fails one; the head exists now.
-                document = await upsert()
+        query = {"_id": head_id(scope, parent)}
+        document = await self._heads.find_and_update(query, update, after=True, upsert=True) or query
         return head_from(document), document["conversation"] == conversation
 
     async def refresh(

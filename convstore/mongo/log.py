@@ -75,7 +75,7 @@ class Log:
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
-        self.must_look_first = not driver.enforces_array_indexes
+        self.must_look_first = driver.name == "memory"  # it does not enforce unique indexes over arrays
         self._gate = _IN_MEMORY if driver.name == "memory" else nullcontext()
         # The entry is encoded once, to know its size; mongomock takes dicts only.
         self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode

@@ -26,8 +26,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from pymongo.errors import DuplicateKeyError
-
 from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, DriverName, driver_errors
@@ -241,14 +239,8 @@ class Migrator:
     async def _try_lease(self, owner: str) -> bool:
         """Take the lease if there is none, else if it has expired: an upsert cannot compare with the server's time."""
         lease = self._driver.setting({"owner": owner}, field="until", ahead=_LEASE_TIME)
-        async with driver_errors():
-            try:
-                await self._applied.driver_collection.update_one(
-                    {"_id": _LEASE, "owner": {"$exists": False}}, lease, upsert=True
-                )
-            except DuplicateKeyError:
-                return await self._applied.update({"_id": _LEASE, **self._driver.is_past("until")}, lease)
-        return True
+        is_new = await self._applied.update({"_id": _LEASE, "owner": {"$exists": False}}, lease, upsert=True)
+        return is_new or await self._applied.update({"_id": _LEASE, **self._driver.is_past("until")}, lease)
 
 
 @cache

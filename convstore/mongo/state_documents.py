@@ -113,17 +113,8 @@ def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
 
 def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
     """Return the record of a policy's views in the form that states store, with a digest of it and of the key."""
-    document = {
-        "start": record.start,
-        "short_through": record.short_through,
-        "stubs_through": record.stubs_through,
-        "entry": record.entry,
-        "link": record.link,
-        "moved_at": record.moved_at,
-        "results": [[one.ordinal, *map(to_stored, one.name)] for one in record.results or ()],
-        "rewound": record.gaps,
-        "after": record.after,
-    }
+    results = [[one.ordinal, *map(to_stored, one.name)] for one in record.results or ()]
+    document = record._asdict() | {"results": results}
     return document | {"digest": _digest(key, document)}
 
 
@@ -137,8 +128,7 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
     if document.pop("digest", None) != _digest(key, document):
         raise ValueError("a record of views does not match its digest")
     results = tuple(LeftOut(one[0], (from_stored(one[1]), from_stored(one[2]))) for one in document.pop("results"))
-    document["gaps"], document["moved_at"] = document.pop("rewound"), utc(document["moved_at"])
-    return ViewRecord(**document, results=results)
+    return ViewRecord(**document | {"moved_at": utc(document["moved_at"])}, results=results)
 
 
 def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:

@@ -11,10 +11,9 @@ import bson
 
 from convstore.mongo.bson_values import reading, stored_number, stored_text
 from convstore.mongo.collection import Collection, Document
-from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, family
 
-_BATCH = 1_000
 _DAY = "%Y-%m-%d"
 _SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
 
@@ -59,9 +58,8 @@ class Statistics:
         query: dict[str, Any] = {"revision": {"$exists": True}}
         if conversations is not None:
             query["conversation"] = {"$in": list(conversations)}
-        async with driver_errors(seconds=None):
-            found = self._driver.collection(LOG).find(query, _SUMMARY_FIELDS)
-            documents = await found.batch_size(_BATCH).to_list(None)
+        pipeline = [{"$match": query}, {"$project": _SUMMARY_FIELDS}]
+        documents = await Collection(self._driver, LOG).aggregate(pipeline, is_long=True)
         return dict(_summary_sizes(document) for document in documents if document.get("summary"))
 
     async def amounts(self, collection: str, conversations: Sequence[str] | None) -> list[Amount]:

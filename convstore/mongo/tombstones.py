@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from pymongo import ReturnDocument
-
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, head_key, readable_head
@@ -108,11 +106,7 @@ class Tombstones:
         """Take a sweep that is due; None if another process has it. After that time it is due again. One command."""
         query = {"_id": _tombstone_id(conversation), **self._driver.is_past("sweep_at")}
         update = self._driver.setting({}, field="sweep_at", ahead=time)
-        async with driver_errors():
-            taken: Document | None = await self._heads.driver_collection.find_one_and_update(
-                query, update, return_document=ReturnDocument.AFTER
-            )
-        return taken
+        return await self._heads.find_and_update(query, update, after=True)
 
     async def is_ended(self, conversation: str, tombstone: Document | None = None) -> bool:
         """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both."""
