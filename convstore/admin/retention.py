@@ -131,11 +131,7 @@ class Retention:
         while due := await self.tombstones.due(dict(partial_scope), limit=_BATCH):
             await in_parallel(self._sweep, due)
 
-    def start_sweeping(self) -> None:
-        """Begin to sweep in the background what is due, unless this event loop already does."""
-        self.background.start(self._sweep_slowly)
-
-    async def _sweep_slowly(self) -> None:
+    async def sweep_slowly(self) -> None:
         """Sweep one conversation after the other, with pauses, as calls of users run meanwhile."""
         with suppress(StoreError):  # every call reports it; the next sweep begins a minute later
             while due := await self.tombstones.due({}, limit=_FEW):

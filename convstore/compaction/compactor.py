@@ -65,11 +65,6 @@ class _Plan:
     def folded(self) -> Sequence[Row]:
         return self.rows[: self.cut]
 
-    @property
-    def is_inside_turn(self) -> bool:
-        """Return True if the turn of the last summarised message continues after the cut."""
-        return self.cut < len(self.rows) and self.rows[self.cut].message.type != "human"
-
 
 class Compactor:
     """Makes summaries for all conversations of a store."""
@@ -209,7 +204,9 @@ class Compactor:
         """Make the summary; return None if the summarizer has nothing to fold. SummaryError if it is not usable."""
         strategy, earlier = self._strategy, plan.earlier
         assert strategy is not None  # noqa: S101 - `rule` was read before
-        messages = await self._shown_messages(plan, len(plan.rows) if strategy.reads_all else plan.cut)
+        read = plan.rows if strategy.reads_all else plan.folded
+        async with self._reader.reading(plan.log.cached):  # in full: no later summary would include what is left out
+            messages = await self._whole(plan.log.cached, [row.message for row in read])
 
         async def size(result: CompactionResult) -> int:
             return self._shown(await self._build_record(replace(plan, cut=result.cut), owner, result))
@@ -244,12 +241,6 @@ class Compactor:
 
     def _shown(self, record: SummaryRecord) -> int:
         return sum(count(self._counter, message) for message in self._reader.summary_messages(record))
-
-    async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
-        """Read the first messages in full: no later summary would include what is left out here."""
-        messages = [row.message for row in plan.rows[:number]]
-        async with self._reader.reading(plan.log.cached):
-            return await self._whole(plan.log.cached, messages)
 
     async def _whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         whole = await self._reader.decode_all(cached, messages)
@@ -303,7 +294,8 @@ class Compactor:
         text = result.text
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
-        if plan.is_inside_turn and (last_question := await self._question(plan)):
+        is_inside_turn = plan.cut < len(plan.rows) and plan.rows[plan.cut].message.type != "human"
+        if is_inside_turn and (last_question := await self._question(plan)):
             [question] = await self._whole(plan.log.cached, [last_question])
             words = question.text[: _MAX_CHARACTERS // 10]
             text = f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"

@@ -569,9 +569,12 @@ class Conversation:
 
         The log includes rewound messages; `turns` leaves them out.
         """
-        services = await self._services()
-        async for _, _, message in services.reader.iterate(self._scope):
-            yield message
+        reader = (await self._services()).reader
+        async for cached, entry in reader.walk(self._scope):
+            async with reader.reading(cached):
+                messages = await reader.decode_all(cached, entry.messages)
+            for message in messages:
+                yield message
 
     async def turns(
         self,

@@ -8,15 +8,14 @@ from typing import Any, TypeVar
 from convstore.conversation.services import Services
 from convstore.exceptions import StoreClosedError, SyncUnsupportedError
 from convstore.messages.values import Codec
-from convstore.readback.request import ReadBack, Request
+from convstore.readback.request import Request
 from convstore.runtime.clock import Clock
-from convstore.runtime.loop_thread import Twin
+from convstore.runtime.loop_thread import BothWays, Twin
 from convstore.sources.detection import SourceExtractor
 from convstore.tools.search_page import search_page
 from convstore.values.models import SourcePage
 from convstore.values.scope import Scope
 
-_Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
 
@@ -59,7 +58,8 @@ class Host:
         now = self._clock.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_SECONDS
-            self._services.retention.start_sweeping()
+            retention = self._services.retention
+            retention.background.start(retention.sweep_slowly)
         return self._services
 
     def run_sync(
@@ -94,17 +94,15 @@ def host_of(handle: Any) -> Host:
     return host
 
 
-def both_ways(
-    store: Any, work: Callable[[Any, _Request], Coroutine[Any, Any, _Result]]
-) -> tuple[Callable[[_Request], Coroutine[Any, Any, _Result]], Callable[[_Request], _Result]]:
+def both_ways(store: Any, work: Callable[[Any, Any], Coroutine[Any, Any, Any]]) -> BothWays:
     """Return a function for async callers, on the store, and one for sync callers, on its twin."""
     return lambda request: work(store, request), lambda request: host_of(store).run_sync(
         lambda twin: work(twin, request)
     )
 
 
-def read_back(store: Any, scope: Scope) -> ReadBack:
-    """Return the read function that a retrieval tool calls for one conversation."""
+def read_back(store: Any, scope: Scope) -> BothWays:
+    """Return the read functions that a retrieval tool calls for one conversation."""
 
     async def read(store: Any, request: Request) -> tuple[Any, SourcePage]:
         services = await host_of(store).services()
@@ -114,4 +112,4 @@ def read_back(store: Any, scope: Scope) -> ReadBack:
             return (await search_page(services.searcher, scope, request)).written()
         return (await services.pager.read(scope, request)).written()
 
-    return ReadBack(*both_ways(store, read))
+    return both_ways(store, read)

@@ -123,7 +123,11 @@ def summary_messages(
         ValueError: The stored messages are damaged.
     """
     if not record.messages:
-        return [summary_message(record)]
+        text = (
+            f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
+        )
+        text += f"\n[{how_to_read(record.results)}]"
+        return [HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))]
     messages = [decode_message(codec, body) for body in record.messages]
     if talk:
         messages = [one for message in messages if (one := _as_talk(message)) is not None]
@@ -139,13 +143,6 @@ def _as_talk(message: BaseMessage) -> BaseMessage | None:
         marks = message.additional_kwargs
         return AIMessage(f"{SUMMARY_PREFIX}{message.content}", id=message.id, additional_kwargs=marks)
     return None if isinstance(message, ToolMessage) or calls_of(message) else message
-
-
-def summary_message(record: SummaryRecord) -> HumanMessage:
-    """Return the message that shows a summary to a model as a record; equal summaries give equal messages."""
-    text = f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
-    text += f"\n[{how_to_read(record.results)}]"
-    return HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))
 
 
 def name_results(results: Sequence[tuple[str, str]]) -> str:

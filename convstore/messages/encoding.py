@@ -32,7 +32,6 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from pydantic.fields import FieldInfo
 
 from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
@@ -81,13 +80,8 @@ MESSAGE_TYPES = frozenset(_CLASSES)
 """The values of a message's `type` that can be stored."""
 
 
-def _factory_of(info: FieldInfo) -> Callable[[], Any] | None:
-    """Return the factory of a field's default. Before langchain-core 1.3 the default is an empty list instead."""
-    return type(info.default) if info.default in ([], {}) else info.default_factory  # type: ignore[return-value]
-
-
-_EMPTY: dict[str, dict[str, Callable[[], Any]]] = {
-    name: {key: make for key, info in class_.model_fields.items() if (make := _factory_of(info))}
+_EMPTY: dict[str, dict[str, Callable[..., Any]]] = {
+    name: {key: make for key, info in class_.model_fields.items() if (make := info.default_factory)}
     for name, class_ in _CLASSES.items()
 }
 _EMPTY_FIELDS = {name: tuple(factories.items()) for name, factories in _EMPTY.items()}

@@ -45,7 +45,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.mongo.indexes import Index
-from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of, names_option
+from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of
 
 COMMAND_SECONDS = 40.0
 """Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
@@ -237,8 +237,8 @@ def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any
     if uri.startswith("memory://"):
         client = _memory_client()
         return client, client[uri.removeprefix("memory://").strip("/") or default]
-    named = names_option(uri, "serverSelectionTimeoutMS")
-    options: dict[str, Any] = {} if named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
+    is_named = "serverselectiontimeoutms=" in uri.partition("?")[2].lower()
+    options: dict[str, Any] = {} if is_named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
     remote, database = None, None
     cause: Exception | None = None
     with warnings.catch_warnings(record=True) as caught:

@@ -127,8 +127,9 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
     document = dict(value)
     if document.pop("digest", None) != _digest(key, document):
         raise ValueError("a record of views does not match its digest")
+    moved_at = utc(document.pop("moved_at"))
     results = tuple(LeftOut(one[0], (from_stored(one[1]), from_stored(one[2]))) for one in document.pop("results"))
-    return ViewRecord(**document | {"moved_at": utc(document["moved_at"])}, results=results)
+    return ViewRecord(**document, moved_at=moved_at, results=results)
 
 
 def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:

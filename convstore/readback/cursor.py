@@ -75,16 +75,6 @@ def read_cursor(text: Any) -> Cursor | None:
     return Cursor(key, int(offset), places, tuple(numbers), unquote(find, errors="replace").strip())
 
 
-def write_cursor(position: str, names: str, find: str) -> str:
-    """Return a cursor for the position of a page and the names that `compact_names` gave.
-
-    >>> write_cursor("2@325", "2", ""), write_cursor("f9@40", "", 'say "ah"')
-    ('2@325', 'f9@40//say %22ah%22')
-    """
-    is_plain = not find and names == position.partition("@")[0]
-    return position if is_plain else f"{position}/{names}" + (f"/{quoted(find)}" if find else "")
-
-
 def quoted(find: str) -> str:
     """Return a text to find for a cursor: on one line, without quotes and backslashes, which models escape."""
     plain = (sign if sign.isprintable() and sign not in '%"\\' else quote(sign, errors="replace") for sign in find)

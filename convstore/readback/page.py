@@ -148,37 +148,27 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
     return pieces, ""
 
 
-def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
-    """Add as many of the pieces that were read as fit."""
+def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str = "") -> None:
+    """Add as many of the pieces that were read as fit, or the text around each match in them.
+
+    `following` is the cursor of the next page if all of them fit.
+    """
     for piece in pieces:
-        room = page.room_for(piece.passage)
-        if page.parts and room < min(weight(piece.text), _MIN_TEXT):
-            page.following = f"{piece.passage.key}@{piece.start}"
-            return
-        text = piece.text[: max(fitting(piece.text, room), 1)]
-        part = replace(piece, end=piece.start + len(text), text=text)
-        page.add(part)
-        if part.end < piece.end:
-            page.following = f"{piece.passage.key}@{part.end}"
-            return
+        ranges = snippets(piece.text, find, limit=page.room) if find else iter([(0, len(piece.text))])
+        for start, stop in ranges:
+            passage, excerpt = piece.passage, piece.text[start:stop]
+            room = page.room_for(passage)
+            if page.parts and room < min(weight(excerpt), _MIN_TEXT):
+                page.following = f"{passage.key}@{piece.start + start}"
+                return
+            end = min(stop, start + max(fitting(excerpt, room), 1))
+            end = _end_after_match(piece.text, find, start, end) if find else end
+            page.add(replace(piece, start=piece.start + start, end=piece.start + end, text=piece.text[start:end]))
+            page.has_match = bool(find)
+            if end < stop:
+                page.following = f"{passage.key}@{piece.start + end}"
+                return
     page.following = following
-
-
-def fill_matches(page: Page, pieces: Sequence[Piece], find: str) -> None:
-    """Add the text around each match in the pieces that were read, as long as it fits."""
-    found = ((piece, *range_) for piece in pieces for range_ in snippets(piece.text, find, limit=page.room))
-    for piece, start, stop in found:
-        passage, excerpt = piece.passage, piece.text[start:stop]
-        room = page.room_for(passage)
-        if page.parts and room < min(weight(excerpt), _MIN_TEXT):
-            page.following = f"{passage.key}@{piece.start + start}"
-            return
-        end = _end_after_match(piece.text, find, start, start + max(fitting(excerpt, room), 1))
-        page.add(Piece(passage, piece.start + start, piece.start + end, piece.text[start:end], piece.found))
-        page.has_match = True
-        if end < stop:
-            page.following = f"{passage.key}@{piece.start + end}"
-            return
 
 
 def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:

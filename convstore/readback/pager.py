@@ -27,8 +27,7 @@ from convstore.readback.page import (
     Answer,
     Page,
     Piece,
-    fill_matches,
-    fill_texts,
+    fill,
     fill_words,
     next_texts,
     no_match,
@@ -160,7 +159,7 @@ class Pager:
         else:
             pieces, following = next_texts(page, passages, offset)
             await self._read_pieces(cached, pieces)
-            fill_texts(page, pieces, following)
+            fill(page, pieces, following=following)
         return page
 
     async def _fill_matches(
@@ -175,7 +174,7 @@ class Pager:
             await self._read_pieces(cached, pieces)
             first = first or pieces
             await run_in_thread_if_long(
-                partial(fill_matches, page, pieces, find), characters=sum(len(piece.text) for piece in pieces)
+                partial(fill, page, pieces, find=find), characters=sum(len(piece.text) for piece in pieces)
             )
             if page.following:
                 return

@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
 from convstore.log.rows import Row
-from convstore.log.stored_message import stamp_of
+from convstore.log.stored_message import read_message, stamp_of
 from convstore.messages.unvalidated import new_model
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
@@ -102,7 +102,7 @@ class Records:
         return rows, log
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
-        message = self.reader.decode(row.message, payload)
+        message = read_message(self._codec, row.message, payload or "")
         result = message if isinstance(message, ToolMessage) else None
         values = {
             "tool_message_id": row.message.id,

@@ -1,20 +1,18 @@
-"""The request for a page of the read-back, and the functions that answer it.
+"""The request for a page of the read-back.
 
 The tool and `conversation` build it; the pager answers it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
 
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
-from convstore.readback.cursor import Place, compact_names, read_cursor, room_for_last_line, write_cursor
+from convstore.readback.cursor import Place, compact_names, quoted, read_cursor, room_for_last_line
 from convstore.sources.source import MAX_SOURCES, read_ids
-from convstore.values.models import SourcePage
 from convstore.values.scope import MAX_IDS, check_number
 
 PAGE_TOKENS = 4_000
@@ -55,8 +53,15 @@ class Request:
         return cls((), found.source_ids, found.find, position, page_tokens, remarks, found.places)
 
     def cursor_at(self, position: str) -> str:
-        """Return the cursor that continues this request, whose names are places and source numbers, at a position."""
-        return write_cursor(position, self._compact[0], self.find)
+        """Return the cursor that continues this request, whose names are places and source numbers, at a position.
+
+        >>> Request(source_ids=[2]).cursor_at("2@325"), Request(find='say "ah"').cursor_at("f9@40")
+        ('2@325', 'f9@40//say %22ah%22')
+        """
+        names = self._compact[0]
+        if not self.find and names == position.partition("@")[0]:
+            return position
+        return f"{position}/{names}" + (f"/{quoted(self.find)}" if self.find else "")
 
     def cut_for_cursor(self) -> Request:
         """Return the request with as many names as a cursor holds."""
@@ -90,13 +95,6 @@ class Request:
         """Return all names in the request, without duplicates."""
         places = (f"m{place.ordinal}" for place in self.places)
         return [*dict.fromkeys((*self.tool_message_ids[:MAX_IDS], *places)), *dict.fromkeys(self.source_ids)]
-
-
-class ReadBack(NamedTuple):
-    """Functions that return one page of a conversation, text and values, to async and to sync callers."""
-
-    read: Callable[[Request], Awaitable[tuple[Any, SourcePage]]]
-    read_sync: Callable[[Request], tuple[Any, SourcePage]]
 
 
 def check_page_tokens(page_tokens: int) -> int:

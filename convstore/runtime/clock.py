@@ -73,11 +73,6 @@ def _now() -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-def _call_later(seconds: float, callback: Callable[[], None]) -> object:
-    # In an empty context instead of that of the request that happened to set the timer.
-    return asyncio.get_running_loop().call_later(seconds, callback, context=Context())
-
-
 @dataclass(frozen=True, slots=True)
 class Clock:
     """A source of time and unique tokens; tests pass their own."""
@@ -87,7 +82,10 @@ class Clock:
     monotonic: Callable[[], float] = partial(time.clock_gettime, _BOOT_CLOCK) if _BOOT_CLOCK else time.monotonic
     wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    call_later: Callable[[float, Callable[[], None]], object] = _call_later
+    # In an empty context instead of that of the request that happened to set the timer.
+    call_later: Callable[[float, Callable[[], None]], object] = lambda seconds, callback: (
+        asyncio.get_running_loop().call_later(seconds, callback, context=Context())
+    )
     # An ObjectId begins with the time, by which a sweep finds orphaned chunks.
     token: Callable[[], str] = lambda: str(ObjectId())
     # Fits into BSON's signed 64-bit integer.

@@ -292,7 +292,7 @@ class LogReader:
         def decode() -> list[BaseMessage]:
             if not whole:
                 return [shorten(self.codec, one, texts) for one in messages]
-            return [self.decode(one, texts.get(one.id)) for one in messages]
+            return [read_message(self.codec, one, texts.get(one.id, "")) for one in messages]
 
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
@@ -402,26 +402,6 @@ class LogReader:
                 yield cached, entry
         if not await self._is_current(cached):
             raise ConversationDeletedError(_DELETED)
-
-    async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
-        """Iterate over every message of the log in order, stored and decoded, in batches of entries.
-
-        Raises:
-            ConversationDeletedError: The conversation was deleted during the iteration.
-        """
-        async for cached, entry in self.walk(scope):
-            async with self.reading(cached):
-                messages = await self.decode_all(cached, entry.messages)
-            for stored, message in zip(entry.messages, messages, strict=True):
-                yield entry, stored, message
-
-    def decode(self, message: EntryMessage, payload: str | None) -> BaseMessage:
-        """Decode a message in full from its body and its payload, if it has one.
-
-        Raises:
-            CorruptDocumentError: The stored message is damaged.
-        """
-        return read_message(self.codec, message, payload or "")
 
 
 def grown(at_once: int) -> int:

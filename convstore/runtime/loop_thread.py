@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from convstore.exceptions import StoreClosedError
 
 _Result = TypeVar("_Result")
+BothWays = tuple[Callable[[Any], Awaitable[Any]], Callable[[Any], Any]]
+"""A function from a request to its answer, for async and for sync callers."""
 
 
 class LoopThread:

@@ -67,14 +67,12 @@ def stub_of(
     """
     if not wants_stub(tokens, has_sources=bool(source_ids), min_tokens=min_tokens):
         return None
-    count, ids = len(source_ids), write_ids(source_ids)
-    stub = make_stub(
-        tool=tool, tool_message_id=tool_message_id, content=content, source_count=count, source_ids=ids, error=error
-    )
+    stub = make_stub(tool=tool, tool_message_id=tool_message_id, content=content, source_ids=source_ids, error=error)
     if len(content) > len(stub) or len(content) >= RESULT_MINIMUM or not content.strip():
         return stub
     # A page of the retrieval tool shows the numbers itself.
-    return _SUFFIX.format(in_one_line(tool_message_id), ids) if source_ids and tool != RETRIEVAL_TOOL else None
+    has_suffix = source_ids and tool != RETRIEVAL_TOOL
+    return _SUFFIX.format(in_one_line(tool_message_id), write_ids(source_ids)) if has_suffix else None
 
 
 def make_stub(
@@ -82,28 +80,27 @@ def make_stub(
     tool: str,
     tool_message_id: str,
     content: str,
-    source_count: int = 0,
-    source_ids: str = "",
+    source_ids: Collection[int] = (),
     error: str | None = None,
 ) -> str:
     """Return the stub of a tool result. Its exact characters are part of the stored format.
 
-    >>> print(make_stub(tool="search", tool_message_id="m3", content="…", source_count=10, source_ids="11-20"))
+    >>> print(make_stub(tool="search", tool_message_id="m3", content="…", source_ids=range(11, 21)))
     {"success": true, "tool": "search", "result_count": 10, "message": "Retrieved 10 sources. \
 Use retrieve_previous_sources to access full content.", "tool_message_id": "m3", "source_ids": "11-20"}
     """
     stub: dict[str, Any] = {"success": error is None, "tool": tool}
-    if source_count:
-        stub["result_count"] = source_count
-        description = f"Retrieved {source_count} source{'' if source_count == 1 else 's'}."
+    if source_ids:
+        stub["result_count"] = len(source_ids)
+        description = f"Retrieved {len(source_ids)} source{'' if len(source_ids) == 1 else 's'}."
     else:
         description = f"Result of {len(content)} characters."
     stub["message"] = f"{description} Use {RETRIEVAL_TOOL} to access full content."
     if error is not None:
         stub["error"] = error[:PREVIEW_CHARACTERS]
     stub["tool_message_id"] = tool_message_id
-    if source_count:
-        stub["source_ids"] = source_ids
+    if source_ids:
+        stub["source_ids"] = write_ids(source_ids)
     else:
         stub["size"] = len(content)
         if error is None:  # an error is the beginning of the text, or stands in it

@@ -7,6 +7,7 @@ context or configuration; never on one that a model names.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import BaseTool
 
+    from convstore.runtime.loop_thread import BothWays
     from convstore.tools.agent_tool import AgentTool
     from convstore.tools.conversation_search import OtherConversations
     from convstore.tools.numbering import Numbering
@@ -82,17 +84,15 @@ def search_conversations_tool(
         raise InvalidInputError(f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}")
     from convstore.tools.conversation_search import make_search_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-    def others_of(config: RunnableConfig) -> OtherConversations:
-        if chat is not None:
-            return _others(owner, {key: chat.scope[key] for key in keys}, chat.scope)
-        shared = dict(_scope_of(keys, config))
-        try:
-            own = dict(_scope_of(owner.scope_keys, config))
-        except InvalidScopeError:
-            own = {}  # a run outside a conversation
-        return _others(owner, shared, own)
+    def with_others(config: RunnableConfig, answer: Callable[..., Coroutine[Any, Any, str]]) -> BothWays:
+        own: dict[str, str] = {} if chat is None else chat.scope
+        shared = dict(_scope_of(keys, config)) if chat is None else {key: own[key] for key in keys}
+        if chat is None:
+            with suppress(InvalidScopeError):  # a run outside a conversation
+                own = dict(_scope_of(owner.scope_keys, config))
+        return both_ways(owner, lambda store, arguments: answer(_others(store, shared, own), arguments))
 
-    return make_search_tool(others_of, page_tokens=check_page_tokens(page_tokens))
+    return make_search_tool(with_others, page_tokens=check_page_tokens(page_tokens))
 
 
 def _others(store: ConversationStore, shared: dict[str, str], own: dict[str, str]) -> OtherConversations:
@@ -109,10 +109,7 @@ def _others(store: ConversationStore, shared: dict[str, str], own: dict[str, str
         page = await chat.list_messages(around=ordinal, limit=1, full=True) if chat and chat.scope != own else []
         return next((one for one in page if one.ordinal == ordinal), None)
 
-    def run_sync(work: Callable[[OtherConversations], Coroutine[Any, Any, str]]) -> str:
-        return host_of(store).run_sync(lambda twin: work(_others(twin, shared, own)))
-
-    return OtherConversations(search, read, run_sync)
+    return OtherConversations(search, read)
 
 
 def number_sources(

@@ -5,6 +5,7 @@ The module is long because nearly all of it is the documentation of one class.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -45,7 +46,6 @@ from convstore.values.scope import (
     check_partial_scope,
     check_scope,
     check_scope_keys,
-    check_seconds,
     check_selection,
 )
 
@@ -126,6 +126,10 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
         self.token_counter = named(token_counter, token_counter_name)
+        if type(compaction_seconds) not in (int, float) or not 0 <= compaction_seconds < math.inf:
+            raise InvalidInputError(
+                f"compaction_seconds must be a number of seconds from 0, not {compaction_seconds!r}"
+            )
         if self.policy.compact == "before_load" and summarizer is None:
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
         codec, extractors = Codec(), dict[str, SourceExtractor]()
@@ -145,7 +149,7 @@ class ConversationStore:
             clock=clock,
             strategy=strategy,
             policy=self.policy,
-            compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
+            compaction_seconds=compaction_seconds,
             extractors=extractors,
             search_index=search_index,
         )

@@ -19,7 +19,7 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.sizes import block_text, json_text, media_bytes, packed, written_calls
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
-from convstore.messages.tool_calls import MISSING_TEXT, pair, without_orphans
+from convstore.messages.tool_calls import MISSING_TEXT
 
 _T = TypeVar("_T")
 
@@ -74,16 +74,6 @@ class _Piece(NamedTuple):
 
     message: BaseMessage
     text: str
-
-
-def for_summarizer(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages, each once, as a list that any provider accepts.
-
-    >>> print(for_summarizer([ToolMessage("2 orcas", name="count", tool_call_id="x")])[0].text)
-    [Result of an earlier call of count]
-    2 orcas
-    """
-    return pair(without_orphans(messages)).messages
 
 
 def record_steps(messages: Sequence[BaseMessage], room: int) -> Iterator[str]:

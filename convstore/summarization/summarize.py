@@ -21,7 +21,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.provenance import kind_of, mark
-from convstore.messages.tool_calls import without_orphans
+from convstore.messages.tool_calls import pair, without_orphans
 from convstore.summarization.cuts import Cuts, choose_cut, next_step
 from convstore.summarization.engine import Steps, ask, drive, drive_async
 from convstore.summarization.models import (
@@ -32,7 +32,6 @@ from convstore.summarization.models import (
     SummarizationResult,
     as_running_summary,
 )
-from convstore.summarization.prompts import for_summarizer
 
 Overflow = Literal["fold", "trim"]
 """What happens to messages that do not fit one call of the summarizer."""
@@ -201,7 +200,7 @@ class _Input:
 
     def prompt(self, messages: Sequence[BaseMessage], text: str | None) -> list[BaseMessage]:
         """Return the request for a summary of the messages that extends an earlier text."""
-        shown = for_summarizer(messages)
+        shown = pair(without_orphans(messages)).messages  # a list that any provider accepts
         if text is None:
             return self.options.initial_summary_prompt.format_messages(messages=shown)
         return self.options.existing_summary_prompt.format_messages(messages=shown, existing_summary=text)

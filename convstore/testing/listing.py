@@ -141,8 +141,12 @@ class ListContract:
             rest = await store.list_conversations(user_id=user, limit=3, cursor=page.next_cursor)
             return page, rest, await chats[0].info(), await store.stats(sizes=False, user_id=user)
 
-        async def refuse(_collection: Collection, _pipeline: Any) -> Any:
-            raise StoreError("$lookup is not supported")
+        aggregate = Collection.aggregate
+
+        async def refuse(collection: Collection, pipeline: Any, **how: Any) -> Any:
+            if any("$lookup" in stage for stage in pipeline):
+                raise StoreError("$lookup is not supported")
+            return await aggregate(collection, pipeline, **how)
 
         joined = await read()
         monkeypatch.setattr(Collection, "aggregate", refuse)

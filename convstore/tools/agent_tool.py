@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import StructuredTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
+from convstore.runtime.loop_thread import BothWays
 from convstore.wire.steps import arguments_text
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
 _NOT_JSON = "The arguments are not a JSON object. Call again with valid ones."
+_ERROR_CHARACTERS = 400
 
 
 class AgentTool(StructuredTool):
@@ -50,10 +54,38 @@ class AgentTool(StructuredTool):
         return _NOT_JSON if arguments is None else await super().ainvoke(arguments, config, **kwargs)
 
 
-def agent_tool(**options: Any) -> AgentTool:
-    """Return a tool that reports errors to the model; the options are those of `StructuredTool.from_function`."""
+def agent_tool(
+    request_of: Callable[..., Any], ways_of: Callable[[RunnableConfig], BothWays], **options: Any
+) -> AgentTool:
+    """Return a tool, async and sync, that answers what a model asks for, and reports errors of the store to the model.
+
+    `request_of` makes a request of the model's arguments, `ways_of` finds the functions that answer it by the
+    configuration of a run. The options are those of `StructuredTool.from_function`.
+    """
+
+    async def answer(*given: Any, config: RunnableConfig, **named: Any) -> Any:
+        work, _ = ways_of(config)
+        with _reported_to_the_model():
+            return await work(request_of(*given, **named))
+
+    def answer_sync(*given: Any, config: RunnableConfig, **named: Any) -> Any:
+        _, work = ways_of(config)
+        with _reported_to_the_model():
+            return work(request_of(*given, **named))
+
     options |= {"handle_tool_error": True, "handle_validation_error": True}
-    return cast("AgentTool", AgentTool.from_function(**options))
+    return cast("AgentTool", AgentTool.from_function(answer_sync, answer, **options))
+
+
+@contextmanager
+def _reported_to_the_model() -> Iterator[None]:
+    """Report errors of the store to the model; an error in the tool's use is raised."""
+    try:
+        yield
+    except SyncUnsupportedError:
+        raise
+    except StoreError as error:
+        raise ToolException(f"The store cannot answer now: {error}"[:_ERROR_CHARACTERS]) from error
 
 
 def _arguments(given: Any) -> Any:

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.readback.passages import in_line
+from convstore.runtime.loop_thread import BothWays
 from convstore.tools.agent_tool import AgentTool, agent_tool
-from convstore.tools.retrieval import reported_to_the_model
 from convstore.values.models import StoredMessage
 from convstore.values.reports import ConversationHits, SearchHit, SearchResult
 
@@ -34,11 +34,10 @@ _NOT_FOUND = "There is no such reference; search again with find."
 
 
 class OtherConversations(NamedTuple):
-    """Functions that search and read the other conversations of one user, for async and for sync callers."""
+    """Functions that search and read the other conversations of one user."""
 
     search: Callable[[str], Awaitable[SearchResult]]
     read: Callable[[str, int], Awaitable[StoredMessage | None]]
-    run_sync: Callable[[Callable[[OtherConversations], Coroutine[Any, Any, str]]], str]
 
 
 class _SearchArguments(BaseModel):
@@ -46,41 +45,25 @@ class _SearchArguments(BaseModel):
     read: Any = Field(default="", description="A reference from a search.", json_schema_extra={"type": "string"})
 
 
-def read_reference(text: str) -> tuple[str, int, int] | None:
-    """Return conversation id, ordinal and offset of a reference; None if it is invalid.
-
-    >>> read_reference("65f0c0ffee.12@4000"), read_reference("12")
-    (('65f0c0ffee', 12, 4000), None)
-    """
-    found = _REFERENCE.fullmatch(text.strip())
-    return (found[1], int(found[2]), int(found[3] or 0)) if found else None
+_Answer = Callable[[OtherConversations, tuple[Any, Any]], Coroutine[Any, Any, str]]
 
 
-def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], *, page_tokens: int) -> AgentTool:
-    """Return the tool, async and sync, for the conversations of a run that `others_of` finds by its configuration."""
+def make_search_tool(both_ways: Callable[[RunnableConfig, _Answer], BothWays], *, page_tokens: int) -> AgentTool:
+    """Return the tool, async and sync; `both_ways` calls a function with the conversations of a run."""
     room = (page_tokens - 4) * CHARACTERS_PER_TOKEN
 
-    async def answer(others: OtherConversations, find: Any, read: Any) -> str:
+    async def answer(others: OtherConversations, arguments: tuple[Any, Any]) -> str:
+        find, read = arguments
         if reference := _text(read):
-            found = read_reference(reference)
-            message = await others.read(found[0], found[1]) if found else None
+            found = _REFERENCE.fullmatch(reference)
+            message = await others.read(found[1], int(found[2])) if found else None
             return _page(message, found, room) if message and found else _NOT_FOUND
         words = _text(find)[:_FIND_CHARACTERS]
         return _hits(await others.search(words), room) if words else "Pass words as find, or a reference as read."
 
-    async def search(find: Any = "", read: Any = "", *, config: RunnableConfig) -> str:
-        others = others_of(config)
-        with reported_to_the_model():
-            return await answer(others, find, read)
-
-    def search_sync(find: Any = "", read: Any = "", *, config: RunnableConfig) -> str:
-        others = others_of(config)
-        with reported_to_the_model():
-            return others.run_sync(lambda twin: answer(twin, find, read))
-
     return agent_tool(
-        func=search_sync,
-        coroutine=search,
+        lambda find="", read="": (find, read),
+        lambda config: both_ways(config, answer),
         name=SEARCH_TOOL,
         description=_DESCRIPTION,
         args_schema=_SearchArguments,
@@ -113,9 +96,9 @@ def _hit(group: ConversationHits, hit: SearchHit) -> str:
     return f"[{group.conversation_id}.{hit.ordinal}] {kind}{title}, {hit.created_at:%Y-%m-%d}\n{hit.snippet}"
 
 
-def _page(message: StoredMessage, reference: tuple[str, int, int], room: int) -> str:
+def _page(message: StoredMessage, reference: re.Match[str], room: int) -> str:
     """Return a message of another conversation, or the part of it that begins at an offset."""
-    conversation, ordinal, offset = reference
+    conversation, ordinal, offset = reference[1], int(reference[2]), int(reference[3] or 0)
     text = text_of(message.message.content)[offset:]
     header = f"{message.message.type} message, {message.created_at:%Y-%m-%d}, from character {offset}"
     end = fitting(text, max(1, room - len(header) - 150))

@@ -6,23 +6,18 @@ model's arguments, and reads them leniently, see `read_arguments`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import ToolException
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from convstore.exceptions import StoreError, SyncUnsupportedError
-from convstore.readback.request import PAGE_TOKENS, ReadBack, check_page_tokens
+from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens
+from convstore.runtime.loop_thread import BothWays
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.tools.agent_tool import AgentTool, agent_tool
 from convstore.tools.arguments import read_arguments
-from convstore.values.models import SourcePage
-
-_ERROR_CHARACTERS = 400
 
 _DESCRIPTION = (
     "Search and read everything that was said earlier in this conversation, also what the history shortens or leaves "
@@ -68,7 +63,7 @@ class RetrieveArguments(BaseModel):
 
 
 def make_retrieval_tool(
-    read_back_for: Callable[[RunnableConfig], ReadBack], *, page_tokens: int = PAGE_TOKENS
+    read_back_for: Callable[[RunnableConfig], BothWays], *, page_tokens: int = PAGE_TOKENS
 ) -> AgentTool:
     """Return the tool, async and sync; its content is for the model, its artifact a `SourcePage`.
 
@@ -78,32 +73,14 @@ def make_retrieval_tool(
     """
     check_page_tokens(page_tokens)
 
-    async def retrieve(ids: Any = (), *, config: RunnableConfig, given: Any = (), **_: Any) -> tuple[Any, SourcePage]:
-        read_back = read_back_for(config)
-        with reported_to_the_model():
-            return await read_back.read(read_arguments({"ids": ids, **dict(given)}, page_tokens))
-
-    def retrieve_sync(ids: Any = (), *, config: RunnableConfig, given: Any = (), **_: Any) -> tuple[Any, SourcePage]:
-        read_back = read_back_for(config)
-        with reported_to_the_model():
-            return read_back.read_sync(read_arguments({"ids": ids, **dict(given)}, page_tokens))
+    def request_of(ids: Any = (), *, given: Any = (), **_: Any) -> Request:
+        return read_arguments({"ids": ids, **dict(given)}, page_tokens)
 
     return agent_tool(
-        func=retrieve_sync,
-        coroutine=retrieve,
+        request_of,
+        read_back_for,
         name=RETRIEVAL_TOOL,
         description=_DESCRIPTION,
         args_schema=RetrieveArguments,
         response_format="content_and_artifact",
     )
-
-
-@contextmanager
-def reported_to_the_model() -> Iterator[None]:
-    """Report errors of the store to the model; an error in the tool's use is raised."""
-    try:
-        yield
-    except SyncUnsupportedError:
-        raise
-    except StoreError as error:
-        raise ToolException(f"The store cannot answer now: {error}"[:_ERROR_CHARACTERS]) from error

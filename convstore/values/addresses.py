@@ -110,16 +110,6 @@ def with_database(uri: str, name: str) -> str:
     return f"{scheme}://{hosts.rstrip('/')}/{quote(name, safe='')}{question}{options}"
 
 
-def names_option(uri: str, name: str) -> bool:
-    """Return True if an address sets an option.
-
-    >>> names_option("mongodb://db/app?serverselectiontimeoutms=9", "serverSelectionTimeoutMS")
-    True
-    """
-    options = re.split("[&;]", uri.partition("?")[2].lower())
-    return any(option.partition("=")[0] == name.lower() for option in options)
-
-
 def contains_part_of(text: str, uri: str) -> bool:
     """Return True if a text contains a word of the address, encoded or decoded, which may be part of a secret."""
     secret = uri.partition("://")[2].lower()

@@ -6,7 +6,6 @@ be an operator that matches other users' conversations.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -80,17 +79,6 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
     if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
         bounds = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise InvalidInputError(f"{name} must be a whole number {bounds}, not {value!r}")
-    return value
-
-
-def check_seconds(value: float, *, name: str) -> float:
-    """Return a number of seconds if it is finite and not negative, else raise an InvalidInputError.
-
-    >>> check_seconds(0.5, name="wait")
-    0.5
-    """
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise InvalidInputError(f"{name} must be a number of seconds from 0, not {value!r}")
     return value
 
 

@@ -389,7 +389,8 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
     for store in stores:
         store._host.schema.is_ready = True
-        (await host_of(store).services()).retention.start_sweeping()
+        sweeper = (await host_of(store).services()).retention
+        sweeper.background.start(sweeper.sweep_slowly)
     with commands.counted():
         for store in stores:
             await (await host_of(store).services()).retention.background.wait()
@@ -411,7 +412,8 @@ async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
     monkeypatch.setattr(retention, "_PAUSE", 60)
     await due_conversations(database, 3)
     async with ConversationStore(database) as store:
-        (await host_of(store).services()).retention.start_sweeping()
+        sweeper = (await host_of(store).services()).retention
+        sweeper.background.start(sweeper.sweep_slowly)
         while not await database["heads"].count_documents({"swept": True}):  # noqa: ASYNC110 - a task of the store
             await asyncio.sleep(0.01)
     assert await database["heads"].count_documents({"swept": True}) == 1

@@ -21,7 +21,7 @@ from command_line import convstore, lines, own_address, recording, turn
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import MongoClient
 
-from convstore import History, StoreUnavailableError, __version__
+from convstore import Conversation, History, StoreUnavailableError, __version__
 from convstore.cli import main
 from convstore.cli.demo import corpus
 from convstore.cli.replay import assertions as checks
@@ -30,7 +30,6 @@ from convstore.mongo.driver import open_client
 from convstore.readback import pager
 from convstore.readback.pager import Pager
 from convstore.readback.passages import passages_of
-from convstore.runtime.log_reader import LogReader
 from convstore.store import handle
 from convstore.view.loader import Loader
 
@@ -243,39 +242,39 @@ def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_nam
 
 def test_a_lost_message_is_found(broken: Callable[..., list[str]]) -> None:
     """One message fewer in the log is an error that names it."""
-    iterate = LogReader.iterate
+    messages = Conversation.messages
 
-    async def without_the_second(self: Any, scope: dict[str, str]) -> Any:
+    async def without_the_second(self: Conversation) -> Any:
         position = 0
-        async for pair in iterate(self, scope):
+        async for message in messages(self):
             position += 1
             if position != 2:
-                yield pair
+                yield message
 
-    (what,) = broken(LogReader, "iterate", without_the_second)
+    (what,) = broken(Conversation, "messages", without_the_second)
     assert what.endswith("(ai) is lost")
 
 
 def test_a_changed_message_is_found(broken: Callable[..., list[str]]) -> None:
     """A field that comes back otherwise is named."""
-    iterate = LogReader.iterate
+    messages = Conversation.messages
 
-    async def shortened(self: Any, scope: dict[str, str]) -> Any:
-        async for entry, stored, message in iterate(self, scope):
-            yield entry, stored, message.model_copy(update={"content": message.content[:20]})
+    async def shortened(self: Conversation) -> Any:
+        async for message in messages(self):
+            yield message.model_copy(update={"content": message.content[:20]})
 
-    assert any(what.endswith("(tool) changed: content") for what in broken(LogReader, "iterate", shortened))
+    assert any(what.endswith("(tool) changed: content") for what in broken(Conversation, "messages", shortened))
 
 
 def test_messages_in_another_order_are_found(broken: Callable[..., list[str]]) -> None:
     """Nothing lost and nothing changed is not enough."""
-    iterate = LogReader.iterate
+    messages = Conversation.messages
 
-    async def backwards(self: Any, scope: dict[str, str]) -> Any:
-        for pair in reversed([pair async for pair in iterate(self, scope)]):
-            yield pair
+    async def backwards(self: Conversation) -> Any:
+        for message in reversed([message async for message in messages(self)]):
+            yield message
 
-    assert broken(LogReader, "iterate", backwards) == ["the messages are in another order"]
+    assert broken(Conversation, "messages", backwards) == ["the messages are in another order"]
 
 
 def test_an_unreachable_passage_is_found(broken: Callable[..., list[str]]) -> None:

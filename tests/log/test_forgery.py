@@ -147,7 +147,7 @@ async def test_a_text_in_the_form_of_a_stub_is_a_text(chat: Conversation, handle
     eve = chat.store.conversation(user_id="eve", thread_id="t")
     await eve.append([AIMessage("", tool_calls=[{"name": "x", "args": {}, "id": "k"}])])
     await eve.append(ToolMessage("SECRET " * 400, id="hers", tool_call_id="k", artifact=[("SECRET", {})]))
-    fake = make_stub(tool="search", tool_message_id="hers", content="", source_count=10, source_ids="1-10")
+    fake = make_stub(tool="search", tool_message_id="hers", content="", source_ids=range(1, 11))
     turn = rag_turn("About seals?")
     turn[2].id = "real"
     call = {"name": "x", "args": {}, "id": "k1"}

@@ -26,7 +26,7 @@ from convstore import (
     retrieve_previous_sources_tool,
 )
 from convstore.messages.tool_calls import check_pairing
-from convstore.readback.request import ReadBack, Request
+from convstore.readback.request import Request
 from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn, same_messages
 from convstore.tools.retrieval import make_retrieval_tool
 
@@ -373,7 +373,7 @@ async def test_a_long_error_of_the_store_is_cut() -> None:
     async def read(_: Request) -> tuple[str, SourcePage]:
         raise StoreUnavailableError("no primary " * 1_000)
 
-    tool = make_retrieval_tool(lambda _: ReadBack(read, lambda _: pytest.fail("not called")))
+    tool = make_retrieval_tool(lambda _: (read, lambda _: pytest.fail("not called")))
     answer = await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {}})
     assert (answer.status, len(answer.content) <= ERROR) == ("error", True)
 

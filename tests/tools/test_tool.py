@@ -17,7 +17,7 @@ from mongomock_motor import AsyncMongoMockClient
 from convstore import SOURCES_PROMPT, ConversationStore, SourcePage, StoreUnavailableError, sources_prompt
 from convstore.exceptions import SyncUnsupportedError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
-from convstore.readback.request import ReadBack, Request
+from convstore.readback.request import Request
 from convstore.testing import rag_turn
 from convstore.tools.retrieval import make_retrieval_tool
 
@@ -97,7 +97,7 @@ async def test_a_store_that_can_not_answer_is_a_message_for_the_model() -> None:
     async def read(_: Request) -> tuple[str, SourcePage]:
         raise StoreUnavailableError("no primary")
 
-    tool = make_retrieval_tool(lambda _: ReadBack(read, lambda _: pytest.fail("not called")))
+    tool = make_retrieval_tool(lambda _: (read, lambda _: pytest.fail("not called")))
     result = await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": [1]}})
     assert isinstance(result, ToolMessage)
     assert (result.status, result.content) == ("error", "The store cannot answer now: no primary")

@@ -49,11 +49,11 @@ def _stored(message: ToolMessage, *before: Any, reserved: int = 0) -> EntryMessa
     ("given_", "expected"),
     [
         (
-            {"tool": "rag_search_tool", "content": "…", "source_count": 10, "source_ids": "11-20"},
+            {"tool": "rag_search_tool", "content": "…", "source_ids": range(11, 21)},
             _STUB_OF_TEN,
         ),
         (
-            {"tool": "t", "content": "", "source_count": 1, "source_ids": "7"},
+            {"tool": "t", "content": "", "source_ids": [7]},
             '{"success": true, "tool": "t", "result_count": 1, "message": "Retrieved 1 source. '
             'Use retrieve_previous_sources to access full content.", "tool_message_id": "m1", "source_ids": "7"}',
         ),
@@ -70,7 +70,7 @@ def _stored(message: ToolMessage, *before: Any, reserved: int = 0) -> EntryMessa
             f'"error": "Error: {"x" * 193}", "tool_message_id": "m1", "size": 307}}',
         ),
         (
-            {"tool": "t", "content": "x", "source_count": 2, "source_ids": "3, 5", "error": "half of it"},
+            {"tool": "t", "content": "x", "source_ids": [5, 3], "error": "half of it"},
             '{"success": false, "tool": "t", "result_count": 2, "message": "Retrieved 2 sources. '
             'Use retrieve_previous_sources to access full content.", "error": "half of it", '
             '"tool_message_id": "m1", "source_ids": "3, 5"}',
@@ -98,9 +98,7 @@ def test_the_stub_is_this_text(given_: dict[str, Any], expected: Any) -> None:
 @given(any_text, any_text, any_text | st.none(), st.integers(0, 3))
 def test_any_stub_is_utf8_and_json(tool: Any, content: Any, error: Any, sources: Any) -> None:
     """The stub of any result can be sent, and parsed by any JSON parser."""
-    stub = make_stub(
-        tool=tool, tool_message_id="m", content=content, error=error, source_count=sources, source_ids="1" * sources
-    )
+    stub = make_stub(tool=tool, tool_message_id="m", content=content, error=error, source_ids=range(sources))
     read = json.loads(stub.encode())
     assert read["success"] is (error is None)
     assert read["tool_message_id"] == "m"
