@@ -165,7 +165,7 @@ async def test_an_export_names_it(store: ConversationStore, database: Any, user:
 async def test_people_see_it(store: ConversationStore, user: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On the command line and in the inspector."""
     page = await store.list_conversations(user_id=user)
-    list_._print(screen(), [page.conversations], None)
+    list_.print_conversations(screen(), list_.numbered([page.conversations], ()), keys=())
     assert "cannot be read in this store" in capsys.readouterr().out
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: {"user_id": user}))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
