@@ -31,7 +31,11 @@ class StateKeeper:
 
     async def update(self, scope: Scope, changes: dict[str, Any], revision: int | None) -> StateSnapshot:
         """Set and remove values; see `ConversationState.update`."""
-        self._check(changes, revision)
+        if type(changes) is not dict or not changes or not all(type(name) is str for name in changes):
+            raise InvalidInputError('changes must be a dict with at least one value, such as {"step": 2}')
+        if revision is not None:
+            check_number(revision, name="revision", minimum=0, maximum=2**53)
+        self._encode({name: value for name, value in changes.items() if value is not None})
         dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
         head, _ = await self._heads.claim(dict(scope), **dates)
         while True:
@@ -59,10 +63,3 @@ class StateKeeper:
                 "None, and keep large ones elsewhere"
             )
         return text
-
-    def _check(self, changes: Mapping[str, Any], revision: int | None) -> None:
-        if type(changes) is not dict or not changes or not all(type(name) is str for name in changes):
-            raise InvalidInputError('changes must be a dict with at least one value, such as {"step": 2}')
-        if revision is not None:
-            check_number(revision, name="revision", minimum=0, maximum=2**53)
-        self._encode({name: value for name, value in changes.items() if value is not None})

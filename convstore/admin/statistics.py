@@ -27,8 +27,13 @@ class StatsReader:
         """Return the statistics; see `ConversationStore.stats`."""
         heads = [one async for one in self._heads.each(dict(partial_scope))]
         totals = [one.totals for one in heads]
-        amounts = await self._amounts(heads if partial_scope else None) if sizes else []
-        groups = _batches(heads if partial_scope else None)
+        groups = _batches(heads) if partial_scope else [None]
+        amounts = [
+            amount
+            for group in (groups if sizes else ())
+            for collection in _COLLECTIONS
+            for amount in await self._statistics.amounts(collection, group)
+        ]
         summaries = {id_: one for group in groups for id_, one in (await self._statistics.summaries(group)).items()}
         folded = {id_: before - shown for id_, (before, shown) in summaries.items()}
         views = (one.totals.view_tokens - folded.get(one.head.conversation, 0) for one in heads)
@@ -46,18 +51,8 @@ class StatsReader:
             growth=_growth(heads, amounts) if sizes else [],
         )
 
-    async def _amounts(self, heads: Sequence[ListedHead] | None) -> list[Amount]:
-        return [
-            amount
-            for batch in _batches(heads)
-            for collection in _COLLECTIONS
-            for amount in await self._statistics.amounts(collection, batch)
-        ]
 
-
-def _batches(heads: Sequence[ListedHead] | None) -> list[list[str] | None]:
-    if heads is None:
-        return [None]
+def _batches(heads: Sequence[ListedHead]) -> Sequence[list[str] | None]:
     ids = [one.head.conversation for one in heads if one.head.conversation]
     return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
 

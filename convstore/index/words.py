@@ -206,13 +206,9 @@ _cached_terms = lru_cache(maxsize=50_000)(_split_piece)
 
 def _split_any(token: str, language: str) -> tuple[str, ...]:
     if _paired().match(token):
-        return _pairs(token)
+        folded = _folded(token)
+        return tuple(folded[index : index + 2] for index in range(len(folded) - 1)) or (folded,)
     return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)
-
-
-def _pairs(token: str) -> tuple[str, ...]:
-    folded = _folded(token)
-    return tuple(folded[index : index + 2] for index in range(len(folded) - 1)) or (folded,)
 
 
 def _split(token: str, language: str) -> tuple[str, ...]:

@@ -108,21 +108,17 @@ def results_before(rows: Sequence[Row], end: int) -> int:
 def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
     """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
     message = row.message
+    is_split = message.payload is not None and message.stub is None  # views of finished turns do not read a large part
     return (
         is_always_whole(row, policy)
         or (kept_from is not None and row.result >= kept_from)
-        or (not message.sources and message.tokens <= policy.stub_min_tokens and not _is_split_for_size(message))
+        or (not message.sources and message.tokens <= policy.stub_min_tokens and not is_split)
     )
 
 
 def is_always_whole(row: Row, policy: HistoryPolicy) -> bool:
     """Return True if a policy never shows a tool result as a stub, by its tool or for all tools."""
     return policy.stub_tools == "never" or row.message.tool in policy.never_stub
-
-
-def _is_split_for_size(message: EntryMessage) -> bool:
-    """Return True if a small result has a large part in its payload, which views of finished turns do not read."""
-    return message.payload is not None and message.stub is None
 
 
 def kept_result(count: int, policy: HistoryPolicy) -> int:

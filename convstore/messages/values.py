@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
+from itertools import chain
 from typing import Any, TypeGuard, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -268,7 +270,7 @@ class _Walk:
             target, key, depth = self._lines, len(self._lines) - 1, 0
         if type(value) is list:
             self._fill(target, key, [None] * len(value), enumerate(value), depth)
-        elif type(value) is dict and _has_plain_keys(value):
+        elif type(value) is dict and "$" not in value and all(type(name) is str for name in value):
             self._fill(target, key, dict.fromkeys(value), value.items(), depth)
         else:
             self._tag(value, target, key, depth)
@@ -371,18 +373,6 @@ def _name(key: Any) -> str:
     return str(key) if plain else f"<{type(key).__qualname__}>"
 
 
-def _has_plain_keys(value: dict[Any, Any]) -> bool:
-    return "$" not in value and all(type(key) is str for key in value)
-
-
-def _pairs(value: dict[Any, Any]) -> list[Any]:
-    return [part for pair in value.items() for part in pair]
-
-
-def _from_pairs(plain: list[Any]) -> dict[Any, Any]:
-    return dict(zip(plain[::2], plain[1::2], strict=True))
-
-
 def _dump_moment(value: datetime | time) -> list[Any]:
     zone, text = value.tzinfo, value.isoformat()
     if type(zone) is ZoneInfo and zone.key:
@@ -392,13 +382,10 @@ def _dump_moment(value: datetime | time) -> list[Any]:
     return [text, value.fold, None]
 
 
-def _load_moment(type_: type[_Moment]) -> Callable[[list[Any]], _Moment]:
-    def load(plain: list[Any]) -> _Moment:
-        text, fold, zone = plain
-        value = type_.fromisoformat(text)
-        return value.replace(fold=fold, tzinfo=ZoneInfo(zone) if zone else value.tzinfo)
-
-    return load
+def _load_moment(type_: type[_Moment], plain: list[Any]) -> _Moment:
+    text, fold, zone = plain
+    value = type_.fromisoformat(text)
+    return value.replace(fold=fold, tzinfo=ZoneInfo(zone) if zone else value.tzinfo)
 
 
 def _document(value: Document) -> dict[str, Any]:
@@ -411,7 +398,11 @@ def _document(value: Document) -> dict[str, Any]:
 _STANDARD: dict[type, Kind] = {
     PayloadRange: Kind("payload", PayloadRange.plain, lambda plain: PayloadRange(*plain)),
     Omitted: Kind("omitted", lambda value: value.type_name, Omitted),
-    dict: Kind("dict", _pairs, _from_pairs),
+    dict: Kind(
+        "dict",
+        lambda value: list(chain.from_iterable(value.items())),
+        lambda plain: dict(zip(plain[::2], plain[1::2], strict=True)),
+    ),
     tuple: Kind("tuple", list, tuple),
     set: Kind("set", list, set),
     frozenset: Kind("frozenset", list, frozenset),
@@ -421,9 +412,9 @@ _STANDARD: dict[type, Kind] = {
         "bytearray", lambda value: base64.b64encode(value).decode(), lambda plain: bytearray(base64.b64decode(plain))
     ),
     complex: Kind("complex", lambda value: [value.real, value.imag], lambda plain: complex(*plain)),
-    datetime: Kind("datetime", _dump_moment, _load_moment(datetime)),
+    datetime: Kind("datetime", _dump_moment, partial(_load_moment, datetime)),
     date: Kind("date", date.isoformat, date.fromisoformat),
-    time: Kind("time", _dump_moment, _load_moment(time)),
+    time: Kind("time", _dump_moment, partial(_load_moment, time)),
     timedelta: Kind(
         "timedelta", lambda value: [value.days, value.seconds, value.microseconds], lambda plain: timedelta(*plain)
     ),

@@ -75,7 +75,8 @@ class _Search:
     def __post_init__(self) -> None:
         first, last = self.text[:100].lstrip()[:1], self.text[-100:].rstrip()[-1:]
         is_json = first + last in ("{}", "[]", '""')
-        self.forms = (_quoted, _in_ascii, _quoted_twice, _quoted_in_ascii, str) if is_json else (str,)
+        twice = (lambda text: _quoted(_quoted(text)), lambda text: _quoted(_in_ascii(text)))
+        self.forms = (_quoted, _in_ascii, *twice, str) if is_json else (str,)
 
     def ranges_of(self, part: str) -> list[Range]:
         if len(part.strip()) < _MIN_LENGTH:
@@ -93,7 +94,7 @@ class _Search:
     def _lines_of(self, part: str, form: _Form) -> list[Range]:
         ranges: list[Range] = []
         missed = 0
-        for line in _lines(part):
+        for line in (line for one in part.splitlines() if len(line := one.strip()) >= _MIN_LENGTH):
             found = self._line(form(line))
             missed = 0 if found else missed + 1
             ranges += [found] if found else []
@@ -129,25 +130,12 @@ class _Search:
         return position, position + length
 
 
-def _lines(part: str) -> Iterator[str]:
-    """Yield the lines that are long enough to search for."""
-    return (line for one in part.splitlines() if len(line := one.strip()) >= _MIN_LENGTH)
-
-
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _in_ascii(text: str) -> str:
     return json.dumps(text)[1:-1]
-
-
-def _quoted_twice(text: str) -> str:
-    return _quoted(_quoted(text))
-
-
-def _quoted_in_ascii(text: str) -> str:
-    return _quoted(_in_ascii(text))
 
 
 def _joined(text: str, ranges: Sequence[Range]) -> list[Range]:

@@ -37,10 +37,6 @@ class SearchRequest:
     characters: int = 300
     source_characters: int = 300
 
-    def allows(self, ordinal: int, type_: str) -> bool:
-        """Return True if the filters allow a message."""
-        return self.after < ordinal < self.before and (self.types is None or type_ in self.types)
-
 
 def search_request(
     text: str,

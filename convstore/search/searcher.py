@@ -133,8 +133,9 @@ async def ranked_of(
 
     def is_allowed(part: int, message: IndexedMessage) -> bool:
         log, ordinal = log_of(part), message.ordinal
-        is_asked = request.is_for_model and ordinal == log.question
-        return request.allows(ordinal, message.type) and log.is_active(message) and not is_asked
+        if not request.after < ordinal < request.before or (request.is_for_model and ordinal == log.question):
+            return False
+        return (request.types is None or message.type in request.types) and log.is_active(message)
 
     def rank() -> list[Found]:
         return ranked(parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=request.is_for_model)

@@ -7,6 +7,7 @@ binary and encrypted data, which only the message contains.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from convstore.messages.media import block_type
@@ -65,11 +66,6 @@ def item_of_block(block: Any) -> _Block | None:
     return item if item and (item["content"] or first_text(item, ("title", "url"))) else None
 
 
-def _search_result(block: _Block) -> _Block:
-    """Convert a search result of Anthropic or LangChain: ``source`` is an address or another name of the source."""
-    return plain_item(block, text_in(block.get("content")), url=["source"], without=("content",))
-
-
 def _document(block: _Block) -> _Block:
     """Convert a document of Anthropic: ``source`` holds a text, a list of text blocks, an address or base64 data."""
     source = block.get("source")
@@ -120,17 +116,13 @@ def _resource(block: _Block) -> _Block | None:
     return plain_item(fields, text if is_text(text) else "", url=["uri"], without=("text", *_BYTES))
 
 
-def _resource_link(block: _Block) -> _Block:
-    """Convert a link to a resource of MCP."""
-    return plain_item(block, "", title=["name"], url=["uri"])
-
-
 BLOCKS: dict[str, Callable[[_Block], _Block | None]] = {
     "document": _document,
     "file": _file,
     "resource": _resource,
-    "resource_link": _resource_link,
-    "search_result": _search_result,
+    "resource_link": partial(plain_item, text="", title=["name"], url=["uri"]),
+    # Of Anthropic or LangChain: ``source`` is an address or another name of the source.
+    "search_result": lambda one: plain_item(one, text_in(one.get("content")), url=["source"], without=("content",)),
     "web_fetch_result": _web_fetch_result,
     "web_search_result": _web_search_result,
     **dict.fromkeys(sorted(TEXTS), _titled_text),

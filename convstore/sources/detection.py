@@ -175,15 +175,11 @@ def parse_json(text: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     # A Python hook lets other threads run in the middle of a long text.
-    hook = _identity if len(text) > _LONG else None
+    hook = (lambda node: node) if len(text) > _LONG else None
     try:
         return json.loads(text, object_hook=hook)
     except (ValueError, RecursionError):
         return None
-
-
-def _identity(node: dict[str, Any]) -> dict[str, Any]:
-    return node
 
 
 def _in_value(value: Any) -> FoundSources:

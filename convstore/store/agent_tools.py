@@ -137,12 +137,7 @@ def number_sources(
         raise InvalidInputError(f"chat must be a conversation or a store, not {type(chat).__name__}")
     from convstore.tools.numbering import make_numbered_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-    return make_numbered_tool(tool, lambda config: _numbering(_chat_of(chat, config)), render=render)
-
-
-def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> Conversation:
-    """Return the conversation itself, or that of a run."""
-    return chat if isinstance(chat, Conversation) else chat.conversation(**dict(_scope_of(chat.scope_keys, config)))
+    return make_numbered_tool(tool, lambda config: _numbering(chat, config), render=render)
 
 
 def _scope_of(keys: Sequence[str], config: RunnableConfig) -> Scope:
@@ -151,7 +146,10 @@ def _scope_of(keys: Sequence[str], config: RunnableConfig) -> Scope:
     return scope_of_run(keys, context=context, configurable=configurable)
 
 
-def _numbering(chat: Conversation) -> Numbering:
+def _numbering(owner: Conversation | ConversationStore, config: RunnableConfig) -> Numbering:
+    """Return what numbers the sources of a conversation, or of that of a run."""
+    run = {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config))
+    chat = owner if isinstance(owner, Conversation) else owner.conversation(**run)
 
     async def give(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)

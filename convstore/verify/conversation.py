@@ -141,22 +141,20 @@ async def _check_draft(subject: Subject) -> None:
 def _check_application_state(subject: Subject, document: Document) -> None:
     """Raise any error if the state that the application keeps is damaged."""
     _, text = state_in(document)
-    _check_fields(subject, document, _STATE_FIELDS)
+    _check_fields(document, _STATE_FIELDS)
     subject.codec.decode(text)
     utc(document["at"])
 
 
-def _check_fields(subject: Subject, document: Document, fields: set[str]) -> None:
+def _check_fields(document: Document, fields: set[str]) -> None:
     if unknown := document.keys() - fields:
         raise ValueError(f"nothing reads its field {min(unknown)!r}")
-    if document["conversation"] != subject.conversation:
-        raise ValueError("the field `conversation` names another one")
 
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:
     """Return ordinal and date of an annotation; raise any error if it is damaged."""
     ordinal, values = values_in(document)
-    _check_fields(subject, document, _ANNOTATION_FIELDS)
+    _check_fields(document, _ANNOTATION_FIELDS)
     for text in values.values():
         subject.codec.decode(text)
     return ordinal, utc(document["at"])

@@ -98,8 +98,6 @@ class LogCheck:
         self.subject.checked["entries"] += 1
         self._tokens |= _tokens_in(document)
         try:
-            if document.get("conversation") != self.subject.conversation:
-                raise CorruptDocumentError(key, "the field `conversation` names another one")
             entry = entry_from(document)
         except CorruptDocumentError as error:
             self._unreadable(key, error)
@@ -116,7 +114,10 @@ class LogCheck:
         is_recounted = self._repair and self._repair.entry <= entry.number < self._repair.until
         for problem in self.active.problems if not is_recounted else ():
             self._report("totals", key, problem)
-        self._record(entry)
+        self.subject.checked["messages"] += len(entry.messages)
+        self.tail = entry.totals
+        if entry.number in self.wanted:
+            self.kept[entry.number] = entry
 
     def _check_order(self, entry: Entry, key: str) -> None:
         """Check that an entry follows the one before it, unless a repair covers that it does not."""
@@ -173,12 +174,6 @@ class LogCheck:
             return
         for kind, text in (*problems, *wrong):
             self._report(kind, key, text)
-
-    def _record(self, entry: Entry) -> None:
-        self.subject.checked["messages"] += len(entry.messages)
-        self.tail = entry.totals
-        if entry.number in self.wanted:
-            self.kept[entry.number] = entry
 
     async def _payloads(self, entry: Entry) -> dict[str, str]:
         """Return the payloads of an entry's messages by id; damaged ones are reported and left out."""

@@ -6,6 +6,7 @@ Everything in a state, but for an undone compaction, can be derived again from t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,7 +102,10 @@ class StateCheck:
         subject = self.subject
         is_readable, is_repaired = check.is_readable and not check.is_damaged, False
         if is_readable and subject.repair:
-            records = [record async for document in self._stored_summaries() if (record := _record(document))]
+            records = list[SummaryRecord]()
+            async for document in self._stored_summaries():
+                with suppress(CorruptDocumentError):  # it was reported before
+                    records.append(summary_from(document))
             stored = (self.document or {}).get("revision")
             revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
             active, last = check.active.messages, check.tail.messages
@@ -111,15 +115,11 @@ class StateCheck:
         self._report(problem, repairable=is_readable, repaired=is_repaired)
 
     def _summary(self, document: Document) -> SummaryRecord | None:
-        key, conversation = str(document["_id"]), self.subject.conversation
         try:
-            record = summary_from(document)
-            if (key, document.get("conversation")) != (summary_id(conversation, record.token), conversation):
-                raise CorruptDocumentError(key, "the key, the conversation and the token do not agree")
+            return summary_from(document)
         except CorruptDocumentError as error:
-            self.subject.report("damaged", SUMMARIES, key, str(error))
+            self.subject.report("damaged", SUMMARIES, str(document["_id"]), str(error))
             return None
-        return record
 
     def _compare(self, state: State, found: Mapping[str, SummaryRecord]) -> set[str] | None:
         """Compare the state with the summaries; return the tokens of all that it refers to, None if that is unclear."""
@@ -205,13 +205,6 @@ def _is_of(check: LogCheck, record: ViewRecord) -> bool:
         return True
     entry = check.kept.get(record.entry)
     return entry is not None and entry.first <= record.start <= entry.last
-
-
-def _record(document: Document) -> SummaryRecord | None:
-    try:
-        return summary_from(document)
-    except CorruptDocumentError:
-        return None  # reported before
 
 
 def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
