@@ -26,10 +26,12 @@ from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
+from convstore.turns.keeper import Drafting
 from convstore.values.models import ConversationInfo, Receipt
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall
 from convstore.view.provider_rules import fit_for
+from convstore.wire.streams import StreamedReply
 
 __all__ = [
     "MAXIMUM_PAGE_TOKENS",
@@ -39,11 +41,14 @@ __all__ = [
     "Host",
     "LogMessage",
     "StoredId",
+    "StreamedReply",
     "Trust",
     "append_in_turn",
     "as_of",
     "check_trust",
     "documents_of",
+    "drafting_in_turn",
+    "entered_turn_of",
     "estimated_count",
     "first_questions",
     "fit_for",
@@ -71,7 +76,7 @@ async def append_in_turn(
 
     `how` are `unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
     """
-    turn = _entered(chat, turn_id)
+    turn = entered_turn_of(chat, turn_id)
     if turn is None:
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
@@ -80,28 +85,40 @@ async def append_in_turn(
 
 def variant_of(chat: Conversation, turn_id: str) -> list[BaseMessage]:
     """Return the messages of the variant of a turn that this context works on; none if it works on none."""
-    turn = _entered(chat, turn_id)
+    turn = entered_turn_of(chat, turn_id)
     return turn.messages if turn and turn.is_variant else []
 
 
 async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:
     """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
-    if turn := _entered(chat, turn_id):
+    if turn := entered_turn_of(chat, turn_id):
         await turn.pause(pauses)
     else:
         keeper = (await host_of(chat).services()).turn_keeper
         await keeper.pause(tuple(chat.scope.items()), turn_id, pauses)
 
 
+async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], str]) -> Drafting:
+    """Return a context that stores what `text` returns as the draft of a reply, once a second.
+
+    It yields a function that drops the draft, for when the reply was appended.
+    """
+    if turn := entered_turn_of(chat, turn_id):
+        return turn.drafting(text)
+    keeper = (await host_of(chat).services()).turn_keeper
+    return await keeper.drafting_unheld(tuple(chat.scope.items()), turn_id, text)
+
+
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
     """Return the calls that an agent's interrupt is about, as they were decided, in order. Two or three commands."""
-    if turn := _entered(chat, turn_id):
+    if turn := entered_turn_of(chat, turn_id):
         return turn.paused
     keeper = (await host_of(chat).services()).turn_keeper
     return await keeper.find_paused(tuple(chat.scope.items()), turn_id)
 
 
-def _entered(chat: Conversation, turn_id: str | None) -> TurnSession | None:
+def entered_turn_of(chat: Conversation, turn_id: str | None) -> TurnSession | None:
+    """Return the session of a turn that this context has entered; None if there is none, or it is of another turn."""
     turn = entered_turn(chat.store, tuple(chat.scope.items()))
     return turn if turn and turn.turn_id == turn_id else None
 

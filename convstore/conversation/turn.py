@@ -13,12 +13,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.host import host_of
-from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
+from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError, TurnClosedError
 from convstore.log.entry import TurnEvent
 from convstore.log.turn_record import calls_without_result, paused, result_of
 from convstore.runtime.background import settle
 from convstore.turns.held import HeldTurn
-from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
+from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, Drafting, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -290,6 +290,21 @@ class TurnSession:
         """
         self._check_open(call)
         await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
+
+    @property
+    def ended(self) -> asyncio.Event:
+        """Set when somebody asked to stop, or the turn was lost."""
+        return self._held.ended
+
+    def check(self) -> None:
+        """Raise a TurnLostError if another worker took the turn, and a TurnClosedError if somebody asked to stop."""
+        self._held.check()
+        if self._held.is_stopping:
+            raise TurnClosedError(self.turn_id)
+
+    def drafting(self, text: Callable[[], str]) -> Drafting:
+        """Keep a draft of a reply of an agent that works on this turn, and leave it until the reply is appended."""
+        return self._keeper.drafting(self._held, text, keeps=True)
 
     async def pause(self, pauses: Mapping[str, Pause]) -> None:
         """Let a person decide about calls of an agent that works on this turn, by the ids of their results."""

@@ -49,6 +49,7 @@ from convstore.values.turns import Decision, Pause, TurnCall
 
 _Result = TypeVar("_Result")
 Busy = Literal["raise", "wait", "interrupt"]
+Drafting = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
 
 LEASE_SECONDS = 30.0
 """A lease that is not renewed lapses after this time."""
@@ -311,11 +312,25 @@ class TurnKeeper:
         if not held.record.is_newest:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
 
-    def drafting(self, held: HeldTurn, text: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+    def drafting(self, held: HeldTurn, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
         """Keep a draft of what `text` returns while a reply is streamed."""
         begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
         look = partial(self.look, held)
-        return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep)
+        return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep, keeps=keeps)
+
+    async def drafting_unheld(self, scope: Scope, turn_id: str, text: Callable[[], str]) -> Drafting:
+        """Keep a draft of a reply to a turn that nobody holds, and leave it until the reply is appended."""
+        if (cached := await self._reader.find(scope)) is None:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        tail = cached.tail or await self._reader.tail(cached)
+        begun = Draft(turn_id, self._clock.token(), tail.messages, "")
+
+        async def is_free() -> bool:
+            await self._ends.state(cached)  # an error if the conversation was deleted
+            return await self._leases.holder(cached.conversation) is None
+
+        make = partial(drafting, self._drafts, cached.conversation, begun, text, sleep=self.sleep, keeps=True)
+        return make(is_held=is_free)
 
     async def renew(self, held: HeldTurn) -> None:
         """Renew the lease, and learn whether to stop."""

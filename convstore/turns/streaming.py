@@ -82,9 +82,11 @@ async def drafting(
     *,
     is_held: Callable[[], Awaitable[bool]],
     sleep: Callable[[float], Awaitable[None]],
-) -> AsyncIterator[None]:
+    keeps: bool = False,
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
 
+    Yields the function that drops it, for a reply that is appended later: with `keeps` the end writes it once more.
     A draft that cannot be written is no reason to end a stream: its reply is appended all the same. The event loop logs
     an error of the application's redactor, once. None is begun if `is_held` is false: it would replace that of another
     worker, or outlive its conversation.
@@ -111,19 +113,20 @@ async def drafting(
             await sleep(DRAFT_SECONDS)
             await write()
 
-    async def end(*, is_whole: bool) -> None:
-        repeating.cancel()
-        await asyncio.wait({repeating})
-        if not is_whole:
-            await write()
-        elif written is not None:
+    async def drop() -> None:
+        if written is not None:
             with suppress(StoreError):
                 await drafts.drop(conversation, begun)
 
+    async def end(*, is_whole: bool) -> None:
+        repeating.cancel()
+        await asyncio.wait({repeating})
+        await (drop() if is_whole else write())
+
     repeating = asyncio.ensure_future(repeat())
     try:
-        yield
+        yield drop
     except BaseException:
         await settle(end(is_whole=False))
         raise
-    await settle(end(is_whole=True))
+    await settle(end(is_whole=not keeps))

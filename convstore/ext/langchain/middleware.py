@@ -7,8 +7,7 @@ after the model.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Literal, TypeVar, get_args
 from uuid import uuid4
 
@@ -26,13 +25,11 @@ from convstore.exceptions import MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import PAGE_TOKENS, check_trust, host_of, pause_in_turn
-from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import linked
-from convstore.messages.tool_calls import result_id
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
-from convstore.values.scope import check_names, id_problem
+from convstore.values.scope import check_names
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -43,10 +40,17 @@ try:
 except ImportError as error:
     raise MissingExtraError(package="langchain", extra="langchain") from error
 
+from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.results import (
+    OWN,
+    ToolOutput,
+    as_output,
     call_position,
+    digests,
     give_result_ids,
     messages_in,
+    noted,
+    place_of,
     schema_names,
     structured_response,
     with_ids,
@@ -54,7 +58,6 @@ from convstore.ext.langchain.results import (
 from convstore.ext.langchain.review import Review, pauses_in, state_with, warn_of_review
 from convstore.ext.langchain.run import (
     CHANNEL,
-    OWN,
     AgentRun,
     ConversationAgentState,
     Ticket,
@@ -66,7 +69,6 @@ from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, 
 from convstore.ext.older_checkpoint import OnFork, run_config
 
 _Result = TypeVar("_Result")
-_ToolOutput = ToolMessage | Command[Any]
 _ModelOutput = ExtendedModelResponse[Any]
 _WHEN = Literal["at_once", "after_hooks"]
 
@@ -107,6 +109,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             client cannot be told apart from those of a checkpoint or another node.
         client_tools: As in `Conversation.append`.
         strict: As in `Conversation.append`.
+        drafts: Keep a draft of the reply while an async run is streamed, as `TurnSession.stream` does, until the reply
+            is appended. A function redacts it: the text may hold what other middleware removes later.
         review: Asks a person before some tools run: LangChain's ``HumanInTheLoopMiddleware``, passed here instead of to
             the agent. A call that waits, and that it waits, is then in the log before the agent pauses, and
             `Conversation.decide` records what the person says; see `resume_command`.
@@ -144,6 +148,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         accept: Literal["human", "all"] | None = None,
         client_tools: Collection[str] = (),
         strict: bool = False,
+        drafts: bool | Callable[[str], str] = False,
         review: Review | None = None,
     ) -> None:
         super().__init__()
@@ -159,6 +164,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if search_other_conversations:
             self._search = search_conversations_tool(store, search_other_conversations, page_tokens=page_tokens)
             self.tools.append(self._search)
+        self._redact = drafts if callable(drafts) else str if drafts else None
         self._review = review
         if review is not None:
             self.state_schema = state_with(review, ConversationAgentState)
@@ -189,8 +195,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run, shown = await self._prepare(chat, request)
         if isinstance(shown, AIMessage):
             return _replayed(run, shown, request)
+
+        async def work() -> ModelResponse[Any]:
+            return await handler(self._shown(request, shown))
+
         with working_on(chat):
-            response = await handler(self._shown(request, shown))
+            response = await ask(chat, run, work, self._redact)
         return _said(run, response, request)
 
     def wrap_model_call(
@@ -233,16 +243,16 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return self._wait(chat, lambda one: self._reviewed(one, run, state, update))
 
     async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[_ToolOutput]]
-    ) -> _ToolOutput:
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolOutput]]
+    ) -> ToolOutput:
         """Take the result from the log, or run the tool and append its result."""
         chat = self._chat(request.runtime)
         run, stored = await self._stored(chat, request)
         if stored:
-            return _as_output(stored)
+            return as_output(stored)
         equipped, review = self._equipped(chat, request), self._review
         try:
-            with working_on(chat, _place_of(request)):
+            with working_on(chat, place_of(request)):
                 output = await (review.awrap_tool_call(equipped, handler) if review else handler(equipped))
         except GraphInterrupt as interrupt:
             await _pause(chat, run, interrupt, request.state["messages"])
@@ -250,19 +260,17 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         named, messages = _results(output, request, run)
         if self._appends_results:
             await catch_up(chat, self._rules, run, messages)
-        return named if self._appends_results else _noted(named, messages)
+        return named if self._appends_results else noted(named, messages)
 
-    def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], _ToolOutput]
-    ) -> _ToolOutput:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]) -> ToolOutput:
         """`awrap_tool_call` for sync agents."""
         chat = self._chat(request.runtime)
         run, stored = self._wait(chat, lambda one: self._stored(one, request))
         if stored:
-            return _as_output(stored)
+            return as_output(stored)
         equipped, review = self._equipped(chat, request), self._review
         try:
-            with working_on(chat, _place_of(request)):
+            with working_on(chat, place_of(request)):
                 output = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
         except GraphInterrupt as interrupt:
             paused = interrupt
@@ -271,7 +279,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         named, messages = _results(output, request, run)
         if self._appends_results:
             self._wait(chat, lambda one: catch_up(one, self._rules, run, messages))
-        return named if self._appends_results else _noted(named, messages)
+        return named if self._appends_results else noted(named, messages)
 
     async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Append the remaining messages, and summarise if it is due."""
@@ -313,8 +321,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         update = {**(update or {}), **(_ticket(run, state) or {})}
         if said := update.get("messages"):
             give_result_ids(said)
-            stored: dict[str | None, BaseMessage] = {one.id: one for one in run.ahead if isinstance(one, ToolMessage)}
-            update["messages"] = [stored.get(one.id, one) for one in said]
+            stored = {str(one.id): one for one in run.ahead if isinstance(one, ToolMessage)}
+            update["messages"] = [stored.get(str(one.id), one) for one in said]
             await catch_up(chat, self._rules, run, update["messages"])
         return update or None
 
@@ -346,18 +354,6 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request
 
 
-def _place_of(request: ToolCallRequest) -> tuple[str, ...]:
-    """Return the ids of the AI message with a call and of the call, which name the conversation of a sub-agent.
-
-    A call whose id is too long is named by the id of its result.
-    """
-    message_id, position = call_position(request.state["messages"], request.tool_call)
-    call_id = str(request.tool_call["id"])
-    if id_problem(message_id) or id_problem(call_id):
-        return (result_id(message_id, call_id, position),)
-    return message_id, call_id
-
-
 async def _pause(chat: Conversation, run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> None:
     """Record in the log which calls wait for a person."""
     if run.turn_id and (pauses := pauses_in(interrupt, messages)):
@@ -379,12 +375,8 @@ def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
 
 
 def _response(run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]) -> _ModelOutput:
-    update = {OWN: ["", *_digests(result)]} | (_ticket(run, request.state) or {})
+    update = {OWN: ["", *digests(result)]} | (_ticket(run, request.state) or {})
     return ExtendedModelResponse(ModelResponse(result=result, structured_response=structured), Command(update=update))
-
-
-def _digests(messages: Sequence[BaseMessage]) -> list[str]:
-    return [digest_of_messages([one]) for one in messages]
 
 
 def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
@@ -412,27 +404,11 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
     return _response(run, result, response.structured_response, request)
 
 
-def _as_output(stored: list[BaseMessage]) -> _ToolOutput:
-    """Return the results an interrupted run already stored for this call, as a tool returns them."""
-    [first, *more] = stored
-    return Command(update={"messages": stored}) if more or not isinstance(first, ToolMessage) else first
-
-
-def _results(output: Any, request: ToolCallRequest, run: AgentRun) -> tuple[_ToolOutput, list[BaseMessage]]:
+def _results(output: Any, request: ToolCallRequest, run: AgentRun) -> tuple[ToolOutput, list[BaseMessage]]:
     """Return a tool's output, its messages with ids, and the messages to append."""
     place = call_position(request.state["messages"], request.tool_call)
     output = with_ids(output, request.tool_call, place, turn_id=run.turn_id, taken=run.abandoned)
     return output, list(messages_in(output, request.tool_call))
-
-
-def _noted(output: _ToolOutput, messages: Sequence[BaseMessage]) -> _ToolOutput:
-    """Return a tool's output with the digests of its messages, which the log gets later."""
-    note = {OWN: _digests(messages)}
-    if isinstance(output, ToolMessage):
-        return Command(update={"messages": [output], **note})
-    if isinstance(output, Command) and output.graph is None and isinstance(output.update, Mapping) and messages:
-        return dataclasses.replace(output, update={**output.update, **note})
-    return output
 
 
 def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | None:

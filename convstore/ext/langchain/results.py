@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
+from langchain.agents.middleware.types import ToolCallRequest
 from langchain.agents.structured_output import (
     AutoStrategy,
     OutputToolBinding,
@@ -30,11 +31,16 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
+from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
+from convstore.values.scope import id_problem
 
 SETTING = "FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)"
 """The middleware of deepagents that moves nothing."""
+ToolOutput = ToolMessage | Command[Any]
+OWN: Final = "convstore_own"
+"""Channel of an agent's state: digests of its own messages that the log may lack."""
 _RESULT = "Tool result too large, the result of this tool call "
 _TAG = "lc_evicted_to"
 
@@ -96,6 +102,39 @@ def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:
         for message in output.update.get("messages", ()):
             if not isinstance(message, RemoveMessage) and (output.graph is None or _answers(message, call)):
                 yield message
+
+
+def place_of(request: ToolCallRequest) -> tuple[str, ...]:
+    """Return the ids of the AI message with a call and of the call, which name the conversation of a sub-agent.
+
+    A call whose id is too long is named by the id of its result.
+    """
+    message_id, position = call_position(request.state["messages"], request.tool_call)
+    call_id = str(request.tool_call["id"])
+    if id_problem(message_id) or id_problem(call_id):
+        return (result_id(message_id, call_id, position),)
+    return message_id, call_id
+
+
+def digests(messages: Sequence[BaseMessage]) -> list[str]:
+    """Return the digest of each message."""
+    return [digest_of_messages([one]) for one in messages]
+
+
+def as_output(stored: list[BaseMessage]) -> ToolOutput:
+    """Return the results an interrupted run already stored for this call, as a tool returns them."""
+    [first, *more] = stored
+    return Command(update={"messages": stored}) if more or not isinstance(first, ToolMessage) else first
+
+
+def noted(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
+    """Return a tool's output with the digests of its messages, which the log gets later."""
+    note = {OWN: digests(messages)}
+    if isinstance(output, ToolMessage):
+        return Command(update={"messages": [output], **note})
+    if isinstance(output, Command) and output.graph is None and isinstance(output.update, Mapping) and messages:
+        return replace(output, update={**output.update, **note})
+    return output
 
 
 def give_result_ids(messages: Sequence[BaseMessage]) -> None:

@@ -9,11 +9,11 @@ conversation, each would be shown the other's unfinished turn. So the inner one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from langchain.agents import AgentState
 from langchain.agents.middleware.types import PrivateStateAttr
@@ -32,7 +32,8 @@ from convstore.types import History
 from convstore.values.scope import root_scope
 
 CHANNEL = "convstore_run"
-OWN: Final = "convstore_own"
+NO_STREAM = "nostream"
+"""Tag of model calls that LangGraph does not stream as the agent's."""
 _Running = tuple[Conversation, tuple[str, ...] | None]
 _OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
 
@@ -58,6 +59,7 @@ class AgentRun:
         entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
         is_adapted: True if the model was shown the turn in another form than the log's.
         abandoned: Ids of messages that were rewound, which messages of this run cannot have.
+        drop_draft: Deletes the draft of the model's last reply, which is not in the log yet; None if there is none.
     """
 
     scope: dict[str, str]
@@ -75,6 +77,7 @@ class AgentRun:
     entry: int = 0
     is_adapted: bool = False
     abandoned: frozenset[str] = frozenset()
+    drop_draft: Callable[[], Awaitable[None]] | None = None
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:

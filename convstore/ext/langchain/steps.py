@@ -18,8 +18,8 @@ from convstore import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
-from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids, may_be_structured
-from convstore.ext.langchain.run import OWN, AgentRun, ConversationAgentState
+from convstore.ext.langchain.results import OWN, SETTING, as_in_state, give_result_ids, may_be_structured
+from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import (
     LoggedTurn,
     ids_in_log,
@@ -40,8 +40,6 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
 
 _Result = TypeVar("_Result")
-_NO_STREAM = "nostream"
-"""Tag of model calls that LangGraph does not stream as the agent's."""
 _INNER = "|"
 """Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
@@ -146,6 +144,9 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
         )
         raise
     run.resent, run.entry = None, receipt.entry or run.entry
+    if run.drop_draft and any(isinstance(one, AIMessage) for one in missing):
+        await run.drop_draft()
+        run.drop_draft = None
     run.note(missing)
     if receipt.written < len(missing) and not run.is_known:
         found = await read_turn(chat, run.turn_id)
@@ -302,6 +303,6 @@ async def _load_view(chat: Conversation, rules: Rules, run: AgentRun, messages: 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run work of the store. Calls of a summarizer's model in it are traced, but not streamed as the agent's."""
     config: RunnableConfig = dict(var_child_runnable_config.get() or {})  # type: ignore[assignment]
-    config["tags"] = [*(config.get("tags") or ()), _NO_STREAM]
+    config["tags"] = [*(config.get("tags") or ()), NO_STREAM]
     with set_config_context(config) as context:
         return await asyncio.create_task(work, context=context)

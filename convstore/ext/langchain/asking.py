@@ -1,0 +1,92 @@
+"""Ask the model: keep a draft of a streamed reply, and end the call if somebody stops the turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import UUID
+
+from langchain.agents.middleware.types import ModelResponse
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.runnables.config import merge_configs, set_config_context, var_child_runnable_config
+
+from convstore import Conversation
+from convstore.ext.langchain.run import NO_STREAM, AgentRun
+from convstore.integration import StreamedReply, drafting_in_turn, entered_turn_of
+
+_Response = ModelResponse[Any]
+
+
+class _Heard(BaseCallbackHandler):
+    """Puts the last reply together that a model streams to the agent; a model that does not stream is not heard."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.reply = StreamedReply()
+        self._run: UUID | None = None
+
+    def on_chat_model_start(self, *_: Any, run_id: UUID, tags: Sequence[str] | None = None, **__: Any) -> None:
+        """Forget a call that failed, or was repeated."""
+        if NO_STREAM not in (tags or ()):
+            self.reply, self._run = StreamedReply(), run_id
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+        """Add a chunk."""
+        if run_id == self._run and chunk is not None:
+            self.reply.add(chunk.message)
+
+    @property
+    def said(self) -> AIMessage:
+        """What was said so far, without calls."""
+        message = self.reply.message()
+        return AIMessage(self.reply.text, id=message.id, response_metadata=message.response_metadata)
+
+
+async def ask(
+    chat: Conversation,
+    run: AgentRun,
+    work: Callable[[], Coroutine[Any, Any, _Response]],
+    redact: Callable[[str], str] | None,
+) -> _Response:
+    """Call the model. With `redact` a draft of its streamed reply is kept until the reply is appended.
+
+    If the turn that the caller entered is stopped meanwhile, the call is cancelled, and the reply is what was said.
+
+    Raises:
+        TurnClosedError: The turn was stopped before anything was said.
+        TurnLostError: Another worker took the turn over.
+    """
+    turn, heard = entered_turn_of(chat, run.turn_id), _Heard()
+    if turn:
+        turn.check()
+    elif redact is None:
+        return await work()
+    config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
+    async with AsyncExitStack() as stack:
+        if redact and run.turn_id:
+            drafting = await drafting_in_turn(chat, run.turn_id, lambda: redact(heard.reply.text))
+            run.drop_draft = await stack.enter_async_context(drafting)
+        with set_config_context(config) as context:
+            asking = asyncio.create_task(work(), context=context)
+            response = await _until(asking, turn.ended if turn else asyncio.Event())
+        if response is None and turn and not heard.reply.text:
+            turn.check()
+        return response or ModelResponse(result=[heard.said])
+
+
+async def _until(asking: asyncio.Task[_Response], ended: asyncio.Event) -> _Response | None:
+    """Return what a call of the model gives; None if an event came first, which cancels the call."""
+    stopping = asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return await asking if asking.done() else None
+    finally:
+        stopping.cancel()
+        asking.cancel()
+        await asyncio.wait({asking, stopping})
+        if not asking.cancelled():
+            asking.exception()  # seen, if it came as the call was cancelled

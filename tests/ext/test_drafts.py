@@ -1,0 +1,121 @@
+"""A streamed run of an agent keeps a draft of its reply, and is stopped in the midst of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from agents import ScriptedModel, log_of
+from langchain.agents import create_agent
+from langchain.agents.middleware import PIIMiddleware
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.outputs import ChatGenerationChunk
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import TurnClosedError
+from convstore.ext.langchain import ConversationMiddleware
+from convstore.testing.fixtures import ahead
+
+ASKED = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
+
+
+class PausingModel(ScriptedModel):
+    """Streams its words, and waits at an event."""
+
+    async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+        self.shown.append(list(messages))
+        for part in self.replies:
+            if isinstance(part, asyncio.Event):
+                await part.wait()
+            else:
+                yield ChatGenerationChunk(message=AIMessageChunk(content=part, id="said"))
+
+
+@pytest.fixture
+async def chat(database: Any) -> AsyncIterator[Conversation]:
+    """A conversation in a worker that waits a hundred times shorter."""
+    async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
+        await store.setup()
+        yield store.conversation(user_id="ada", thread_id="drafts")
+        await store.conversation(user_id="ada", thread_id="drafts").delete()
+
+
+def agent_of(chat: Conversation, *said: Any, beside: Any = (), **options: Any) -> Any:
+    """An agent whose model says these words."""
+    own = ConversationMiddleware(chat.store, **options)
+    return create_agent(PausingModel(replies=list(said)), middleware=[own, *beside])
+
+
+async def stream(agent: Any, chat: Conversation) -> list[str]:
+    """The texts of a streamed run."""
+    run = agent.astream(ASKED, {"configurable": chat.scope}, stream_mode="messages")
+    return [chunk.text async for chunk, _ in run if chunk.type == "AIMessageChunk"]
+
+
+async def draft_in(chat: Conversation, text: str) -> None:
+    """Wait until the turn has this draft."""
+    async with asyncio.timeout(60):
+        while (turn := await chat.get_turn("r1")) is None or turn.draft != text:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appended(
+    chat: Conversation, database: Any, in_turn: bool
+) -> None:
+    """Other middleware changes the answer; the draft has what the function makes of it; then nothing is left of it."""
+    going = asyncio.Event()
+    pii = PIIMiddleware("email", apply_to_output=True)
+    said = ("Ask ", "bob@example.org ", going, "now.")
+    agent = agent_of(chat, *said, beside=[pii], drafts=lambda text: text.replace("bob@example.org", "[…]"))
+
+    async def work() -> list[str]:
+        if not in_turn:
+            return await stream(agent, chat)
+        async with await chat.turn("r1", human="Do seals sleep?"):
+            return await stream(agent, chat)
+
+    working = asyncio.ensure_future(work())
+    await draft_in(chat, "Ask […] ")
+    going.set()
+    assert (await working)[:3] == ["Ask ", "bob@example.org ", "now."]
+    assert [one.text for one in await log_of(chat)] == ["Do seals sleep?", "Ask [REDACTED_EMAIL] now."]
+    assert await database["drafts"].count_documents({"conversation": (await chat.info()).conversation_id}) == 0
+
+
+async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> None:
+    """The same request asks again; a run that is not streamed keeps none."""
+    going = asyncio.Event()
+    working = asyncio.ensure_future(stream(agent_of(chat, "They ", going, drafts=True), chat))
+    await draft_in(chat, "They ")
+    working.cancel()
+    await asyncio.wait({working})
+    assert (turn := await chat.get_turn("r1"))
+    assert (turn.is_finished, turn.draft) == (False, "They ")
+    again = create_agent(
+        ScriptedModel(replies=[AIMessage("They do.")]), middleware=[ConversationMiddleware(chat.store, drafts=True)]
+    )
+    await again.ainvoke(ASKED, {"configurable": chat.scope})
+    assert (turn := await chat.get_turn("r1"))
+    assert (turn.is_finished, turn.draft, turn.messages[-1].text) == (True, "", "They do.")
+
+
+@pytest.mark.parametrize("said", ["They ", ""])
+async def test_a_stop_ends_the_call_of_the_model(chat: Conversation, said: str) -> None:
+    """What was said is the answer; if that is nothing, the run ends with an error, and the turn has no answer."""
+    agent = agent_of(chat, *([said] if said else []), begun := asyncio.Event(), drafts=True)
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        working = asyncio.ensure_future(stream(agent, chat))
+        if said:
+            await draft_in(chat, said)
+        await chat.stop("r1")
+        if said:
+            await working
+        else:
+            with pytest.raises(TurnClosedError):
+                await working
+    assert not begun.is_set()
+    assert (turn.is_stopped, turn.answer and turn.answer.text) == (True, said or None)
+    assert (await chat.info()).message_count == 1 + bool(said)
