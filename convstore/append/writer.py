@@ -17,7 +17,6 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, Known, Request, TailMoved, Written, prepare
-from convstore.append.child_numbers import MAX_BLOCK, ChildNumbers
 from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
@@ -35,7 +34,7 @@ from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import parent_id
 from convstore.mongo.log import SlotTaken
-from convstore.mongo.number_pools import NumberPools
+from convstore.mongo.number_pools import MAX_BLOCK, NumberPools
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
@@ -69,7 +68,7 @@ class Writer:
         self._reader, self._heads, self._log, self._cache = reader, reader.heads, reader.log, reader.cache
         self._codec, self._counter, self._clock = reader.codec, reader.counter, reader.clock
         self._tombstones, self._refresher, self._extractors = tombstones, refresher, extractors
-        self._child_numbers = ChildNumbers(reader.log, pools)
+        self._pools = pools
 
     async def append(
         self,
@@ -125,17 +124,22 @@ class Writer:
         return _last_numbers(tail, number), tail
 
     async def reserve_for_child(self, scope: Scope, number: int) -> range:
-        """Reserve source ids for a child, in the sequence of its outermost conversation."""
+        """Reserve source ids for a child, in the sequence of its outermost conversation.
+
+        That reserves them for all its children in blocks that grow, because each is an entry that its loads read.
+        """
         root, given = root_scope(scope), 0
         if outer := await self._reader.find(root):
-            numbers, given = await self._child_numbers.take(outer.conversation, number)
-            if numbers:
-                return numbers
+            while (taken := await self._pools.take(outer.conversation, number))[0]:
+                if not await self._log.taken_source_ids(outer.conversation, taken[0]):
+                    return taken[0]
+            given = taken[1]
         size = max(number, min(given, MAX_BLOCK))
         request = Request(Batch((), self._codec, self._counter), reserve=size, for_child=True)
         _, _, outer, tail = await self._write(root, request)
         block = _last_numbers(tail, size)
-        return await self._child_numbers.begin_block(outer.conversation, block, number, given=given)
+        await self._pools.fill(outer.conversation, block[number:], given=given + size)
+        return block[:number]
 
     async def _claim_numbers(self, scope: Scope, claims: tuple[int, ...], *, claimant: str) -> None:
         """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""

@@ -15,6 +15,9 @@ from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, state_id
 from convstore.mongo.versions import readable
 
+MAX_BLOCK = 1_000
+"""Numbers in the largest block, unless more are needed at once; a block has as many as all before it."""
+
 _FIELDS = {"numbers": 1}
 
 

@@ -20,6 +20,8 @@ from convstore.exceptions import (
     InvalidScopeError,
     SourceIdClashError,
     StoreUnavailableError,
+    TurnBusyError,
+    TurnConflictError,
     TurnLostError,
 )
 from convstore.integration import host_of
@@ -350,6 +352,25 @@ class ChildContract:
                 await inner.add_result(inner.open_calls[0], "", sources=[{"content": "three"}])
             await turn.append(AIMessage("Done"))
         assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
+
+    async def test_a_child_that_is_asked_twice_at_once_answers_one(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """The other is told: the same request finds the answer afterwards, and another question is asked after it."""
+        child, other = (new_store().conversation(**outer.child("m1", "c1").scope) for _ in range(2))
+        async with await child.turn("c1", human="When?") as turn:
+            for turn_id, question in (("c1", "When?"), ("c2", "Why?")):
+                with pytest.raises(TurnBusyError):
+                    await other.turn(turn_id, human=question)
+            await turn.append(AIMessage("In May."))
+        async with await other.turn("c1", human="When?") as turn:
+            assert turn.answer
+            assert turn.answer.text == "In May."
+        with pytest.raises(TurnConflictError):
+            await other.turn("c1", human="Why?")
+        async with await other.turn("c2", human="Why?") as turn:
+            await turn.append(AIMessage("It is warm."))
+        assert await _said(child) == ["When?", "In May.", "Why?", "It is warm."]
 
     async def test_a_turn_of_a_deleted_child_begins_no_conversation(
         self, new_store: _NewStore, outer: Conversation

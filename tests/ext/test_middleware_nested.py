@@ -97,6 +97,38 @@ async def children_of(chat: Conversation) -> list[Conversation]:
     return [chat.store.conversation(**info.scope) for info in await chat.children()]
 
 
+async def test_an_agent_that_is_asked_twice_at_once_mixes_nothing(store: ConversationStore) -> None:
+    """Within one call both questions are in its conversation, each with its answer; a model sees its own alone."""
+    both = asyncio.Barrier(2)
+
+    @tool
+    async def wait() -> str:
+        """Wait for the other run."""
+        await both.wait()
+        return "waited"
+
+    models = {name: ScriptedModel(replies=[calls("wait"), AIMessage(f"{name}!")]) for name in ("one", "two")}
+
+    @tool
+    async def ask() -> str:
+        """Ask the agent twice at once."""
+        agents = {
+            name: create_agent(model, [wait], middleware=[ConversationMiddleware(store)])
+            for name, model in models.items()
+        }
+        runs = [agent.ainvoke({"messages": [("user", f"{name}?")]}) for name, agent in agents.items()]
+        return " ".join(run["messages"][-1].text for run in await asyncio.gather(*runs))
+
+    outer = agent_of(store, [calls("ask"), AIMessage("Both.")], ask)
+    said = await outer.ainvoke({"messages": [("user", "Ask both")]}, {"configurable": ADA})
+    assert said["messages"][-2].text == "one! two!"
+    [info] = await store.conversation(**ADA).children()
+    turns = [kinds(turn.messages) async for turn in store.conversation(**info.scope).turns()]
+    expected = [[("human", f"{name}?"), ("ai", ""), ("tool", "waited"), ("ai", f"{name}!")] for name in models]
+    assert sorted(turns) == sorted(expected)
+    assert [kinds(model.shown[-1]) for model in models.values()] == [turn[:-1] for turn in expected]
+
+
 def test_a_sync_sub_agent_works_below_its_call() -> None:
     """The place is known in the threads of a sync agent, too."""
     store = asyncio.run(ConversationStore.connect("memory://"))
