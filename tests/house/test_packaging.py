@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -127,6 +129,49 @@ def test_the_demo_runs_from_the_wheel(unpacked: Path, tmp_path: Path) -> None:
     )
     assert where.split()[0] == next(path.stem for path in sorted((ROOT / "migrations").glob("[0-9]*.py")))
     assert Path(where.split()[1]).is_relative_to(unpacked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("versions", ["lowest", "newest"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_the_wheel_runs_a_turn_where_it_is_installed(wheel: Path, python: str, versions: str, tmp_path: Path) -> None:
+    """In an environment of its own, with the lowest and with the newest versions that it allows, from the index."""
+    interpreter = found_python(python)
+    if interpreter is None:
+        pytest.skip(f"no python{python} on this machine")
+    command([interpreter, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path)
+    pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv/bin/python", "install", "-q"]
+    constraints = ["-c", ROOT / ".ci" / "lowest.txt"] if versions == "lowest" else []
+    installed = ["--no-compile", "--only-binary", ":all:", f"{wheel}[cli,memory]", *constraints]
+    command([*pip, *installed], tmp_path)
+    command([tmp_path / "venv/bin/python", ROOT / "tests/support/smoke.py"], tmp_path)
+
+
+def found_python(version: str) -> str | None:
+    """Return the path of a Python: on the PATH, or among those of pyenv, whose names on the PATH may not run."""
+    for ask in ([f"python{version}"], ["pyenv", "exec", f"python{version}"]):
+        environment = {**os.environ, "PYENV_VERSION": version}
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            return command([*ask, "-c", "import sys; print(sys.executable)"], ROOT, environment).strip()
+    return None
+
+
+def command(words: list[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a command without the address of a database; return its output. It must succeed."""
+    names = {name: value for name, value in (environment or os.environ).items() if name != "CONVSTORE_URI"}
+    return subprocess.run(words, cwd=folder, env=names, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own
+
+
+@pytest.mark.slow
+def test_the_description_links_to_the_repository(wheel: Path) -> None:
+    """On the page of an index a relative link leads nowhere; links and pictures lead to the version's tag."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = message_from_bytes(archive.read(f"convstore-{__version__}.dist-info/METADATA"))
+    source = PROJECT["urls"]["Source"]
+    links = re.findall(r"\]\(([^)]+)\)", str(metadata.get_payload()))
+    assert f"{source}/blob/v{__version__}/docs/langchain.md" in links
+    assert f"{source}/raw/v{__version__}/docs/images/idea.svg" in links
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
 def test_the_core_needs_no_extra(tmp_path: Path) -> None:
