@@ -25,7 +25,7 @@ _SHORT_ID = 12
 """Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
 ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 250, 5
 """Stored size of an entry's totals, of a message's fields other than its texts and of a range, approximately."""
-_NO_USAGE: Mapping[str, Usage] = {}
+NO_USAGE: Mapping[str, Usage] = {}
 
 
 RULES = 1
@@ -320,7 +320,7 @@ class Totals:
     """
 
     counter: str = ""
-    usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
+    usage: Mapping[str, Usage] = field(default_factory=lambda: NO_USAGE)
     calls: tuple[OpenCall, ...] = ()
     preview: Preview | None = None
     shown: Mapping[bytes, int] | None = field(default=None, compare=False)

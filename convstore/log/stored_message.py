@@ -6,13 +6,14 @@ Each stored message is checked against the digests computed when it was written,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntryMessage, PayloadRef
-from convstore.messages.encoding import decode_message, digest_of
+from convstore.messages.encoding import decode_message, decode_plain, digest_of
 from convstore.messages.provenance import without_mark
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
@@ -93,7 +94,8 @@ def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
 
 
-class Look(NamedTuple):
+@dataclass(slots=True)
+class Look:
     """How a view shows a message; `tokens` is None if its size must be counted."""
 
     tokens: int | None
@@ -106,24 +108,27 @@ Shown = tuple[BaseMessage, Look]
 """A message as a view shows it."""
 
 
-class KeptMessage(NamedTuple):
-    """A verified message as a view showed it, kept for the next view.
-
-    Decoding its body again is as fast as copying the message, and takes no memory if it is the stored body.
+@dataclass(slots=True, kw_only=True)
+class KeptMessage(Look):
+    """A verified message as a view showed it, kept for the next view; decoding it again is as fast as copying it.
 
     Attributes:
         stored: The stored message.
         showing: The decision that gave it its form.
         options: The options of the policy that did.
-        body: Its encoded fields: the stored body if it is shown as it was appended.
-        look: How it is shown.
+        body: Its encoded fields; None if they are those of the stored message, with its stub if `is_stub`.
     """
 
     stored: EntryMessage
-    showing: Any
+    showing: object
     options: tuple[object, ...]
-    body: str
-    look: Look
+    body: str | None
+
+    def shown(self) -> Shown:
+        """Return the message again."""
+        if self.body is not None:
+            return decode_plain(self.body), self
+        return decode_plain(self.stored.body, self.stored.stub if self.is_stub else None), self
 
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:

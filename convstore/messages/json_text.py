@@ -42,15 +42,6 @@ def plain_json(value: Any) -> str | None:
     return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
 
 
-def is_plain_json(text: str) -> bool:
-    """Return True for the text of a value that `plain_json` writes."""
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:  # a NaN, a lone surrogate, several lines, or a damaged text
-        return False
-    return '"$":' not in text
-
-
 def is_same_json(one: Any, other: Any) -> bool:
     """Return True if two values that JSON has are equal, and True is not taken for 1."""
     try:

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import chain, pairwise
 from operator import itemgetter
+from sys import intern
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import (
+    NO_USAGE,
     RULES,
     UNREAD,
     Entry,
@@ -161,7 +163,7 @@ _TOTALS = (
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
 _TOTALS_NUMBERS = itemgetter(*_TOTALS)
-_MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tokens", "content_digest")
+_MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tokens")
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
@@ -181,8 +183,8 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
     """Return the totals that `totals_document` wrote."""
     usage, at = stored_list(document["usage"]), document["updated_at"]
     return Totals(
-        from_stored(document["counter"]),
-        {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in usage},
+        intern(from_stored(document["counter"])),
+        {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in usage} or NO_USAGE,
         tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
         _preview_from(document["preview"]) if "preview" in document else UNREAD,
         None if document["shown_at"] else {},
@@ -223,7 +225,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
 
 def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
     """Return the message that `message_document` wrote, which has an ordinal in the entry with a key."""
-    id_, type_, body, digest, tokens, view_tokens, content_digest = _MESSAGE_FIELDS(document)
+    id_, type_, body, digest, tokens, view_tokens = _MESSAGE_FIELDS(document)
     get = document.get
     if type_ not in MESSAGE_TYPES:
         raise ValueError(f"unknown message type {type_!r}")
@@ -234,14 +236,14 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
     return EntryMessage(
         ordinal,
         id_,
-        type_,
+        intern(type_),
         body if type(body) is str else from_stored(body),
         stored_bytes(digest, length=DIGEST_BYTES),
         tokens,
         view_tokens,
-        stored_bytes(content_digest, length=CONTENT_DIGEST_BYTES),
+        stored_bytes(found, length=CONTENT_DIGEST_BYTES) if (found := get("content_digest")) else b"",
         calls,
-        tool if type(tool) is str else from_stored(tool),
+        intern(tool if type(tool) is str else from_stored(tool)),
         call,
         arguments if type(arguments) is str else from_stored(arguments),
         sources,

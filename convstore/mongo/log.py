@@ -45,7 +45,7 @@ _PARALLEL = 8
 _MANY = 150
 LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that few readers use."""
-VIEW_FIELDS = {**LEAN, "messages.stamp": 0}
+VIEW_FIELDS = {**LEAN, "messages.stamp": 0, "messages.content_digest": 0}
 """Projection that drops the fields of an entry that views do not use."""
 SEARCHED = {"lookup": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that a search does not use."""

@@ -27,8 +27,8 @@ TAIL_LIFETIME = 10.0
 
 _MAXIMUM_CONVERSATIONS = 1_000
 _MAXIMUM_BYTES = 32_000_000
-_MESSAGE_OVERHEAD = 1_400
-"""Bytes that a cached message takes in addition to its stored size, with its row and its decoded form."""
+_ENTRY_OVERHEAD, _MESSAGE_OVERHEAD = 850, 750
+"""Bytes that a cached entry and a cached message take in addition to the texts in them."""
 _CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
 """Bytes of a cached conversation, and of a source that was shown or a rewound range."""
 
@@ -67,8 +67,10 @@ class LoadedEnd:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        shown = sum(len(one.body) for one in self.shown.values() if one.body is not one.stored.body)
-        self.size = shown + sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
+        messages = [message for entry in self.entries for message in entry.messages]
+        texts = sum([getsizeof(message.body) + len(message.stub or "") for message in messages])
+        texts += sum([len(one.body) for one in self.shown.values() if one.body is not None])
+        self.size = texts + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(messages)
 
 
 @dataclass(slots=True, eq=False)

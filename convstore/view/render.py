@@ -17,8 +17,8 @@ from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Form, KeptMessage, Look, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.encoding import decode_plain, fields_of
-from convstore.messages.json_text import is_plain_json, plain_json
+from convstore.messages.encoding import digest_of, fields_of, plain_content
+from convstore.messages.json_text import plain_json
 from convstore.messages.provenance import MARK, kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
 from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
@@ -186,15 +186,41 @@ class Decoder:
         """Return a message as a view shows it."""
         kept = self._known.get(message.id)
         if kept and kept.stored is message and kept.showing == showing and kept.options == self._options:
-            return decode_plain(kept.body), kept.look
+            return kept.shown()
+        look, body = self._plain_look(message, showing), None
+        if look is None:
+            shown, look = self._decode(message, showing)
+            body = None if message.id in self.payloads else plain_json(fields_of(shown))
+            if body is None:
+                return shown, look
+        about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
+        kept = KeptMessage(*about, stored=message, showing=showing, options=self._options, body=body)
+        self._known[message.id] = kept
+        return kept.shown()
+
+    def _plain_look(self, message: EntryMessage, showing: Showing) -> Look | None:
+        """Return the look of a message that is shown as it is stored or as its stub, which is quick; else None."""
+        ref, policy, stub = message.payload, self.policy, None if showing.whole else message.stub
+        if showing.room is not None or (ref and (stub is None or ref.body)) or (stub or "").startswith("\n"):
+            return None
+        is_tool, is_whole = message.type == "tool", showing.whole or stub is not None
+        if not is_whole and (message.tokens > policy.stub_min_tokens if is_tool else policy.shorten_over is not None):
+            return None
+        content = plain_content(message.body, message.type, message.id, is_result_left_out=stub is not None)
+        has_media = policy.media == "never" and not is_tool
+        if content is None or not (is_tool or is_whole or has_media or content is str) or MARK in message.body:
+            return None
+        if digest_of(message.body) != message.digest:
+            return None
+        tokens = message.tokens if showing.whole or has_media else message.view_tokens
+        return Look(None if message.is_estimate and stub is None else tokens, is_stub=stub is not None)
+
+    def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
         if showing.room is not None:
-            shown, look = self._cut(message, showing)
-        else:
-            shown, look = self._form(message, showing.whole).decode(self._codec, self.payloads)
-            if message.is_estimate and not look.is_stub:
-                look = look._replace(tokens=None)
-        if message.id not in self.payloads and (body := _body_of(message, shown, look)) is not None:
-            self._known[message.id] = KeptMessage(message, showing, self._options, body, look)
+            return self._cut(message, showing)
+        shown, look = self._form(message, showing.whole).decode(self._codec, self.payloads)
+        if message.is_estimate and not look.is_stub:
+            look.tokens = None
         return shown, look
 
     def size(self, message: EntryMessage) -> int:
@@ -235,7 +261,8 @@ class Decoder:
             tokens = None if message.is_estimate else look.tokens
             tokens = count(self.counter, shown) if tokens is None else tokens
             if tokens <= most or limit <= _MIN_TEXT_TOKENS:
-                return shown, look._replace(tokens=tokens)
+                look.tokens = tokens
+                return shown, look
             limit = max(_MIN_TEXT_TOKENS, limit * 3 // 4)
 
     def _most(self, message: EntryMessage, room: int) -> int:
@@ -255,14 +282,6 @@ class Decoder:
             return Form(message, False, None, policy.media == "never", policy.shorten_over)
         stub = stub_below_default(message, policy, self._codec) if message.stub is None else message.stub
         return Form(message, False, stub)
-
-
-def _body_of(message: EntryMessage, shown: BaseMessage, look: Look) -> str | None:
-    """Return the fields of a message as it is shown, as JSON; None if JSON cannot represent them."""
-    is_as_stored = message.payload is None and not any(look[1:]) and MARK not in message.body
-    if is_as_stored and is_plain_json(message.body):
-        return message.body
-    return plain_json(fields_of(shown))
 
 
 @lru_cache(maxsize=16)

@@ -95,3 +95,18 @@ async def test_everything_cached_counts(store: ConversationStore, commands: Comm
         await chat.append([HumanMessage("hi"), AIMessage("ho")])
         await chat.load_history()
     assert commands.names == ["find", "insert"]
+
+
+@pytest.mark.slow
+async def test_each_text_is_held_once(store: ConversationStore, commands: Commands) -> None:
+    """Conversations whose texts take three quarters of the limit stay warm, all of them."""
+    chats = [store.conversation(user_id="once", thread_id=uuid.uuid4().hex) for _ in range(24)]
+    for chat in chats:
+        await chat.append([message for _ in range(10) for message in (HumanMessage("why " * 2_400), AIMessage("so"))])
+        await chat.append([message for _ in range(10) for message in (HumanMessage("hm " * 3_000), AIMessage("ho"))])
+        await chat.load_history()
+    commands.reset()
+    with commands.counted():
+        for chat in chats:
+            await chat.load_history()
+    assert commands.names == ["find"] * len(chats)

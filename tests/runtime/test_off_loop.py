@@ -11,6 +11,7 @@ import json
 import threading
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -43,13 +44,13 @@ _WHOLE = HistoryPolicy(max_tokens=None)
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The thread of each message that is decoded from now on."""
     threads: list[int] = []
-    decode = reading.decode_message
 
-    def noted(*arguments: Any, **options: Any) -> BaseMessage:
+    def noted(decode: Callable[..., BaseMessage], *arguments: Any, **options: Any) -> BaseMessage:
         threads.append(threading.get_ident())
         return decode(*arguments, **options)
 
-    monkeypatch.setattr(reading, "decode_message", noted)
+    for name in ("decode_message", "decode_plain"):
+        monkeypatch.setattr(reading, name, partial(noted, getattr(reading, name)))
     return threads
 
 
