@@ -233,15 +233,11 @@ class _Reader:
             self._origins.put(ai, [opened.index])
         results = tuple(opened.results)
         if opened.repaired or len(results) < len(opened.calls):
-            results = self._completed(ai, opened)
+            slots = zip(calls_of(ai), results_by_call(ai, opened.results), strict=True)  # in the order of the calls
+            results = tuple(slot or self._made_result(call, opened) for call, slot in slots)
         pair = Pair(ai, results, after=tuple(opened.after))
         original = sum(map(size_of, [opened.ai, *opened.results, *opened.after])) if self._seed_faults else pair.size
         return replace(pair, uncounted=pair.size - original) if original != pair.size else pair
-
-    def _completed(self, ai: AIMessage, opened: _OpenPair) -> tuple[ToolMessage, ...]:
-        """Return one result for each call, in the order of the calls."""
-        slots = results_by_call(ai, opened.results)
-        return tuple(slot or self._made_result(call, opened) for call, slot in zip(calls_of(ai), slots, strict=True))
 
     def _made_result(self, call: Call, opened: _OpenPair) -> ToolMessage:
         problem = f"the call {call.id!r} has no result"

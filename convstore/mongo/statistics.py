@@ -16,17 +16,13 @@ from convstore.mongo.keys import LOG, family
 
 _DAY = "%Y-%m-%d"
 _SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
-
-_SUMS = {
-    "messages": {"$sum": "$count"},
-    "size": {"$sum": {"$bsonSize": "$$ROOT"}},
-}
 _GROUP = {
     "_id": {
         "day": {"$dateToString": {"date": "$at", "format": _DAY}},
         "is_payload": {"$ne": [{"$type": "$data"}, "missing"]},
     },
-    **_SUMS,
+    "messages": {"$sum": "$count"},
+    "size": {"$sum": {"$bsonSize": "$$ROOT"}},
 }
 
 
@@ -71,7 +67,7 @@ class Statistics:
             return [_amount(collection, one) for one in await Collection(self._driver, collection).find(query)]
         pipeline = [{"$match": query}, {"$group": _GROUP}]
         return [
-            Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", *(one[name] for name in _SUMS))
+            Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", one["messages"], one["size"])
             for one in await Collection(self._driver, collection).aggregate(pipeline, is_long=True)
         ]
 

@@ -266,13 +266,7 @@ def source_in(item: Any) -> FoundSource | None:
     if type(item) is dict:
         key = first_text(item, TEXT_KEYS)
         return FoundSource(item, item[key] if key else "", _fields(item, key), key)
-    if (
-        isinstance(item, tuple | list)
-        and type(item) in (tuple, list)
-        and len(item) == 2
-        and is_text(item[0])
-        and type(item[1]) is dict
-    ):
+    if type(item) in (tuple, list) and len(item) == 2 and is_text(item[0]) and type(item[1]) is dict:
         return FoundSource(item, item[0], _named(item[1]))
     scored = _scored(item)
     return scored and scored._replace(item=item)

@@ -164,16 +164,16 @@ class _Import:
             await self._import_into(self.store.conversation(**dict(scope)), record)
 
     async def _import_into(self, chat: Conversation, record: ConversationRecord) -> None:
-        ready = await asyncio.to_thread(make_ready, record, codec=host_of(self.store).codec)
-        bad = [problem for problem in ready.problems if problem.what == "message"]
+        messages, problems = await asyncio.to_thread(make_ready, record, codec=host_of(self.store).codec)
+        bad = [problem for problem in problems if problem.what == "message"]
         if bad and not self.skip_messages:
             more = f" and {len(bad) - 1} more of its messages cannot be stored" if bad[1:] else ""
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
-        for problem in ready.problems:
+        for problem in problems:
             self.report.note(problem)
         known = -1
         while True:
-            done = _ConversationImport(chat, record, ready.messages, dry_run=self.dry_run)
+            done = _ConversationImport(chat, record, messages, dry_run=self.dry_run)
             try:
                 await done.run()
                 break
@@ -188,7 +188,7 @@ class _Import:
         self.report.known += done.known
         for reason in done.changed:
             self._note("changed", record, reason)
-        outcome = "unchanged" if done.known == len(ready.messages) else "extended" if done.known else "imported"
+        outcome = "unchanged" if done.known == len(messages) else "extended" if done.known else "imported"
         setattr(self.report, outcome, getattr(self.report, outcome) + 1)
 
 

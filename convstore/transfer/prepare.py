@@ -38,14 +38,6 @@ class ReadyMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The messages of a record that can be appended, and the problems of the others."""
-
-    messages: Sequence[ReadyMessage]
-    problems: Sequence[Problem]
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Messages that are appended as one entry.
 
@@ -61,8 +53,11 @@ class Batch:
     rewind_from: int = 0
 
 
-def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
-    """Read all messages of a record. A message without an id gets one made from the record's id."""
+def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyMessage], list[Problem]]:
+    """Return the messages of a record that can be appended, and the problems of the others.
+
+    A message without an id gets one made from the record's id.
+    """
     messages, problems, seen = list[ReadyMessage](), list[Problem](), set[str]()
     for position, given in enumerate(record.messages, 1):
         item = as_item(given)
@@ -79,7 +74,7 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
         problems += [Problem("changed", where, record.id, note)] if note else []
     notes = [*_note_of_dates(messages), *record.notes]
     problems += [Problem("changed", record.where, record.id, note) for note in notes]
-    return Ready(messages, problems)
+    return messages, problems
 
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:

@@ -49,7 +49,7 @@ def written(path: Path, *lines: Any) -> Path:
 def texts(record: ConversationRecord | BadRecord) -> list[str]:
     """The texts of a record's messages."""
     assert isinstance(record, ConversationRecord), record
-    return [one.message.text for one in make_ready(record, codec=Codec()).messages]
+    return [one.message.text for one in make_ready(record, codec=Codec())[0]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -222,9 +222,9 @@ def test_nested_dates_of_a_hostile_file_are_reported() -> None:
 def test_unread_dates_are_reported_once_for_a_conversation() -> None:
     """With their number and the first one; the messages are taken over."""
     given = [{"role": "user", "content": "Hi", "timestamp": value} for value in (1724708469, "soon", "later")]
-    ready = make_ready(ConversationRecord(id="c", where="x", messages=given), codec=Codec())
-    assert len(ready.messages) == 3
-    [problem] = ready.problems
+    messages, problems = make_ready(ConversationRecord(id="c", where="x", messages=given), codec=Codec())
+    assert len(messages) == 3
+    [problem] = problems
     assert (problem.what, problem.where) == ("changed", "x")
     assert "cannot be read: 2, the first is timestamp 'soon' of message 2" in problem.reason
 
@@ -235,7 +235,7 @@ def test_dicts_of_a_record_are_read_as_those_of_a_file() -> None:
     human = {"type": "human", "data": {"content": "Hi"}, "created_at": "2024-08-26"}
     given = [MappingProxyType(result), human, RecordItem(message=result), RecordItem(message=result, at=AT)]
     record = ConversationRecord(id="c", messages=given)
-    first, second, third, last = make_ready(record, codec=Codec()).messages
+    first, second, third, last = make_ready(record, codec=Codec())[0]
     assert [one.item.at and one.item.at.year for one in (first, second, third, last)] == [2024, 2024, 2024, 2026]
     assert [one.message.artifact for one in (first, third, last)] == [[{"text": "a"}]] * 3
     assert second.message.text == "Hi"
@@ -315,7 +315,7 @@ def test_ids_are_the_same_each_time_and_differ_between_conversations() -> None:
 
     def ids(name: str) -> list[str]:
         given = [{"role": "user", "content": "same"}] * 3
-        return [one.id for one in make_ready(ConversationRecord(id=name, messages=given), codec=Codec()).messages]
+        return [one.id for one in make_ready(ConversationRecord(id=name, messages=given), codec=Codec())[0]]
 
     assert ids("a") == ids("a")
     assert len({*ids("a"), *ids("b"), *ids("x" * 10_000), *ids("\ud800")}) == 12
@@ -329,18 +329,18 @@ def test_an_invalid_id_is_replaced_and_reported(id_: Any) -> None:
         where="x",
         messages=[{"role": "user", "content": "1", "id": "first"}, {"role": "user", "content": "2", "id": id_}],
     )
-    ready = make_ready(record, codec=Codec())
-    assert [one.message.text for one in ready.messages] == ["1", "2"]
-    assert ready.messages[1].id not in ("first", id_)
-    assert [problem.what for problem in ready.problems] == ["changed"]
-    assert ready.messages[1].id == make_ready(record, codec=Codec()).messages[1].id
+    messages, problems = make_ready(record, codec=Codec())
+    assert [one.message.text for one in messages] == ["1", "2"]
+    assert messages[1].id not in ("first", id_)
+    assert [problem.what for problem in problems] == ["changed"]
+    assert messages[1].id == make_ready(record, codec=Codec())[0][1].id
 
 
 def test_the_objects_of_a_caller_keep_their_ids() -> None:
     """A message of a program whose id is taken is not changed itself."""
     twice = [HumanMessage("1", id="same"), HumanMessage("2", id="same")]
-    ready = make_ready(ConversationRecord(id="c", messages=twice), codec=Codec())
-    assert len({one.id for one in ready.messages}) == 2
+    messages, _ = make_ready(ConversationRecord(id="c", messages=twice), codec=Codec())
+    assert len({one.id for one in messages}) == 2
     assert [message.id for message in twice] == ["same", "same"]
 
 
@@ -352,7 +352,7 @@ def test_whole_turns_are_appended_together_and_dates_never_go_back() -> None:
 
     given = [item("system"), item("user", 2_000_000), item("assistant", 1), item("user"), item("user", 1_000_000)]
     record = ConversationRecord(id="c", messages=[dicts.item_of(one) for one in given])
-    batches = list(batches_of(record, make_ready(record, codec=Codec()).messages))
+    batches = list(batches_of(record, make_ready(record, codec=Codec())[0]))
     assert [[one.position for one in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
     assert {batch.at for batch in batches} == {datetime.fromtimestamp(2_000_000, UTC)}
 
@@ -577,7 +577,6 @@ def test_the_scope_of_an_export_must_fit_the_store() -> None:
 
 def test_an_item_without_a_message_says_why() -> None:
     """A problem of the source becomes one of the record."""
-    ready = make_ready(ConversationRecord(id="c", messages=[RecordItem(message=None, problem="gone")]), codec=Codec())
-    assert [(problem.what, problem.where, problem.reason) for problem in ready.problems] == [
-        ("message", "message 1", "gone")
-    ]
+    record = ConversationRecord(id="c", messages=[RecordItem(message=None, problem="gone")])
+    _, problems = make_ready(record, codec=Codec())
+    assert [(problem.what, problem.where, problem.reason) for problem in problems] == [("message", "message 1", "gone")]
