@@ -117,10 +117,10 @@ async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall,
     return await keeper.find_paused(tuple(chat.scope.items()), turn_id)
 
 
-def entered_turn_of(chat: Conversation, turn_id: str | None) -> TurnSession | None:
-    """Return the session of a turn that this context has entered; None if there is none, or it is of another turn."""
+def entered_turn_of(chat: Conversation, *turn_ids: str | None) -> TurnSession | None:
+    """Return the session that this context has entered; None if there is none, or it is of none of these turns."""
     turn = entered_turn(chat.store, tuple(chat.scope.items()))
-    return turn if turn and turn.turn_id == turn_id else None
+    return turn if turn and (not turn_ids or turn.turn_id in turn_ids) else None
 
 
 def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:

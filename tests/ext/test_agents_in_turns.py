@@ -11,12 +11,12 @@ from langchain.agents import create_agent
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
-from langgraph.graph import MessagesState
+from langgraph.graph import START, MessagesState, StateGraph
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import TurnLostError
+from convstore.exceptions import ContentConflictError, TurnLostError
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langgraph import append_node
+from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
 from convstore.runtime.clock import Clock
 
 
@@ -108,6 +108,74 @@ async def test_a_node_appends_to_the_turn(store: ConversationStore) -> None:
         assert turn.answer == said[1]
     await node.ainvoke(MessagesState(messages=[HumanMessage("And?", id="r2")]), config)
     assert (await chat.info()).message_count == 3
+
+
+def _graph(store: ConversationStore, *replies: str, append_first: bool = False) -> Any:
+    """A graph with the store's nodes around a model that plays a script."""
+    left = list(replies)
+
+    async def model(state: ConversationState) -> dict[str, Any]:
+        assert [one.type for one in view_of(state)].count("human") == 1
+        return {"messages": [AIMessage(left.pop(0))]}
+
+    graph: Any = StateGraph(MessagesState)
+    load, append = load_node(store, append_first=append_first), append_node(store)
+    graph.add_sequence([("load", load), ("model", model), ("append", append)])
+    graph.add_edge(START, "load")
+    return graph.compile()
+
+
+@pytest.mark.parametrize("own_id", [None, "other"])
+@pytest.mark.parametrize("kind", ["agent", "graph"])
+async def test_a_question_gets_the_id_of_the_turn(store: ConversationStore, kind: str, own_id: str | None) -> None:
+    """Without it the log would have the question twice, and the turn no answer."""
+    chat = _chat(store)
+    asked = {"messages": [HumanMessage("Do seals sleep?", id=own_id)]}
+    run = _agent(store) if kind == "agent" else _graph(store, "They do.", append_first=True)
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        result = await run.ainvoke(asked, {"configurable": chat.scope})
+        assert turn.answer is not None
+        assert [one.id for one in result["messages"]] == [one.id for one in turn.messages]
+    assert [one.type async for one in chat.messages()].count("human") == 1
+
+
+async def test_another_question_in_a_turn_is_refused(store: ConversationStore) -> None:
+    """It would have the turn's id and another text."""
+    chat = _chat(store)
+    async with await chat.turn("r1", human="Do seals sleep?"):
+        with pytest.raises(ContentConflictError):
+            await _agent(store).ainvoke({"messages": [("user", "Do orcas?")]}, {"configurable": chat.scope})
+    assert (await chat.info()).message_count == 1
+
+
+async def test_a_graph_in_a_tool_works_below_the_call(store: ConversationStore) -> None:
+    """Its nodes find the child of the conversation, as an inner agent's middleware does."""
+    chat, inner = _chat(store), _graph(store, "In May.")
+
+    @tool
+    async def ask(question: str) -> str:
+        """Ask the librarian."""
+        return str((await inner.ainvoke({"messages": [("user", question)]}))["messages"][-1].text)
+
+    call = {"name": "ask", "args": {"question": "When?"}, "id": "call_1"}
+    said = iter([AIMessage("", id="ai-1", tool_calls=[call]), AIMessage("Sow in May.")])
+    outer: Any = create_agent(Model(messages=said), [ask], middleware=[ConversationMiddleware(store)])
+    await outer.ainvoke({"messages": [("user", "Plan.")]}, {"configurable": chat.scope})
+    assert [one.text async for one in chat.child("ai-1", "call_1").messages()] == ["When?", "In May."]
+    assert (await chat.info()).message_count == 4
+
+
+async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationStore) -> None:
+    """Another run has asked something meanwhile."""
+    chat = _chat(store)
+    node, config = append_node(store), {"configurable": chat.scope}
+    state: Any = {"messages": [HumanMessage("One?", id="q1")]}
+    await node.ainvoke(state, config)
+    await chat.append(HumanMessage("Two?", id="q2"))
+    state = {"messages": [*state["messages"], AIMessage("First.", id="a1")], "convstore_logged": ["q1"]}
+    update = await node.ainvoke(state, config)
+    assert [one.id for one in update["messages"]] == ["a1"]
+    assert [[one.id for one in turn.messages] async for turn in chat.turns()] == [["q1", "a1"], ["q2"]]
 
 
 async def test_source_ids_are_reserved_in_the_turn(store: ConversationStore) -> None:

@@ -216,8 +216,9 @@ async def test_the_model_sees_view_and_turn_exactly_once(
         expected.append((await mirror.load_history()).messages)
         await mirror.append(answer)
     assert len(model.shown) == len(expected) == 6
-    for shown, wanted in zip(model.shown, expected, strict=True):
-        assert same_messages(shown, wanted)
+    for shown, wanted in zip(model.shown, expected, strict=True):  # a late reply names its question once it is appended
+        plain = [[one.model_copy(update={"response_metadata": {}}) for one in some] for some in (shown, wanted)]
+        assert same_messages(*plain)
     assert len({message.id for message in model.shown[-1]}) == len(model.shown[-1]) == 14
 
 

@@ -22,6 +22,7 @@ from convstore import (
 )
 from convstore import number_sources as numbered
 from convstore.exceptions import MissingExtraError
+from convstore.ext.around import own_conversation, working_on
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import PAGE_TOKENS, check_trust, host_of, pause_in_turn
@@ -61,9 +62,7 @@ from convstore.ext.langchain.run import (
     AgentRun,
     ConversationAgentState,
     Ticket,
-    own_conversation,
     run_in,
-    working_on,
 )
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
 from convstore.ext.older_checkpoint import OnFork, run_config

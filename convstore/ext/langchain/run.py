@@ -2,16 +2,11 @@
 
 It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a resume or on
 another worker, it is rebuilt from the log.
-
-An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
-conversation, each would be shown the other's unfinished turn. So the inner one works on a child of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
@@ -20,8 +15,6 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
-from convstore import Conversation
-from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.turn import answers, is_made_up
@@ -29,13 +22,10 @@ from convstore.messages.filing import came_with
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
 from convstore.types import History
-from convstore.values.scope import root_scope
 
 CHANNEL = "convstore_run"
 NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the agent's."""
-_Running = tuple[Conversation, tuple[str, ...] | None]
-_OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
 
 
 @dataclass(slots=True, eq=False)
@@ -159,36 +149,3 @@ def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
     """Return the run in a state; None after a resume."""
     run = getattr(state.get(CHANNEL), "run", None)
     return run if isinstance(run, AgentRun) and run.scope == scope else None
-
-
-@contextmanager
-def working_on(chat: Conversation, call: tuple[str, ...] | None = None) -> Iterator[None]:
-    """Note what this context works on for agents called in it: a conversation, and the call whose tool runs.
-
-    A call is named by what `Conversation.child` takes; None while the model is called.
-    """
-    token = _OUTER.set((*_OUTER.get(), (chat, call)))
-    try:
-        yield
-    finally:
-        _OUTER.reset(token)
-
-
-def own_conversation(chat: Conversation) -> Conversation:
-    """Return the conversation of an agent: below the call that it answers if the agent around it works on this one.
-
-    Raises:
-        InvalidScopeError: Both would work on the same conversation.
-    """
-    scope = tuple(chat.scope.items())
-    for outer, call in reversed(_OUTER.get()):
-        around = tuple(outer.scope.items())
-        if outer.store is chat.store and scope in (around, root_scope(around)):
-            if call is None or scope != root_scope(around):
-                raise InvalidScopeError(
-                    f"this agent was called by another one that works on the same conversation ({chat.scope}), outside "
-                    'a tool call or under the same path; give it a place of its own, say scope={"path": "researcher"}, '
-                    "or leave the middleware out of it"
-                )
-            return outer.child(*call)
-    return chat

@@ -16,6 +16,7 @@ from langchain_core.runnables.config import set_config_context, var_child_runnab
 
 from convstore import Conversation
 from convstore.exceptions import ContentConflictError
+from convstore.ext.around import with_turn_id
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, SETTING, as_in_state, give_result_ids, may_be_structured
@@ -81,6 +82,8 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
     if resent:
         messages, changes, logged = resent.messages, [*changes, *resent.changes], logged | resent.logged
+    messages, named = await with_turn_id(chat, messages)
+    changes, logged = [*changes, *named], logged | (shown & ids_of(named))
     start = last_question(messages) or 0
     earlier, turn = messages[:start], messages[start:]
     run = AgentRun(chat.scope, _turn_id(messages), dict.fromkeys(logged), history=history)

@@ -16,6 +16,7 @@ from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError
+from convstore.ext.around import own_conversation, with_turn_id
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.langgraph.state import (
     ConversationState,
@@ -30,6 +31,7 @@ from convstore.ext.langgraph.state import (
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import append_in_turn, host_of
+from convstore.messages.filing import is_question, linked
 from convstore.types import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
@@ -126,7 +128,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
         """Return the update of a state, for a graph that is called sync; needs a store made by `connect`."""
-        scope = self._scope_of_run(config)
+        scope = self._chat(config).scope
         return host_of(self.store).run_sync(
             lambda twin: self._update(twin.conversation(**scope), input), instead="`await graph.ainvoke(...)`"
         )
@@ -138,15 +140,17 @@ class _Node(Runnable[Any, dict[str, Any]]):
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
         """Return the update of a state."""
-        return await self._update(self.store.conversation(**self._scope_of_run(config)), input)
+        return await self._update(self._chat(config), input)
 
     @abstractmethod
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         """Return the update of the state."""
 
-    def _scope_of_run(self, config: RunnableConfig | None) -> dict[str, str]:
+    def _chat(self, config: RunnableConfig | None) -> Conversation:
+        """Return the conversation of the run, that of the call which it answers in an agent's tool; no I/O."""
         config = config or {"configurable": dict(run_config()[0])}
-        return scope_of(self.store, context=_context(), config=config, chosen=self.scope)
+        scope = scope_of(self.store, context=_context(), config=config, chosen=self.scope)
+        return own_conversation(self.store.conversation(**scope))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -161,7 +165,7 @@ class LoadNode(_Node):
         """`aview_of` for sync nodes; needs a store made by `connect`."""
         if loaded_of(state) is not None:
             return view_of(state)
-        scope = self._scope_of_run(config)
+        scope = self._chat(config).scope
         return host_of(self.store).run_sync(
             lambda twin: self._loaded_now(twin.conversation(**scope), state), instead="`await load.aview_of(state)`"
         )
@@ -175,7 +179,7 @@ class LoadNode(_Node):
         """
         if loaded_of(state) is not None:
             return view_of(state)
-        return await self._loaded_now(self.store.conversation(**self._scope_of_run(config)), state)
+        return await self._loaded_now(self._chat(config), state)
 
     async def _loaded_now(self, chat: Conversation, state: Any) -> list[BaseMessage]:
         messages = messages_of(state)
@@ -185,13 +189,15 @@ class LoadNode(_Node):
         return compose(LoadedView(history, self.policy or self.store.policy, frozenset(logged_of(state))), messages)
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
-        messages, logged = messages_of(state), logged_of(state)
-        changes: list[BaseMessage] = []
+        messages: Sequence[BaseMessage] = messages_of(state)
+        logged, changes = logged_of(state), list[BaseMessage]()
         history = None if self.append_first else await chat.load_history(self.policy)
         if (history is None or may_be_behind(history, messages)) and (
             branch := await go_back(chat, messages, self.on_fork)
         ):
             messages, changes, history = branch.messages, branch.changes, None
+        messages, named = await with_turn_id(chat, messages)
+        changes = [*changes, *named]
         if self.append_first and (new := [each for each in messages if each.id not in logged]):
             changes = [*changes, *await _append_named(chat, new, _turn_of(messages))]
             logged |= ids_of(new)
@@ -233,14 +239,19 @@ class AppendNode(_Node):
 
 def _turn_of(messages: Sequence[BaseMessage]) -> str | None:
     """Return the id of the turn that a state's messages end in."""
-    return next((one.id for one in reversed(messages) if isinstance(one, HumanMessage)), None)
+    return next((one.id for one in reversed(messages) if is_question(one)), None)
 
 
 async def _append_named(
     chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **options: Any
 ) -> list[BaseMessage]:
-    """Append messages, each call under a unique id; return the messages that this changed."""
-    named = with_own_call_ids(messages)
+    """Append messages, each call under a unique id, and replies naming a question that is not among them.
+
+    Returns the messages that this changed.
+    """
+    is_late = turn_id not in ids_of(messages)  # another run may have asked something meanwhile
+    own = [linked(one, turn_id) if is_late and isinstance(one, AIMessage) else one for one in messages]
+    named = with_own_call_ids(own)
     await _append(chat, named, turn_id, **options)
     return [message for message, before in zip(named, messages, strict=True) if message is not before]
 

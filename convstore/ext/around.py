@@ -1,0 +1,75 @@
+"""What is around an agent or a graph: the agent whose tool calls it, and the turn that its caller has entered.
+
+An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
+conversation, each would be shown the other's unfinished turn. So the inner one works on a child of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from langchain_core.messages import BaseMessage, RemoveMessage
+
+from convstore import Conversation
+from convstore.exceptions import InvalidScopeError
+from convstore.ext.ids import ids_of
+from convstore.integration import entered_turn_of, log_of
+from convstore.messages.filing import is_question
+from convstore.messages.provenance import kind_of
+from convstore.values.scope import root_scope
+
+_Running = tuple[Conversation, tuple[str, ...] | None]
+_OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
+
+
+@contextmanager
+def working_on(chat: Conversation, call: tuple[str, ...] | None = None) -> Iterator[None]:
+    """Note what this context works on for agents called in it: a conversation, and the call whose tool runs.
+
+    A call is named by what `Conversation.child` takes; None while the model is called.
+    """
+    token = _OUTER.set((*_OUTER.get(), (chat, call)))
+    try:
+        yield
+    finally:
+        _OUTER.reset(token)
+
+
+def own_conversation(chat: Conversation) -> Conversation:
+    """Return the conversation of an agent: below the call that it answers if the agent around it works on this one.
+
+    Raises:
+        InvalidScopeError: Both would work on the same conversation.
+    """
+    scope = tuple(chat.scope.items())
+    for outer, call in reversed(_OUTER.get()):
+        around = tuple(outer.scope.items())
+        if outer.store is chat.store and scope in (around, root_scope(around)):
+            if call is None or scope != root_scope(around):
+                raise InvalidScopeError(
+                    f"this agent was called by another one that works on the same conversation ({chat.scope}), outside "
+                    'a tool call or under the same path; give it a place of its own, say scope={"path": "researcher"}, '
+                    "or leave the middleware out of it"
+                )
+            return outer.child(*call)
+    return chat
+
+
+async def with_turn_id(
+    chat: Conversation, messages: Sequence[BaseMessage]
+) -> tuple[Sequence[BaseMessage], list[BaseMessage]]:
+    """Give the question of a run the id of the turn that its caller has entered; return messages and changes.
+
+    Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
+    own. One command if the ids differ, else none.
+    """
+    turn = entered_turn_of(chat)
+    at = next((at for at in range(len(messages) - 1, -1, -1) if is_question(messages[at])), None)
+    if turn is None or at is None or turn.turn_id in ids_of(messages) or kind_of(messages[at]):
+        return messages, []
+    if await log_of(chat).find([str(messages[at].id)]):
+        return messages, []
+    named = [messages[at].model_copy(update={"id": turn.turn_id}), *messages[at + 1 :]]
+    return [*messages[:at], *named], [*(RemoveMessage(str(one.id)) for one in messages[at:]), *named]
