@@ -105,6 +105,7 @@ class Catalog:
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
             has_children=head.has_children,
+            failed=totals.failed,
             stamp=found.stamp,
             problem=problem,
         )

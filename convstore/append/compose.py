@@ -135,6 +135,7 @@ def _message(
         arguments=call.arguments,
         sources=write_ids(numbers) if numbers else "",
         stub=stub,
+        is_failed=one.error is not None,
     )
 
 

@@ -103,6 +103,7 @@ class EntryMessage:
         is_named: True for a tool result or a long message, which a note names once a view leaves it out.
         stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
             none, or it was not read.
+        is_failed: True for a tool result that reports a failed call.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
     """
 
@@ -124,6 +125,7 @@ class EntryMessage:
     entry: str = field(default="", compare=False)
     is_named: bool = False
     stamp: str = field(default="", compare=False)
+    is_failed: bool = False
     is_estimate: bool = field(default=False, compare=False)
 
     @property
@@ -235,6 +237,7 @@ class Recount(NamedTuple):
     results: int
     tokens: int
     view_tokens: int
+    failed: int = 0
 
 
 class Repair(NamedTuple):
@@ -304,6 +307,7 @@ class Totals:
         updated_at: When the entry was appended.
         whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
         is_ended: The last turn was finished or stopped by an event, and no message follows.
+        failed: Active tool results that report a failed call.
         entries: Number of the entry.
         messages: Last ordinal.
         active: Active messages, which are those not rewound; only they count in the next four fields.
@@ -327,6 +331,7 @@ class Totals:
     updated_at: datetime | None = None
     whole_list: int = 0
     is_ended: bool = False
+    failed: int = 0
     entries: int = 0
     messages: int = 0
     active: int = 0

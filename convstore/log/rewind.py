@@ -27,7 +27,7 @@ from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Total
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
 
-COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
+COUNTS = ("active", "turns", "results", "tokens", "view_tokens", "failed")
 """The totals that count active messages only."""
 
 OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "is_ended")
@@ -174,6 +174,7 @@ def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
         results=sum(one.type == "tool" for one in messages),
         tokens=sum(one.tokens for one in messages),
         view_tokens=sum(one.view_tokens for one in messages),
+        failed=sum(one.is_failed for one in messages),
     )
 
 

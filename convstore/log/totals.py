@@ -131,6 +131,7 @@ class RunningTotals:
     _messages: int = 0
     _turns: int = 0
     _results: int = 0
+    _failed: int = 0
     _tokens: int = 0
     _view_tokens: int = 0
     _stored_bytes: int = 0
@@ -147,6 +148,7 @@ class RunningTotals:
         self._messages += 1
         self._tokens += message.tokens
         self._view_tokens += message.view_tokens
+        self._failed += message.is_failed
         self._stored_bytes += message.stored_bytes
 
     def totals(
@@ -167,6 +169,7 @@ class RunningTotals:
             active=after.active + self._messages,
             turns=after.turns + self._turns,
             results=after.results + self._results,
+            failed=after.failed + self._failed,
             tokens=after.tokens + self._tokens,
             view_tokens=after.view_tokens + self._view_tokens,
             counter=after.counter if counter is None else counter,

@@ -176,6 +176,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "updated_at": totals.updated_at,
         **({"whole_list": totals.whole_list} if totals.whole_list else {}),
         **({"ended": 1} if totals.is_ended else {}),
+        **({"failed": totals.failed} if totals.failed else {}),
     }
 
 
@@ -191,6 +192,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         None if at is None else utc(at),
         stored_number(document.get("whole_list", 0)),
         bool(stored_number(document.get("ended", 0))),
+        stored_number(document.get("failed", 0)),
         *stored_numbers(_TOTALS_NUMBERS(document)),
     )
 
@@ -219,6 +221,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "stub": message.stub,
         "payload": _payload_document(message.payload) if message.payload else None,
         "stamp": sealed(message.stamp, message.id) if message.stamp else None,
+        "failed": int(message.is_failed),
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -252,6 +255,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         entry,
         is_named(type_, view_tokens),
         stamp,
+        "failed" in document,
     )
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.exceptions import (
     ContentConflictError,
@@ -126,6 +126,22 @@ class ListContract:
         assert await _listed(new_store(), user) == {"t": (0, "")}
         await chat.undo_rewind()
         assert await _listed(new_store(), user) == {"t": (1, "q")}
+
+    async def test_failed_results_count_until_they_are_rewound(self, appender: ConversationStore, user: str) -> None:
+        """By their status or by what they say, with a stub or without."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        calls: list[Any] = [{"name": "look_up", "args": {}, "id": id_} for id_ in ("a", "b", "c")]
+        results = [
+            ToolMessage("Timeout", tool_call_id="a", status="error"),
+            ToolMessage('{"success": false, "error": "no such order"}' + " " * 10_000, tool_call_id="b"),
+            ToolMessage('{"success": true}', tool_call_id="c"),
+        ]
+        await chat.append([HumanMessage("q"), AIMessage("", id="calling", tool_calls=calls), *results])
+        for rewinds, failed in ((chat.info, 2), (lambda: chat.rewind(before="calling"), 0), (chat.undo_rewind, 2)):
+            await rewinds()
+            [listed] = (await appender.list_conversations(user_id=user)).conversations
+            assert listed.failed == failed
+        assert (await appender.verify(user_id=user)).findings == ()
 
     async def test_a_server_that_refuses_to_join_is_asked_for_each_entry(
         self, appender: ConversationStore, new_store: _NewStore, user: str, monkeypatch: pytest.MonkeyPatch

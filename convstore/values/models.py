@@ -335,6 +335,7 @@ class ConversationInfo(Value):
             (UTC).
         message_count: Messages in the log, without rewound ones.
         turns: Human messages among them.
+        failed: Tool results among them that report a failed call.
         tokens: Their size, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
@@ -354,6 +355,7 @@ class ConversationInfo(Value):
     updated_at: datetime | None = None
     message_count: int = 0
     turns: int = 0
+    failed: int = 0
     tokens: int = 0
     bytes: int = 0
     usage: dict[str, dict[str, int]] = {}

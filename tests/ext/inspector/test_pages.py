@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
 
@@ -52,6 +53,9 @@ async def test_the_list_shows_each_conversation_newest_first(
     info = await chat.info()
     assert whales.startswith(f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} ")
     assert "→" not in whales
+    assert "failed" not in greeting + whales
+    await other.append(ToolMessage("Timeout", tool_call_id="call", status="error"))
+    assert "1 failed" in text_in(await page(browse(), "/"))
 
 
 async def test_the_list_reads_first_questions_with_one_command(
@@ -489,6 +493,7 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(client: Client, 
             await chat.append(message, stamp=stamp)
     info = await chat.info()
     assert info.message_count == 12_000
+    await (await host_of(chat).services()).sealer.seal(tuple(chat.scope.items()))  # as after a minute at rest
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     here = f"/c/{info.conversation_id}"
     waiting, costs = (
