@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from convstore.index.part import IndexedMessage, Posting, terms_of
@@ -67,11 +67,14 @@ def ranked(
     log = _Log(parts)
     scores, nearby, covered = _scores(log, groups)
     values = _values(log, scores, nearby, by_source=by_source)
+    keys_at = dict[int, list[int]]()
+    for key in values:
+        keys_at.setdefault(key % log.size, []).append(key)
     for position, share in covered.items():
         if share >= _SAME_QUESTION and position in values and is_allowed(*log.message(position)):
             answered = log.answered_at(position)
             question = values[position]
-            for key in [key for key in values if key % log.size in answered]:
+            for key in chain.from_iterable(keys_at.get(one, ()) for one in answered):
                 values[key] = max(values[key], values[key] + _ANSWER_WEIGHT * (question - values[key]))
     for key in values:
         if key % log.size in log.humans:
