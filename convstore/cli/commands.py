@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -25,23 +26,15 @@ from convstore.cli.show import show_command
 from convstore.cli.stats import stats_command
 from convstore.values.addresses import without_addresses
 
-_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Look": {
-        "demo": demo_command,
-        "list": list_command,
-        "show": show_command,
-        "search": search_command,
-        "stats": stats_command,
-        "inspect": inspect_command,
-    },
-    "Move": {"import": import_command, "export": export_command, "replay": replay_command},
-    "Operate": {
-        "migrate": migrate_command,
-        "doctor": doctor_command,
-        "prune": prune_command,
-        "erase": erase_command,
-    },
+_COMMANDS = {
+    "Look": (demo_command, list_command, show_command, search_command, stats_command, inspect_command),
+    "Move": (import_command, export_command, replay_command),
+    "Operate": (migrate_command, doctor_command, prune_command, erase_command),
 }
+
+
+def _name_of(command: Callable[..., None]) -> str:
+    return command.__name__.removesuffix("_command")
 
 
 class _Commands(TyperGroup):
@@ -51,8 +44,8 @@ class _Commands(TyperGroup):
         """Write each group of commands with their summaries, whole."""
         for purpose, commands in _COMMANDS.items():
             with formatter.section(purpose):
-                rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in commands]
-                formatter.write_dl(rows)
+                names = map(_name_of, commands)
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Parse the arguments before the name of the command."""
@@ -115,6 +108,5 @@ def _convstore(
     """Options before the name of the command."""
 
 
-for _commands in _COMMANDS.values():
-    for _name, _command in _commands.items():
-        app.command(_name, cls=_Command)(_command)
+for _command in chain(*_COMMANDS.values()):
+    app.command(_name_of(_command), cls=_Command)(_command)

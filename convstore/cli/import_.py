@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,12 +78,15 @@ async def import_command(
       convstore import mongodb://old-host/chat_history \\
           --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
     """
+    from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
+
     keys = scope_key or DEFAULT_SCOPE_KEYS
     rule = _scope_rule(keys, constant=scope, fields=scope_from, match=scope_match)
     given = [Source(name, collection, session_key, history_key) for name in sources]
     for source in given:
         source.check()
-    with _report_to(report) as total:
+    with problems_to(report) as write:
+        total = ImportReport(on_problem=write)
         async with open_store(target.uri, keys, target.collection_prefix, setup=not dry_run) as store:
             options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
             for source in given:
@@ -93,15 +96,6 @@ async def import_command(
         lambda console: _print(console, total, dry_run=dry_run, report_to=report),
         0 if total.is_complete else 1,
     )
-
-
-@contextmanager
-def _report_to(path: Path | None) -> Iterator[ImportReport]:
-    """Yield a report that writes each problem to the file, if there is one."""
-    from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
-
-    with problems_to(path) as write:
-        yield ImportReport(on_problem=write)
 
 
 def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: Pairs) -> ScopeRule:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.options import Target, on_database
@@ -17,7 +18,7 @@ from convstore.values.scope import PATH
 if TYPE_CHECKING:
     from convstore.types import ConversationInfo
 
-_NUMBERS = ("messages", "tokens")
+_NUMBERS = ("messages", "tokens", "last")
 _SHOWN = 500
 
 
@@ -32,7 +33,8 @@ async def list_command(
 
     \b
     `convstore show 3` shows the third one. Those of sub-agents are below their
-    caller's, as 3.1 and 3.2. Counts and dates are exact, the order to 10 seconds.
+    caller's, as 3.1 and 3.2. After --cursor rows have ids instead of numbers.
+    Counts and dates are exact, the order to 10 seconds.
 
     \b
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
@@ -59,8 +61,12 @@ async def list_command(
         return page.model_dump() | ({"children": children} if children else {})
 
     def show(console: Console) -> None:
-        numbers = [] if cursor else range(1, len(families) + 1)  # rows after a cursor have none that `show` could know
-        print_conversations(console, numbered(families, numbers), keys=keys)
+        rows = {(row, below): info for row, family in enumerate(families, 1) for below, info in enumerate(family)}
+        if not is_terminal():
+            for info in rows.values():
+                print("\t".join(_values(info)))  # noqa: T201 - a console would replace the tabs
+        elif rows:
+            console.print(_table(rows, keys, console.width, has_numbers=not cursor))
         aside = console if is_terminal() else screen(stderr=True)
         if not families:
             aside.print("There are no conversations with this scope.", style="yellow")
@@ -70,33 +76,23 @@ async def list_command(
     return Answer(document, show, is_long=True)
 
 
-def numbered(
-    families: Sequence[Sequence[ConversationInfo]], numbers: Sequence[int]
-) -> Iterable[tuple[str, ConversationInfo]]:
-    """Yield each conversation with the number of its row: 3, and 3.1 for the first below it; "" without numbers."""
-    for index, family in enumerate(families):
-        for place, info in enumerate(family):
-            number = str(numbers[index]) if numbers else ""
-            yield f"{number}.{place}" if number and place else number, info
-
-
-def print_conversations(console: Console, rows: Iterable[tuple[str, ConversationInfo]], *, keys: Sequence[str]) -> None:
-    """Print a table of conversations that fits the terminal, or lines of tab-separated values into a pipe."""
-    if not is_terminal():
-        for _, info in rows:
-            print("\t".join(_values(info)))  # noqa: T201 - a console would replace the tabs
-        return
-    table = new_table("#", *keys, *_NUMBERS, "last", numbers=("#", *_NUMBERS, "last"), expand=True)
-    room = (console.width - 32) // (len(keys) + 1)
-    for column in table.columns[1 : len(keys) + 1]:
+def _table(
+    rows: Mapping[tuple[int, int], ConversationInfo], keys: Sequence[str], width: int, *, has_numbers: bool
+) -> Table:
+    """Return a table that fits the width: each conversation by its row and its place below it, or else by its id."""
+    table = new_table("#", *keys, *_NUMBERS, "", numbers=("#", *_NUMBERS), expand=True)
+    room = (width - (35 if has_numbers else 55)) // (len(keys) + 1)
+    for column in (*table.columns[1 : len(keys) + 1], title := table.columns[-1]):
         column.no_wrap, column.overflow, column.max_width = True, "ellipsis", max(room, 4)
-    table.add_column("", ratio=1, no_wrap=True, overflow="ellipsis")
-    for number, info in rows:
+    title.ratio, title.max_width = 1, None
+    for (row, below), info in rows.items():
+        name = ("" if below else info.conversation_id) if not has_numbers else f"{row}.{below}" if below else str(row)
         at = f"{info.updated_at:%Y-%m-%d}" if info.updated_at else "-"
         scope = ("" if PATH in info.scope else plain(info.scope.get(key, "")) for key in keys)
-        title = Text(f"{_indent(info)}{_title(info)}", style="yellow" if info.problem else "")
-        table.add_row(number, *scope, f"{info.message_count:,}", compact(info.tokens), at, title)
-    console.print(table)
+        depth = f"{info.scope[PATH]}/".count("/") if PATH in info.scope else 0
+        text = Text("  " * (depth - 1) + "↳ " * bool(depth) + _title(info), style="yellow" if info.problem else "")
+        table.add_row(name, *scope, f"{info.message_count:,}", compact(info.tokens), at, text)
+    return table
 
 
 def _values(info: ConversationInfo) -> list[str]:
@@ -108,10 +104,6 @@ def _values(info: ConversationInfo) -> list[str]:
 def name_of(scope: Mapping[str, str]) -> str:
     """Return a scope as `convstore show` takes it, on one line."""
     return plain(shlex.join(f"{key}={value}" for key, value in scope.items()))
-
-
-def _indent(info: ConversationInfo) -> str:
-    return "  " * info.scope.get(PATH, "").count("/") + "↳ " if PATH in info.scope else ""
 
 
 def _title(info: ConversationInfo) -> str:

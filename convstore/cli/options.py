@@ -146,7 +146,8 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
         answer(command(target, **given), as_document=target.as_document)
 
     parameters = [*shared[:2], *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared[2:]]
-    run_command.__doc__, run_command.__signature__ = command.__doc__, Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
+    run_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run_command
 
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import name_of, print_conversations
+from convstore.cli.list_ import name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
 from convstore.cli.output import Answer, number_of, plain, short
 from convstore.exceptions import InvalidInputError
@@ -68,8 +68,6 @@ async def show_command(
                 Takes a number, the id of a message, or a stamp as JSON.
     --policy max_tokens=8000,stub_tools=never
                 the view under this policy; JSON works, too
-    --full      texts and tool results whole
-    --source 7  the source with this number, whole
 
     \b
     Examples:
@@ -93,7 +91,13 @@ async def show_command(
 
 
 async def _source_answer(chat: Conversation, number: int) -> Answer:
-    source = await _read_source(chat, number)
+    """Answer with a source and its whole text; InvalidInputError if the conversation has none with the number."""
+    from convstore.integration import with_source  # noqa: PLC0415 - loads the database driver
+
+    if not (found := await with_source(chat, number)):
+        raise InvalidInputError(f"the conversation has no source {number}")
+    [record] = await found[0].get_tool_messages([found[1]])
+    source = next(source for source in record.sources if source.source_id == number)
     return Answer(source.model_dump, partial(_print_source, source=source), is_long=True)
 
 
@@ -121,8 +125,9 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
     def show(console: Console) -> None:
         _print_totals(console, info)
         _print_log(console, messages, full=full)
-        if children:
-            print_conversations(console, [(one.conversation_id, one) for one in children], keys=(PATH,))
+        for child in children:
+            size = number_of(child.message_count, "message"), number_of(child.tokens, "token")
+            console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
 
     return Answer(document, show, is_long=True)
 
@@ -151,16 +156,12 @@ async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator
 
 async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conversation:
     known = {key: value for key, value in scope.items() if key != PATH}
-    name = shlex.join(f"{key}={value}" for key, value in known.items())
-    is_partial = known.keys() != set(store.scope_keys)
-    if is_partial and (await store.list_conversations(limit=1, everything=not known, **known)).conversations:
-        values = shlex.join(part for key, value in known.items() for part in ("--scope", f"{key}={value}"))
-        raise InvalidInputError(
-            f"{name} is not a whole scope; `convstore list {values}` lists the conversations that have it"
-        )
-    if is_partial or (await store.conversation(**scope).info()).created_at is None:
-        raise InvalidInputError(f"no conversation has the scope {name}; `convstore list` lists all with theirs")
-    return store.conversation(**scope)
+    if known.keys() == set(store.scope_keys):
+        chat = store.conversation(**scope)
+        if (await chat.info()).created_at:
+            return chat
+    values = shlex.join(part for key, value in known.items() for part in ("--scope", f"{key}={value}"))
+    raise InvalidInputError(f"no conversation has this whole scope; `convstore list {values}` lists those that have it")
 
 
 async def _in_row(store: ConversationStore, row: int, below: int, chosen: dict[str, str]) -> Conversation:
@@ -205,16 +206,6 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     if ordinal and not found:
         raise InvalidInputError(f"the log ends before message {ordinal}")
     return next((one.stamp for one in found if one.stamp and one.ordinal == ordinal), None) or ordinal or text
-
-
-async def _read_source(chat: Conversation, number: int) -> Source:
-    """Return one source with its whole text; InvalidInputError if the conversation has none with the number."""
-    from convstore.integration import with_source  # noqa: PLC0415 - loads the database driver
-
-    if not (found := await with_source(chat, number)):
-        raise InvalidInputError(f"the conversation has no source {number}")
-    [record] = await found[0].get_tool_messages([found[1]])
-    return next(source for source in record.sources if source.source_id == number)
 
 
 def _print_source(console: Console, source: Source) -> None:
