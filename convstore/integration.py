@@ -18,7 +18,7 @@ from convstore.append.resent_history import Decision
 from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
-from convstore.conversation.log import ConversationLog, LogMessage, StoredId
+from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.turn import TurnSession, entered_turn
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
@@ -43,6 +43,7 @@ __all__ = [
     "StoredId",
     "StreamedReply",
     "Trust",
+    "VariantChange",
     "append_in_turn",
     "as_of",
     "check_trust",

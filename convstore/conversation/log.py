@@ -9,18 +9,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
+from convstore.append.batch import Written
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.turns.keeper import until_written
+from convstore.turns.variants import Asked
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
@@ -65,6 +68,27 @@ class StoredId:
     ordinal: int
     digest: bytes
     sources: str
+
+
+class VariantChange(NamedTuple):
+    """What an entry did to a variant of a turn.
+
+    Attributes:
+        ordinal: The last one of the log then.
+        kind: "begin", "append" and "show" for an entry with messages, of which the last one shows the variant,
+            "finish" for one that shows it without, or "activate".
+        turn: Id of the variant's turn.
+        first_turn: Id of the turn that stood first at its place.
+        variant: Id of the variant.
+        at: When it was written.
+    """
+
+    ordinal: int
+    kind: str
+    turn: str
+    first_turn: str
+    variant: str
+    at: datetime
 
 
 class ConversationLog:
@@ -115,6 +139,29 @@ class ConversationLog:
         async with services.reader.reading(cached):
             return (await services.reader.snapshot(cached, snapshot)).active.ranges
 
+    async def variant_changes(self, snapshot: Totals) -> list[VariantChange]:
+        """Return what entries did to variants, in order; none if messages were rewound in another way, too."""
+        (services, _), found = await self._found(), list[VariantChange]()
+        async for _, entry in services.reader.walk(self._scope, snapshot):
+            event, kinds = entry.event or TurnEvent("", ""), ("append",) if entry.branch else ("show", "finish")
+            if entry.is_rewind and (not event.variant or event.kind == "undo"):
+                return []
+            kind = event.kind if event.kind in {"begin", "activate"} else kinds[0] if entry.messages else kinds[-1]
+            if event.variant and (entry.messages or kind != "append"):
+                found.append(VariantChange(entry.last, kind, event.turn, event.first_turn, event.variant, entry.at))
+        return found
+
+    async def change_variant(self, change: VariantChange, *, instead_of: str) -> None:
+        """Begin, finish or activate a variant of an archive; an edit replaces the turn that is shown at its place."""
+        variants = (await self._services()).turn_keeper.variants
+        if change.kind == "begin":
+            asked = Asked(change.variant, instead_of if change.variant == change.turn else "")
+            await until_written(lambda: variants.begin(self._scope, change.turn, asked))
+        elif change.kind == "activate":
+            await variants.activate(self._scope, change.turn, change.variant)
+        elif change.kind == "finish" and await self._in_variant(change):
+            await self.append((), change=change)
+
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
         """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""
         reader = (await self._services()).reader
@@ -128,14 +175,36 @@ class ConversationLog:
         return found
 
     async def append(
-        self, messages: Sequence[BaseMessage], *, numbers: Sequence[int], stamp: ViewStamp | None
+        self,
+        messages: Sequence[BaseMessage],
+        *,
+        numbers: Sequence[int] = (),
+        stamp: ViewStamp | None = None,
+        change: VariantChange | None = None,
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
-        In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves.
+        In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. With a
+        change, they belong to that variant, if it was begun.
         """
-        writer, own = (await self._services()).writer, numbers if PATH in dict(self._scope) else ()
-        return (await writer.append(self._scope, messages, renumber=True, stamp=stamp, numbers=own)).receipt
+        services, own = await self._services(), numbers if PATH in dict(self._scope) else ()
+
+        async def write() -> Written:
+            options = await self._in_variant(change) if change else {}
+            return await services.writer.append(
+                self._scope, messages, renumber=True, stamp=stamp, numbers=own, **options
+            )
+
+        return (await until_written(write)).receipt
+
+    async def _in_variant(self, change: VariantChange) -> dict[str, Any]:
+        """Return the arguments of an append to a variant that was begun; none if it is shown already."""
+        variants = (await self._services()).turn_keeper.variants
+        for _, tail, branch in await variants.pending(self._scope, change.first_turn):
+            if branch.event.variant == change.variant:
+                event = branch.event._replace(kind="finish" if change.kind == "finish" else "append")
+                return {"after": tail, "event": event, "branch": branch._replace(is_ending=change.kind != "append")}
+        return {}
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""

@@ -12,6 +12,10 @@ A value is a list of the lines that the codec writes for it, or base64 of them i
 count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
 readers; an import skips them, because compaction writes new ones.
 
+``variants`` has, instead of ``rewound``, what happened to other answers and other questions: after which message, what,
+the turn, the first turn at its place, the variant, and when. It is left out if messages were rewound in another way,
+too: an import then shows the same messages, and does not know which were variants of each other.
+
 ``is_ended`` is there if the last turn was finished or stopped without an answer.
 
 ``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
@@ -29,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from convstore.integration import LogMessage
+from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
@@ -84,6 +88,7 @@ def end_line(
     undone: Sequence[tuple[int, int]] = (),
     sources_through: int,
     summaries: Sequence[Summary],
+    variants: Sequence[VariantChange] = (),
     is_ended: bool = False,
 ) -> bytes:
     """Return the last line of a conversation."""
@@ -92,6 +97,8 @@ def end_line(
         end["rewound"] = rewound
     if undone:
         end["undone"] = undone
+    if variants:
+        end["variants"] = [one._asdict() | {"at": one.at.isoformat()} for one in variants]
     if is_ended:
         end["is_ended"] = True
     if sources_through:
@@ -203,6 +210,7 @@ class ArchiveReader:
             conversation.record,
             messages=items,
             rewound=_ranges(end, "rewound", number),
+            variants=[_change(one) for one in end.get("variants", ())],
             sources_through=int(end.get("sources_through", 0)),
             is_ended=end.get("is_ended") is True,
             notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
@@ -212,6 +220,11 @@ class ArchiveReader:
 def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, int]]:
     ranges = [(int(first), int(last)) for first, last in end.get(name, ())]
     return [(first, last) for first, last in ranges if 1 <= first <= last <= number]
+
+
+def _change(one: Mapping[str, Any]) -> VariantChange:
+    texts = {name: str(one[name]) for name in ("kind", "turn", "first_turn", "variant")}
+    return VariantChange(int(one["ordinal"]), at=datetime.fromisoformat(one["at"]), **texts)
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:

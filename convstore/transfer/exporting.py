@@ -237,11 +237,13 @@ class _Export:
             entry, last = entry + (message.entry != last), message.entry
             file.write(message_line(codec, message, ordinal=ordinals.add(message), entry=entry))
         ordinals.rewind(await log_of(chat).rewound(end))
+        variants = await log_of(chat).variant_changes(end) if end.rewind_entry else []
         summaries = [ordinals.moved(summary) for summary in await chat.summaries()]
         file.write(
             end_line(
                 messages=ordinals.messages,
-                rewound=ordinals.rewound,
+                rewound=[] if variants else ordinals.rewound,
+                variants=variants,
                 undone=ordinals.undone,
                 sources_through=end.sources_through,
                 summaries=summaries,

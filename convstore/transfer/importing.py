@@ -25,7 +25,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
-from convstore.integration import as_of, host_of, log_of
+from convstore.integration import VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
 from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule
@@ -207,7 +207,9 @@ class _ConversationImport:
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage], *, dry_run: bool
     ) -> None:
         self._chat, self._log, self._record, self._messages = chat, log_of(chat), record, messages
-        self._dry_run = dry_run
+        self._dry_run, self._changes = dry_run, dict[int, list[VariantChange]]()
+        for one in record.variants:
+            self._changes.setdefault(one.ordinal, []).append(one)
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next((one.item.at for one in reversed(messages) if one.item.at), None)
         self.known = self.written = 0
@@ -288,7 +290,7 @@ class _ConversationImport:
 
     async def _write(self, stored: int) -> None:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
-        done = 0
+        done, shown = 0, dict[str, str]()
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
@@ -296,24 +298,40 @@ class _ConversationImport:
                 if batch.reserve_to:
                     with as_of(batch.at or self._last_date):
                         await self._log.reserve_sources(batch.reserve_to)
-                await self._append(new, batch.at)
+                await self._append(new, batch.at, self._change_of(batch))
             # An earlier run that was killed can only have missed the rewind after its last message.
             if batch.rewind_from and (new or stored == self.known == done):
                 await self._rewind(batch)
+            for change in self._changes.get(batch.messages[-1].position, ()):
+                if new or stored == self.known == done:
+                    with as_of(change.at):
+                        replaced = shown.get(change.first_turn, change.first_turn)
+                        await self._log.change_variant(change, instead_of=replaced)
+                if change.kind not in {"begin", "append"}:
+                    shown[change.first_turn] = change.turn
 
-    async def _append(self, messages: Sequence[ReadyMessage], at: datetime | None) -> None:
+    def _change_of(self, batch: Batch) -> VariantChange | None:
+        """Return the change that the entry of a batch was, None if it belongs to no variant."""
+        first = next(iter(self._changes.get(batch.messages[-1].position, ())), None)
+        return first if first and first.kind in {"append", "show"} else None
+
+    async def _append(
+        self, messages: Sequence[ReadyMessage], at: datetime | None, change: VariantChange | None = None
+    ) -> None:
         """Append messages as one entry, or in halves if one cannot hold them."""
         try:
             stamp = await self._stamp(messages)
             with as_of(at):
                 numbers = numbers_of(messages)
-                receipt = await self._log.append([one.message for one in messages], numbers=numbers, stamp=stamp)
+                receipt = await self._log.append(
+                    [one.message for one in messages], numbers=numbers, stamp=stamp, change=change
+                )
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise
             half = len(messages) // 2
-            await self._append(messages[:half], at)
-            await self._append(messages[half:], at)
+            await self._append(messages[:half], at, change and change._replace(kind="append"))
+            await self._append(messages[half:], at, change)
             return
         self.written += receipt.written
         self._note_numbers(receipt)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.integration import VariantChange
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 
@@ -77,6 +78,7 @@ class ConversationRecord:
         metadata: As `Conversation.update` takes it.
         state: Values of `Conversation.state`.
         rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
+        variants: In an export, what happened to other answers and other questions; then `rewound` is empty.
         sources_through: Highest source id that was in use or reserved.
         is_ended: The last turn was finished or stopped without an answer.
         notes: Parts of the source that an import cannot keep.
@@ -91,6 +93,7 @@ class ConversationRecord:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     rewound: Sequence[tuple[int, int]] = ()
+    variants: Sequence[VariantChange] = ()
     sources_through: int = 0
     is_ended: bool = False
     notes: Sequence[str] = ()

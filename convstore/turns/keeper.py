@@ -188,7 +188,7 @@ class TurnKeeper:
     ) -> HeldTurn:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
         scope, *_ = made.args
-        await _until_written(lambda: self.variants.begin(scope, turn_id, asked))
+        await until_written(lambda: self.variants.begin(scope, turn_id, asked))
         held = made(*await self.variants.read(scope, turn_id, asked))
         if question and not held.record.messages:
             await self.append(held, question)
@@ -207,7 +207,7 @@ class TurnKeeper:
             turn = "" if results else turn_id
             return await self._writer.append(scope, [*results, *question], turn=turn, after=tail)
 
-        return await _until_written(write)
+        return await until_written(write)
 
     async def _undecided(self, cached: CachedConversation, turn_id: str) -> list[ToolMessage]:
         """Return results for the calls of the last turn that wait for a person; none if the log has the new turn."""
@@ -293,7 +293,7 @@ class TurnKeeper:
                 raise
 
         async with held.lock:
-            written = await _until_written(write_once)
+            written = await until_written(write_once)
             held.tail, messages, event = outcome(written)
             held.record.add(messages, event)
             return written
@@ -394,7 +394,7 @@ class TurnKeeper:
             for event in paused(record, pauses):
                 tail = (await self._writer.append(scope, (), after=tail, event=event)).totals
 
-        await _until_written(write)
+        await until_written(write)
 
     async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
         """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
@@ -410,7 +410,7 @@ class TurnKeeper:
                 event = branch.records(event) if branch else event
                 await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
 
-        await _until_written(write)
+        await until_written(write)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:
         """Return the turn that a decision is about: one in which the call waits, else one in which it did.
@@ -430,7 +430,7 @@ class TurnKeeper:
         return max(found, key=lambda one: one[0].waits(call_id))
 
 
-async def _until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
+async def until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
     """Write, and write again as long as other writers moved the end of the log."""
     for tries in range(_TRIES):
         try:

@@ -688,6 +688,45 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
             assert views[0].messages == views[1].messages
 
 
+async def _shown(chat: Conversation) -> list[str]:
+    return [one.message.text for one in await chat.list_messages()]
+
+
+async def test_variants_come_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
+    """Other answers and edits, each with what followed it, one that is not finished too; a second export is equal."""
+    chat, there = chat_of(store), chat_of(other)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("q1", {"human": "one"}),
+        ("q2", {"human": "two"}),
+        ("q1", {"regenerate": "again"}),
+        ("q3", {"human": "three"}),
+        ("q4", {"human": "four", "instead_of": "q1"}),
+        ("q4", {"regenerate": "also"}),
+        ("q5", {"human": "five", "instead_of": "q4"}),
+    ]
+    for number, (turn_id, how) in enumerate(asked):
+        async with await chat.turn(turn_id, **how) as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
+            await turn.add_result(turn.open_calls[0], f"found {number}")
+            await (turn.finish() if number == 4 else turn.append(AIMessage(f"answer {number}")))
+    first, *_ = await chat.variants("q1")
+    await chat.activate(first)
+    async with await chat.turn("q2", regenerate="never finished") as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
+    written = await exported(store)
+    for _ in range(2):
+        assert (await brought(other, written, tmp_path)).is_complete
+        assert await exported(other) == written
+    assert await _shown(there) == await _shown(chat)
+    for turn_id in ("q1", "q2", "q4"):
+        assert await there.variants(turn_id) == await chat.variants(turn_id)
+    for variant in [*await chat.variants("q1"), *await chat.variants("q4")]:
+        await chat.activate(variant)
+        await there.activate(variant)
+        assert await _shown(there) == await _shown(chat)
+    assert [(await one.verify(user_id="ada")).findings for one in (store, other)] == [(), ()]
+
+
 async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
     """It names entries and a summary that are not there: its view differs, and says so."""
     await lived(store)
