@@ -125,6 +125,8 @@ IN_SHORT = {
     "test_of_many_first_questions_one_is_taken",
     "test_another_question_interrupts",
     "test_variants_are_listed_and_activated",
+    "test_a_variant_that_waits_is_stopped",
+    "test_values_are_set_by_name_and_removed_by_none",
     "test_a_stream_that_breaks_leaves_a_draft",
     "test_a_stopped_stream_ends_in_the_middle",
     "test_a_page_follows_what_others_append",

@@ -52,6 +52,7 @@ OVER_ALL = {
     "Tombstones.write_tombstone": "takes the head that a scope was found by",
     "Tombstones.due": "sweeps what is left of all deleted conversations",
     "Tombstones.swept": "takes the tombstone of a conversation that was swept",
+    "Heads.first_questions": "takes conversations of a listing, which its caller has by their scope",
     "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
 """Commands that do not name one conversation or one scope, and the reason."""
