@@ -419,6 +419,9 @@ class TurnContract:
         assert (turn := await chat.get_turn("q1"))
         assert _ids(turn.messages) == first
         assert await chat.get_turn("i1") is None
+        async with await chat.turn("q1") as session:
+            assert session.answer
+            assert session.answer.id == "a1"
         async with await chat.turn("q2") as session:
             assert (session.is_finished, _ids(session.messages)) == (False, second)
             await session.append(AIMessage("Second."))

@@ -75,7 +75,7 @@ class TurnKeeper:
         self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, turns: Turns, variants: Variants
     ) -> None:
         self._ends, self._leases, self._drafts, self._turns, self.variants = ends, leases, drafts, turns, variants
-        self._writer, self._records = variants.writer, TurnRecordReader(ends.reader)
+        self._writer, self._records = variants.writer, TurnRecordReader(ends.reader, turns)
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
 

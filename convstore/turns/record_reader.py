@@ -8,6 +8,7 @@ from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.entry import Entry, Totals
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.filing import Filing
+from convstore.readback.turns import Turns
 from convstore.runtime.active_log import active_questions
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
@@ -16,8 +17,8 @@ from convstore.values.scope import Scope
 class TurnRecordReader:
     """Reads the records of turns that are shown; `Variants` reads the others."""
 
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: LogReader, turns: Turns) -> None:
+        self._reader, self._turns = reader, turns
 
     async def read(self, scope: Scope, turn_id: str) -> tuple[TurnRecord, Totals]:
         """Return a turn as the log has it, and the end of the log.
@@ -43,6 +44,8 @@ class TurnRecordReader:
                     break
         if record.is_newest and not log.tail.is_ended:  # the end was rewound
             record.mark = ""
+        if record.answer is None and not record.is_newest and (turn := await self._turns.get(scope, turn_id)):
+            record.add(turn.messages)  # a run that went on after the next question may have answered
         return record, log.tail
 
     async def _fold(self, record: TurnRecord, log: Snapshot, entry: Entry, *, first: int) -> None:

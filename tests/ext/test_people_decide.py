@@ -113,6 +113,44 @@ async def test_a_turn_waits_while_its_agent_does(
     )
 
 
+async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str, str]) -> None:
+    """It is resumed within a session of its own, and readers see the old answer until then."""
+    saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
+    await chat.append_turn("r1", human="Refund me.", messages=AIMessage("No."))
+    async with await chat.turn("r1", regenerate="click") as turn:
+        await agent_of(store, saver, calls("refund", euros=900)).ainvoke(ASKED, config)
+        assert turn.is_waiting
+    await chat.decide("r1", "call_0", "approve")
+    assert [one.message.text for one in await chat.list_messages()] == ["Refund me.", "No."]
+    async with await chat.turn("r1", regenerate="click") as turn:
+        command = await resume_command(chat, "r1")
+        await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
+    assert [one.message.text for one in await chat.list_messages()][2:] == ["900 euros", "Done."]
+
+
+async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, scope: dict[str, str]) -> None:
+    """Its call waits in its own conversation, and what was decided there resumes the caller."""
+    inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
+
+    @tool
+    async def helper(task: str = "") -> str:
+        """Help."""
+        said = await inner.ainvoke({"messages": [HumanMessage(f"Pay {task}.", id="i1")]})
+        return str(said["messages"][-1].text)
+
+    own = ConversationMiddleware(store)
+    model = ScriptedModel(replies=[calls("helper"), AIMessage("Done.")])
+    outer: Any = create_agent(model, [helper], middleware=[own], checkpointer=InMemorySaver())
+    chat, config = store.conversation(**scope), {"configurable": scope}
+    await outer.ainvoke(ASKED, config)
+    [info] = await chat.children()
+    child = store.conversation(**info.scope)
+    await child.decide("i1", "call_0", "approve")
+    await outer.ainvoke(await resume_command(child, "i1"), config)
+    assert [one.text for one in await log_of(chat)][2:] == ["Paid.", "Done."]
+    assert [one.text for one in await log_of(child)][2:] == ["5 euros", "Paid."]
+
+
 async def test_an_agent_that_is_started_again_asks_once_more(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:

@@ -321,8 +321,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if said := update.get("messages"):
             give_result_ids(said)
             stored = {str(one.id): one for one in run.ahead if isinstance(one, ToolMessage)}
-            update["messages"] = [stored.get(str(one.id), one) for one in said]
-            await catch_up(chat, self._rules, run, update["messages"])
+            update["messages"] = whole = [stored.get(str(one.id)) or one for one in said]
+            await catch_up(chat, self._rules, run, whole)
         return update or None
 
     async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:

@@ -70,11 +70,13 @@ def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dic
     for one in interrupt.args[0] if interrupt.args else ():
         value = one.value if isinstance(one.value, Mapping) else {}
         if value.get("type") == "tool_approval":
-            found |= {id_: Pause(one.id) for call, id_ in named if call["id"] == value.get("tool_call_id")}
+            # Compared whole, because an agent in the tool may ask about a call of its own with the same id.
+            asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
+            found |= {id_: Pause(one.id) for call, id_ in named if (call["id"], call["name"], call["args"]) == asked}
         rest, configs = iter(named), value.get("review_configs", ())
         for action, config in zip(value.get("action_requests", ()), configs, strict=False):
-            asked = (id_ for call, id_ in rest if (call["name"], call["args"]) == (action["name"], action["args"]))
-            found |= {id_: Pause(one.id, True, tuple(config["allowed_decisions"])) for id_ in [next(asked, "")] if id_}
+            same = (id_ for call, id_ in rest if (call["name"], call["args"]) == (action["name"], action["args"]))
+            found |= {id_: Pause(one.id, True, tuple(config["allowed_decisions"])) for id_ in [next(same, "")] if id_}
     return found
 
 
