@@ -287,29 +287,20 @@ def decode_message(
         raise ValueError(f"not the fields of a message: {error!r}") from error
 
 
-def plain_content(body: str, type_: str, id_: str, *, is_result_left_out: bool) -> type | None:
-    """Return the type of the content if `decode_plain` restores this message: it has JSON's own types only; else None.
-
-    If its result is left out, content and artifact may be of any type.
-    """
+def decode_if_plain(body: str, stub: str | None = None) -> BaseMessage | None:
+    """Restore a message from a body of JSON's own types, with a stub in place of its result; None for any other."""
     try:
-        fields = _loads(body)
-        tags = body.count('"$":')
-        if tags and is_result_left_out:
+        fields, tags = _loads(body), body.count('"$":')
+        if stub is not None:
             tags -= sum(type(part) is dict and "$" in part for part in map(fields.get, ("content", "artifact")))
-        is_plain = not tags and (fields["type"], fields["id"]) == (type_, id_)
+        return None if tags else _message_of(fields, stub)
     except (ValueError, KeyError, TypeError, AttributeError):  # a NaN, a lone surrogate, several lines, or damage
         return None
-    return type(fields.get("content")) if is_plain else None
 
 
 def decode_plain(body: str, stub: str | None = None) -> BaseMessage:
-    """Restore a message, as fast as copying it, from a body with `plain_content`; `stub` is the content of a result."""
-    fields = _loads(body)
-    if stub is not None:
-        fields["content"] = stub
-        fields.pop("artifact", None)
-    return _message_of(fields)
+    """Restore a message, as fast as copying it, from a body that `decode_if_plain` has read."""
+    return _message_of(_loads(body), stub)
 
 
 def _loads(body: str) -> Any:
@@ -317,8 +308,11 @@ def _loads(body: str) -> Any:
     return orjson.loads(body if body.isascii() else body.encode())
 
 
-def _message_of(fields: dict[str, Any]) -> BaseMessage:
-    """Return the message with some fields, which it takes over."""
+def _message_of(fields: dict[str, Any], stub: str | None = None) -> BaseMessage:
+    """Return the message with some fields, which it takes over, and with a stub in place of its result."""
+    if stub is not None:
+        fields["content"] = stub
+        fields.pop("artifact", None)
     name = fields.pop("type")
     defaults = _DEFAULTS[name]
     values = defaults | fields

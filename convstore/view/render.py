@@ -17,7 +17,7 @@ from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Form, KeptMessage, Look, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.encoding import digest_of, fields_of, plain_content
+from convstore.messages.encoding import decode_if_plain, digest_of, fields_of
 from convstore.messages.json_text import plain_json
 from convstore.messages.provenance import MARK, kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
@@ -187,33 +187,33 @@ class Decoder:
         kept = self._known.get(message.id)
         if kept and kept.stored is message and kept.showing == showing and kept.options == self._options:
             return kept.shown()
-        look, body = self._plain_look(message, showing), None
-        if look is None:
-            shown, look = self._decode(message, showing)
-            body = None if message.id in self.payloads else plain_json(fields_of(shown))
+        found, body = self._plain(message, showing), None
+        if found is None:
+            found = self._decode(message, showing)
+            body = None if message.id in self.payloads else plain_json(fields_of(found[0]))
             if body is None:
-                return shown, look
+                return found
+        look = found[1]
         about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
-        kept = KeptMessage(*about, stored=message, showing=showing, options=self._options, body=body)
-        self._known[message.id] = kept
-        return kept.shown()
+        self._known[message.id] = KeptMessage(*about, stored=message, showing=showing, options=self._options, body=body)
+        return found
 
-    def _plain_look(self, message: EntryMessage, showing: Showing) -> Look | None:
-        """Return the look of a message that is shown as it is stored or as its stub, which is quick; else None."""
+    def _plain(self, message: EntryMessage, showing: Showing) -> Shown | None:
+        """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
         ref, policy, stub = message.payload, self.policy, None if showing.whole else message.stub
         if showing.room is not None or (ref and (stub is None or ref.body)) or (stub or "").startswith("\n"):
             return None
         is_tool, is_whole = message.type == "tool", showing.whole or stub is not None
         if not is_whole and (message.tokens > policy.stub_min_tokens if is_tool else policy.shorten_over is not None):
             return None
-        content = plain_content(message.body, message.type, message.id, is_result_left_out=stub is not None)
-        has_media = policy.media == "never" and not is_tool
-        if content is None or not (is_tool or is_whole or has_media or content is str) or MARK in message.body:
+        shown, has_media = decode_if_plain(message.body, stub), policy.media == "never" and not is_tool
+        if shown is None or not (is_tool or is_whole or has_media or type(shown.content) is str):
             return None
-        if digest_of(message.body) != message.digest:
+        is_same = (shown.type, shown.id) == (message.type, message.id) and digest_of(message.body) == message.digest
+        if not is_same or MARK in message.body:
             return None
         tokens = message.tokens if showing.whole or has_media else message.view_tokens
-        return Look(None if message.is_estimate and stub is None else tokens, is_stub=stub is not None)
+        return shown, Look(None if message.is_estimate and stub is None else tokens, is_stub=stub is not None)
 
     def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
         if showing.room is not None:

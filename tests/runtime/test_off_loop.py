@@ -32,9 +32,9 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.values import Codec
 from convstore.mongo import log
-from convstore.sources import detection as finding
 from convstore.sources.detection import parse_json
 from convstore.testing import rag_turn
+from convstore.view import render
 
 LARGE, SMALL = "a whale " * 30_000, "a whale " * 500
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -49,8 +49,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         threads.append(threading.get_ident())
         return decode(*arguments, **options)
 
-    for name in ("decode_message", "decode_plain"):
-        monkeypatch.setattr(reading, name, partial(noted, getattr(reading, name)))
+    for module, name in ((reading, "decode_message"), (reading, "decode_plain"), (render, "decode_if_plain")):
+        monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
     return threads
 
 
@@ -199,20 +199,14 @@ def test_slices_are_the_same_text(value: Any) -> None:
         assert text_of([value] * 5) == json.dumps([value] * 5, ensure_ascii=False)
 
 
-def test_long_json_is_read_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_json_is_read_with_pauses() -> None:
     """A function of Python is called for each dict of a long text, of a short one it is not."""
-    calls: list[int] = []
-
-    def same(node: Any) -> Any:
-        calls.append(1)
-        return node
-
-    monkeypatch.setattr(finding, "_identity", same)
     rows = [{"k": number} for number in range(20_000)]
-    assert parse_json(json.dumps({"rows": rows})) == {"rows": rows}
-    assert len(calls) == 20_001
-    parse_json('{"k": 1}')
-    assert len(calls) == 20_001
+    with patch.object(json, "loads", wraps=json.loads) as loads:
+        assert parse_json(json.dumps({"rows": rows})) == {"rows": rows}
+        assert loads.call_args.kwargs["object_hook"]({"k": 1}) == {"k": 1}
+        parse_json('{"k": 1}')
+        assert loads.call_args.kwargs["object_hook"] is None
 
 
 def test_a_long_text_is_counted_as_the_sum_of_its_pieces() -> None:
