@@ -40,6 +40,24 @@ class ViewMarks(NamedTuple):
     gap: int = 0
 
 
+class ViewParts(NamedTuple):
+    """What fills a view, in tokens.
+
+    Attributes:
+        system: System messages.
+        summary: The summary and the note.
+        stub: Messages that it does not show whole: stubs, shortened texts, placeholders.
+        turn: Other messages of finished turns.
+        now: Other messages of the turn in progress.
+    """
+
+    system: int = 0
+    summary: int = 0
+    stub: int = 0
+    turn: int = 0
+    now: int = 0
+
+
 class ViewStamp(BaseModel):
     """The identity of a view, in a few hundred bytes; `Conversation.view_at` builds the view again.
 
@@ -52,6 +70,7 @@ class ViewStamp(BaseModel):
         counter: Name of the token counter.
         format: Version of the rules by which views are built.
         tokens: Its size.
+        parts: What fills it; messages that were appended since the load are not counted.
         digest: Digest of its messages.
         adapted: True if the messages were changed further before the model got them.
     """
@@ -66,6 +85,7 @@ class ViewStamp(BaseModel):
     counter: str = ""
     format: int = VIEW_FORMAT
     tokens: int = 0
+    parts: ViewParts = ViewParts()
     digest: str = ""
     adapted: bool = False
 

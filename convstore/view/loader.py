@@ -323,6 +323,8 @@ class Loader:
             summary=load.summary.token if load.summary else "",
             marks=decision.marks,
             tokens=view.tokens,
+            sizes=view.sizes,
+            smaller=frozenset((*view.stubbed, *view.placeholders, *view.shortened)),
         )
 
 

@@ -41,7 +41,7 @@ class View:
     """A view and a record of the changes made to build it; ids are in the order of the view."""
 
     messages: list[BaseMessage]
-    tokens: int
+    sizes: list[int]
     stubbed: tuple[str, ...]
     placeholders: tuple[str, ...]
     shortened: tuple[str, ...]
@@ -49,6 +49,11 @@ class View:
     orphans: tuple[str, ...]
     late_results: tuple[str, ...]
     moved: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Its size."""
+        return sum(self.sizes)
 
 
 def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -150,7 +155,7 @@ def build_view(
     orphans = set(pairing.orphans)
     return View(
         messages=messages,
-        tokens=_tokens(messages, sizes, counter),
+        sizes=_sizes(messages, sizes, counter),
         stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
         placeholders=tuple([str(message.id) for message, look in made if look.has_placeholder]),
         shortened=tuple([str(message.id) for message, look in made if look.is_shortened]),
@@ -307,9 +312,9 @@ def _paired(
     return pairing, late_results
 
 
-def _tokens(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter) -> int:
+def _sizes(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter) -> list[int]:
     known = [(message, sizes.get(id(message))) for message in messages]
-    return sum(count(counter, message) if size is None else size for message, size in known)
+    return [count(counter, message) if size is None else size for message, size in known]
 
 
 def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:

@@ -7,7 +7,7 @@ Loads and past views use it. The caller reads rows until `is_enough` says so, de
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -20,10 +20,11 @@ from convstore.log.state import LeftOut
 from convstore.log.stored_message import Look, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import digest_of_messages
+from convstore.messages.parts import PARTS, parts_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Call, missing_result
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewMarks, ViewStamp, changed_options
+from convstore.values.stamps import ViewMarks, ViewParts, ViewStamp, changed_options
 from convstore.view.render import NOTE_RESULTS, Decoder, View, build_view, make_note
 from convstore.view.rule import Decision, decide, is_enough, render
 from convstore.view.sizes import SizedLog, Sizers
@@ -158,6 +159,16 @@ def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stampe
     return partial(_stamp, conversation_id=conversation, policy=policy, **identity)
 
 
-def _stamp(messages: Sequence[BaseMessage], policy: HistoryPolicy, **identity: Any) -> ViewStamp:
-    """Return the stamp; its digest is computed only if a stamp is asked for."""
-    return ViewStamp(digest=digest_of_messages(messages), policy=changed_options(policy), **identity)
+def _stamp(
+    messages: Sequence[BaseMessage],
+    policy: HistoryPolicy,
+    sizes: Sequence[int] = (),
+    smaller: Collection[str] = (),
+    **identity: Any,
+) -> ViewStamp:
+    """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for."""
+    sums = dict.fromkeys(PARTS, 0)
+    for part, size in zip(parts_of(messages[: len(sizes)], smaller), sizes, strict=False):
+        sums[part] += size
+    digest, options = digest_of_messages(messages), changed_options(policy)
+    return ViewStamp(digest=digest, policy=options, parts=ViewParts(**sums), **identity)

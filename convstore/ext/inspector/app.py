@@ -23,7 +23,7 @@ from convstore.ext.inspector.call_page import export_page
 from convstore.ext.inspector.call_tabs import changes_page, sent_page, tools_page
 from convstore.ext.inspector.conversation_page import conversation_page
 from convstore.ext.inspector.detail_pages import image_page, message_page, source_page, summary_page
-from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page, turns_page
+from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
 from convstore.values.addresses import without_addresses
@@ -47,7 +47,6 @@ _PAGES: dict[str, _Page] = {
     "/sources/{number}": source_page,
     "/summaries/{version}": summary_page,
     "/image/{message_id:path}/{number}": image_page,
-    "/turns": turns_page,
     "/search": search_page,
 }
 

@@ -7,6 +7,8 @@ directly after it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import message_to_dict
@@ -17,11 +19,14 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.ext.inspector.calls import Calls, moment_of
 from convstore.ext.inspector.comparison import PARTS, View
-from convstore.ext.inspector.rendering import render
+from convstore.ext.inspector.rendering import render, what_if_in
+from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
 from convstore.integration import with_children
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import StoredMessage
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import changed_options
 
 MATCHES = {
     "exact": "Message for message what the model was given: the digest is equal.",
@@ -46,26 +51,49 @@ async def load_view(
     elif policy is None:
         policy = await chat.last_policy()
         origin = "from the newest answer with a stamp" if policy else "from the store, because no answer has a stamp"
+    if asked := what_if_in(request):
+        usual = stamp.history_policy if stamp else policy or chat.store.policy
+        policy, origin = _changed(usual, asked), "asked for here"
     at = stamp or (stored.ordinal if stored else None)
     history = await chat.view_at(at, policy=policy, reasons_before=before)
     return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and stamp else 0)
+
+
+def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy:
+    """Return a policy with other options, as a form writes them; InvalidInputError if they are not valid.
+
+    >>> str(_changed(HistoryPolicy(max_turns=3), {"max_tokens": "", "stub_tools": "never"}))
+    'max_tokens=None,max_turns=3,stub_tools=never'
+    """
+    values: dict[str, Any] = {
+        name: int(text) if text.isascii() and text.isdigit() else text or None for name, text in options.items()
+    }
+    if values.get("keep_last_results", 0) is None:
+        values["keep_last_results"] = 0
+    return replace(policy, **values)
 
 
 async def render_call(
     request: Request, chat: Conversation, tab: str, calls: Calls, view: View, **more: Any
 ) -> Response:
     """Return the page of a tab, with the header that all tabs share."""
-    info, history = await chat.info(), view.history
+    info, history, is_own = await chat.info(), view.history, bool(calls.moment and calls.moment.stamp)
+    policy = None if is_own and not what_if_in(request) else view.policy
+    at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
     full = history.report.tokens_before or info.tokens
     return render(
         f"{tab}.html",
         request,
         tab=tab,
+        as_python=_as_python(info.conversation_id, calls.moment, policy),
+        as_command=f"convstore show {info.conversation_id} {at}{f' --policy {policy}' if policy else ''}",
+        what_if=bool(what_if_in(request)),
         tab_path="" if tab == "conversation" else f"/{tab}",
         info=info,
         metadata=as_json(info.metadata),
         children=[one async for one in with_children(chat.store, info)][1:],
         calls=calls,
+        strip=strip_of(calls, view),
         view=view,
         match=MATCHES.get(history.difference or history.match, ""),
         parts_of={title: (key, view.parts()[key]) for key, title in PARTS.items() if view.parts()[key]},
@@ -73,6 +101,18 @@ async def render_call(
         saved=max(0, full - history.tokens) * 100 // max(1, full),
         **more,
     )
+
+
+def _as_python(conversation_id: str, moment: StoredMessage | None, policy: HistoryPolicy | None) -> str:
+    """Return the lines of Python that load the view."""
+    lines = [f'chat = await store.find_conversation("{conversation_id}")']
+    at = str(moment.ordinal) if moment else "None"
+    if moment and moment.stamp:
+        lines.append(f"[answer] = await chat.list_messages(after={moment.ordinal - 1}, limit=1, rewound=True)")
+        at = "answer.stamp"
+    options = ", ".join(f"{name}={value!r}" for name, value in changed_options(policy).items()) if policy else ""
+    lines.append(f"view = await chat.view_at({at}{f', policy=HistoryPolicy({options})' if policy else ''})")
+    return "\n".join(lines)
 
 
 async def export_page(request: Request, chat: Conversation) -> Response:

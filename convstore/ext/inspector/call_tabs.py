@@ -84,11 +84,21 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     """Return what changed from the call before, and how much of it a prompt cache can reuse."""
     calls = await calls_of(request, chat)
     view = await load_view(request, chat, calls.moment)
-    before = await load_view(request, chat, calls.compared) if calls.compared else None
+    compared = calls.before(calls.moment)
+    before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
     changes = changes_between(before, view) if before else None
     return await render_call(
-        request, chat, "changes", calls, view, before=before, changes=changes, ordinals=ordinals, kind_of=kind_of
+        request,
+        chat,
+        "changes",
+        calls,
+        view,
+        compared=compared,
+        before=before,
+        changes=changes,
+        ordinals=ordinals,
+        kind_of=kind_of,
     )
 
 

@@ -45,22 +45,20 @@ class Calls:
     @property
     def previous(self) -> StoredMessage | None:
         """The call before the moment."""
-        return next((one for one in reversed(self.all) if self._precedes(one)), None)
+        moment = self.moment
+        return next((one for one in reversed(self.all) if moment is None or one.ordinal < moment.ordinal), None)
 
     @property
     def next(self) -> StoredMessage | None:
         """The call after the moment."""
         return next((one for one in self.all if self.moment and one.ordinal > self.moment.ordinal), None)
 
-    @property
-    def compared(self) -> StoredMessage | None:
-        """The call before the moment that is not rewound, with a stamp if the moment has one."""
-        active = [one for one in reversed(self.all) if self._precedes(one) and not one.is_rewound]
-        stamped = (one for one in active if one.stamp and self.moment and self.moment.stamp)
+    def before(self, call: StoredMessage | None) -> StoredMessage | None:
+        """Return the call before one that is not rewound, with a stamp if that has one; None stands for the next."""
+        end = call.ordinal if call else self.near[-1].ordinal + 1 if self.near else 0
+        active = [one for one in reversed(self.all) if one.ordinal < end and not one.is_rewound]
+        stamped = (one for one in active if one.stamp and (call is None or call.stamp))
         return next(stamped, next(iter(active), None))
-
-    def _precedes(self, one: StoredMessage) -> bool:
-        return self.moment is None or one.ordinal < self.moment.ordinal
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.parts import parts_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
-from convstore.messages.tool_calls import has_calls
 from convstore.types import PastView, StoredMessage
 from convstore.values.stamps import ViewReason
 
@@ -113,7 +113,8 @@ class View:
     def __init__(self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0) -> None:
         self.history, self.policy, self.origin, self._answer = history, history.policy, origin, answer
         self.sizes = [count(counter, message) for message in history.messages]
-        self.keys = _parts_of(history)
+        report = history.report
+        self.keys = parts_of(history.messages, {*report.stubbed, *report.placeholders, *report.shortened})
         self._late = frozenset(history.report.late_results)
         self._by_id: dict[str | None, tuple[BaseMessage, int, str]] = {}
         self._added_after: dict[str | None, list[Given]] = {}
@@ -190,26 +191,3 @@ def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
     """Return the reason of the range that contains an ordinal; the ranges are in order."""
     index = bisect_right(reasons, ordinal, key=lambda one: one.first) - 1
     return reasons[index] if index >= 0 and ordinal <= reasons[index].last else None
-
-
-def _parts_of(history: PastView) -> list[str]:
-    """Return the part to which each message of a view belongs, as a key of `PARTS`."""
-    messages, report = history.messages, history.report
-    last_human = max((index for index, one in enumerate(messages) if _is_question(one)), default=0)
-    is_finished = not messages or (messages[-1].type == "ai" and not has_calls(messages[-1]))
-    smaller = {*report.stubbed, *report.placeholders, *report.shortened}
-
-    def part(index: int, message: BaseMessage) -> str:
-        if message.type == "system":
-            return "system"
-        if kind_of(message) in ("summary", "note"):
-            return "summary"
-        if message.id in smaller:
-            return "stub"
-        return "now" if index >= last_human and not is_finished else "turn"
-
-    return [part(index, message) for index, message in enumerate(messages)]
-
-
-def _is_question(message: BaseMessage) -> bool:
-    return message.type == "human" and not kind_of(message)

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 from langchain_core.messages import AIMessage
 from starlette.requests import Request
@@ -113,8 +114,8 @@ class _LogPage:
 async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""
     if (number := number_in(request, "go")) is not None:
-        query = request.query_params.get("at", "")
-        return RedirectResponse(f"?{f'at={query}&' if query else ''}after={max(0, number - 4)}#m{number}", 303)
+        kept = {name: value for name, value in request.query_params.items() if name != "go"}
+        return RedirectResponse(f"?{urlencode({**kept, 'after': max(0, number - 4)})}#m{number}", 303)
     calls, choice = await calls_of(request, chat), _choice(request)
     page = await _read(request, chat, calls, _SCANNED if choice else _PAGE)
     end = page.stored[-1].ordinal + 1 if page.stored else None

@@ -1,4 +1,4 @@
-"""The pages with lists: conversations, hits of a search, and turns.
+"""The pages with lists: conversations, and hits of a search.
 
 Addresses hold no scope values: the conversations of one user are found by one of them.
 """
@@ -6,7 +6,7 @@ Addresses hold no scope values: the conversations of one user are found by one o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,11 +22,9 @@ from convstore.ext.inspector.titles import info_of, titled
 from convstore.integration import first_questions, marks_of, with_children
 from convstore.values.models import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
-from convstore.values.stamps import TurnOutline
 
-_PAGE, _HITS, _TURNS = 50, 30, 100
+_PAGE, _HITS = 50, 30
 _QUERY_CHARACTERS, _NO_END = 500, 2**53 - 1
-_WIDTH, _HEIGHT, _MIN_BARS = 1000, 220, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,47 +110,3 @@ def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> R
 
 def _text(request: Request) -> str:
     return request.query_params.get("q", "")[:_QUERY_CHARACTERS]
-
-
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """One turn in the chart: position, width and heights of its two bars, and True if a new summary came before it."""
-
-    turn: TurnOutline
-    x: float
-    width: float
-    full: float
-    view: float
-    is_compacted: bool
-
-
-async def turns_page(request: Request, chat: Conversation) -> Response:
-    """Return the page of the last 100 turns, or of those before an ordinal."""
-    before = number_in(request, "before")
-    info, turns = await asyncio.gather(info_of(chat), chat.outline(before=before, limit=_TURNS + 1))
-    shown = turns[-_TURNS:]
-    sizes = [turn.stamp.tokens for turn in shown if turn.stamp] + [turn.tokens_before for turn in shown]
-    highest = max(sizes, default=0)
-    return render(
-        "turns.html",
-        request,
-        info=info,
-        bars=_bars(shown, highest),
-        height=_HEIGHT,
-        highest=highest,
-        has_stamps=any(turn.stamp for turn in shown),
-        older=shown[0].first if len(turns) > _TURNS else None,
-        is_newest=before is None,
-    )
-
-
-def _bars(turns: Sequence[TurnOutline], highest: int) -> list[_Bar]:
-    step, scale = _WIDTH / max(len(turns), _MIN_BARS), _HEIGHT / max(highest, 1)
-    bars, summary = list[_Bar](), None
-    for index, turn in enumerate(turns):
-        stamp = turn.stamp
-        is_compacted = bool(stamp and stamp.summary and summary is not None and stamp.summary != summary)
-        summary = stamp.summary if stamp else summary
-        view = stamp.tokens * scale if stamp else 0.0
-        bars.append(_Bar(turn, index * step, step * 0.8, turn.tokens_before * scale, view, is_compacted))
-    return bars

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from convstore.ext.inspector.text import clip, finalize, marked, pretty, rendere
 from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53
+_OPTIONS = ("max_tokens", "max_turns", "keep_last_results", "shorten_over", "stub_tools", "media", "view")
 _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
 
 
@@ -24,13 +26,21 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
     base = str(request.scope.get("root_path", "")).rstrip("/")
     template = _environment().get_template(name)
     at = number_in(request, "at") if context.get("info") else None
+    kept = {"at": at, **what_if_in(request)} if at else what_if_in(request)
 
-    def stay(address: str) -> str:
-        """Return an address of the same conversation that stays in the past view, if the page is in one."""
+    def stay(address: str, call: int | None = at) -> str:
+        """Return an address of the same conversation that keeps the call and the policy under which it is shown."""
         page, mark, anchor = address.partition("#")
-        return f"{page}{'&' if '?' in page else '?'}at={at}{mark}{anchor}" if at else address
+        query = urlencode({"at": call, **what_if_in(request)} if call else what_if_in(request))
+        return f"{page}{'&' if '?' in page else '?'}{query}{mark}{anchor}" if query else address
 
-    return HTMLResponse(template.render(base=base, now=datetime.now(UTC), at=at, stay=stay, **context), status_code)
+    values = {"base": base, "now": datetime.now(UTC), "at": at, "stay": stay, "kept": kept}
+    return HTMLResponse(template.render(values | context), status_code)
+
+
+def what_if_in(request: Request) -> dict[str, str]:
+    """Return the options of a policy that the address has in place of those of the call."""
+    return {name: request.query_params[name][:16] for name in _OPTIONS if name in request.query_params}
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:

@@ -109,7 +109,7 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
 async def test_usage_opens_and_a_view_is_downloaded(page: Any) -> None:
     """Tokens by model are in a table; the exported call is a list of messages in both forms."""
     await open_lesson(page)
-    await page.get_by_text("usage and metadata").click()
+    await page.get_by_text("About ▾").click()
     assert await page.get_by_role("rowheader", name="demo-model").is_visible()
     assert await page.get_by_text('"course": "ml-101"').is_visible()
     for form, key in (("LangChain messages", "type"), ("OpenAI messages", "role")):
@@ -128,7 +128,7 @@ async def test_everything_is_reached_by_keyboard(page: Any) -> None:
     await page.keyboard.press("Tab")
     assert await page.locator(":focus").inner_text() == "Skip to content"
     names = set()
-    for _ in range(20):
+    for _ in range(40):
         await page.keyboard.press("Tab")
         focused = page.locator(":focus")
         assert await focused.is_visible()

@@ -406,21 +406,81 @@ async def test_tools_have_their_calls_errors_sizes_and_what_was_read_back(
     assert f"3 search stub, read back {stored[0]} " in text
 
 
-async def test_turns_are_listed_with_a_chart(browse: Browse, store: ConversationStore) -> None:
-    """At most 100 at a time, from outlines; the table has the numbers of the chart."""
-    chat = store.conversation(user_id="ada", thread_id="turns")
-    for number in range(119):
-        await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes.")])
-    await chat.append(HumanMessage("Question 119?"))
-    stamp = (await chat.load_history()).stamp
-    await chat.append(AIMessage("Yes."), stamp=stamp)
+async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: ConversationStore) -> None:
+    """With its size, and words for each mark: a summary was made, the prompt's start changed, a tool failed."""
+    chat = store.conversation(user_id="ada", thread_id="strip")
+
+    async def ask(topic: str, status: Any = "success") -> None:
+        for message in rag_turn(f"What about {topic}?"):
+            stamp = (await chat.load_history()).stamp if message.type == "ai" else None
+            if isinstance(message, ToolMessage):
+                message.status = status
+            await chat.append(message, stamp=stamp)
+
+    await ask("orcas")
+    await ask("seals", "error")
+    await chat.compact(force=True)
+    await ask("squid")
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
-    body = await page(client, f"{here}/turns")
-    assert len(re.findall(r'<rect class="fill-full"', body)) == len(re.findall(r'<tr><th scope="row">', body)) == 100
-    assert f"{stamp.tokens:,}" in body
-    assert len(body) < 100_000
-    older = re.search(r'rel="prev" href="([^"]+)"', body)[1]
-    assert len(re.findall(r'<tr><th scope="row">', await page(client, older))) == 20
+    bars = re.findall(r'<li><a href="([^"]*)"([^>]*) title="([^"]*)">(\w+)</a></li>', await page(client, here))
+    assert [(address, name) for address, _, _, name in bars[:-1]] == [
+        (f"{here}?at={ordinal}", f"{ordinal}") for ordinal in (2, 4, 6, 8, 10, 12)
+    ]
+    assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
+    calls = [one for one in await chat.list_messages() if one.stamp]
+    cut, made = ", start of the prompt changed", ", a summary was made"
+    happened = ["", "", f"{cut}, a tool failed", "", made + cut, ""]
+    for one, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
+        assert title == f"Call for message {one.ordinal}: {one.stamp.tokens:,} tokens{more}"
+        assert sum(one.stamp.parts) == one.stamp.tokens
+    assert re.search(r'aria-current="true" title="Call for message 6', await page(client, here, at="6"))
+
+
+async def test_a_turn_that_went_on_since_its_view_was_loaded_is_as_large_as_its_messages(
+    browse: Browse, store: ConversationStore
+) -> None:
+    """A run loads its view once; the calls after its first have longer bars."""
+    chat = store.conversation(user_id="ada", thread_id="run")
+    question, call, result, answer = rag_turn("What about orcas?")
+    await chat.append(question)
+    history = await chat.load_history()
+    receipt = await chat.append([call, result], stamp=history.stamp)
+    shown = [*history.messages, call, result]
+    await chat.append(answer, stamp=history.stamp_for(shown, entry=receipt.entry))
+    body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
+    [size] = re.findall(r'title="Call for message 4: ([\d,]+) tokens', body)
+    assert int(size.replace(",", "")) == sum(one.tokens for one in (await chat.list_messages())[:3])
+
+
+async def test_many_calls_have_a_strip_of_those_near(browse: Browse, store: ConversationStore) -> None:
+    """With a link to earlier and to later ones; the page stays small."""
+    chat = store.conversation(user_id="ada", thread_id="many")
+    await chat.append([one for number in range(300) for one in (HumanMessage(f"{number}?"), AIMessage("Yes."))])
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    body = await page(client, here, at="300")
+    bars = re.findall(r'title="Call for message (\d+): no stamp"', body)
+    assert bars == [str(ordinal) for ordinal in range(276, 356, 2) if ordinal != 300]
+    assert re.findall(r'href="([^"]*)" title="(Earlier|Later) calls"', body) == [
+        (f"{here}?at=276", "Earlier"),
+        (f"{here}?at=354", "Later"),
+    ]
+    assert len(body.encode()) < 100_000
+
+
+async def test_another_policy_can_be_tried(browse: Browse, chat: Conversation, here: str) -> None:
+    """On every tab, with the command and the Python that load it; links keep it, and an invalid one has no page."""
+    client, policy = browse(), HistoryPolicy(max_tokens=150, stub_tools="never")
+    tried = (await chat.view_at(None, policy=policy)).tokens
+    for tab in ("", "/sent", "/changes", "/tools"):
+        body = await page(client, here + tab, max_tokens="150", stub_tools="never", max_turns="")
+        text = text_in(body)
+        assert "what if Back to its own policy" in text
+        assert f"{tried:,} of 150 tokens" in text
+        assert "--view --policy max_tokens=150,stub_tools=never" in text
+        links = re.findall(rf'href="({here}[^"#]*)', body)
+        assert all("max_tokens=150" in one for one in links if one != here + tab), links
+    assert len((await client.get(f"{here}/view.json", params={"max_tokens": "150"})).json()) < 11
+    assert (await client.get(here, params={"view": "none"})).status_code == 404
 
 
 async def test_a_search_leads_to_the_message(browse: Browse, chat: Conversation, here: str) -> None:
@@ -471,7 +531,15 @@ async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, da
                 await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes. " * 30)], stamp=stamp)
             here, last = f"/c/{(await chat.info()).conversation_id}", 2 * until
             costs.append([])
-            for path in ("", f"?at={last}", f"?before={until}", "/turns", f"/messages/{last - 3}", "/view.json"):
+            for path in (
+                "",
+                f"?at={last}",
+                f"?before={until}",
+                "/sent",
+                "/changes",
+                f"/messages/{last - 3}",
+                "/view.json",
+            ):
                 with commands.counted():
                     body = await page(browser, here + path)
                 costs[-1].append((len(commands.sent), commands.documents))

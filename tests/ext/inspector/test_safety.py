@@ -31,7 +31,6 @@ PAGES = (
     "/messages/2",
     "/sources/1",
     "/summaries/1",
-    "/turns",
     "/search?q=orcas",
     "/view.json",
 )
@@ -329,7 +328,7 @@ async def test_a_number_of_any_length_is_no_error(
 @pytest.mark.parametrize(
     ("path", "location"),
     [
-        ("/c/x/turns/", "../turns"),
+        ("/c/x/tools/", "../tools"),
         ("/c/x/messages/7/?at=3&before=9", "../7?at=3&before=9"),
         ("//evil.example/", "../evil.example"),
         ("/%5Cevil.example%3Fx:1/", "../%5Cevil.example%3Fx%3A1"),
@@ -346,8 +345,8 @@ async def test_a_mounted_page_with_a_slash_at_the_end_opens(
 ) -> None:
     """Below the path of the mount."""
     app = Starlette(routes=[Mount("/admin", inspector(store, authorize=lambda _: EVERYTHING))])
-    answer = await get(app, f"/admin{here}/turns/", follow_redirects=True)
-    assert (answer.status_code, answer.url.path) == (200, f"/admin{here}/turns")
+    answer = await get(app, f"/admin{here}/tools/", follow_redirects=True)
+    assert (answer.status_code, answer.url.path) == (200, f"/admin{here}/tools")
 
 
 async def test_thousands_of_cited_ranges_cost_little(store: ConversationStore, browse: Browse) -> None:

@@ -1,0 +1,147 @@
+"""The strip above a call: one thin bar for each model call, with what filled it and what happened.
+
+Its numbers come from stamps, so a call costs nothing to draw. Of a run, messages that were appended since the load of
+its view are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from convstore.ext.inspector.calls import Calls
+from convstore.ext.inspector.comparison import View
+from convstore.types import StoredMessage
+from convstore.values.stamps import ViewStamp
+
+_BEFORE, _CALLS = 12, 40
+_STEP, _WIDTH, _TOP, _BASE, _LEAST = 28, 18, 12, 68, 1.5
+_FARTHEST = 2
+"""A budget above so many times the largest call would make all bars too low, so it is not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A call: the ordinal of its answer, 0 for the next call, the tokens of each part, and what happened."""
+
+    ordinal: int
+    parts: Mapping[str, int]
+    is_current: bool = False
+    has_summary: bool = False
+    is_cut: bool = False
+    has_failed: bool = False
+    is_rewound: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Its size; 0 if it is not known."""
+        return sum(self.parts.values())
+
+    @property
+    def title(self) -> str:
+        """What the bar shows, in words."""
+        name = f"Call for message {self.ordinal}" if self.ordinal else "The next call"
+        happened = {
+            "rewound": self.is_rewound,
+            "a summary was made": self.has_summary,
+            "start of the prompt changed": self.is_cut,
+            "a tool failed": self.has_failed,
+        }
+        size = f"{self.tokens:,} tokens" if self.tokens else "no stamp"
+        return f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The bars near a call; `earlier` and `later` are the calls at the ends if there are more, `top` is the scale."""
+
+    bars: Sequence[Bar]
+    top: int
+    budget: int | None
+    earlier: int
+    later: int
+
+    @property
+    def width(self) -> int:
+        """Its width in pixels."""
+        return _STEP * len(self.bars)
+
+    @property
+    def budget_at(self) -> float | None:
+        """The height of the line of the budget, None if it is far above all bars."""
+        return None if self.budget is None or self.budget > self.top else self._y(self.budget)
+
+    def _y(self, tokens: float) -> float:
+        return _BASE - (_BASE - _TOP) * tokens / self.top
+
+    def paths(self) -> dict[str, str]:
+        """Return the rectangles of each part, and the marks, as paths."""
+        paths = dict.fromkeys(("system", "summary", "stub", "turn", "now", "ink", "bad"), "")
+        for index, bar in enumerate(self.bars):
+            left, y = index * _STEP + (_STEP - _WIDTH) // 2, float(_BASE)
+            for part, tokens in bar.parts.items():
+                height = max(_LEAST, _BASE - self._y(tokens) - 1) if tokens else 0
+                paths[part] += f"M{left} {y - height:.1f}h{_WIDTH}v{height:.1f}h-{_WIDTH}z" if height else ""
+                y -= height + 1 if height else 0
+            middle = index * _STEP + _STEP // 2
+            aside = 6 if bar.is_cut and bar.has_failed else 0
+            paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""
+            paths["ink"] += f"M{middle - aside} 71l4 7h-8z" if bar.is_cut else ""
+            paths["bad"] += f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z" if bar.has_failed else ""
+        return {part: path for part, path in paths.items() if path}
+
+
+def strip_of(calls: Calls, view: View) -> Strip:
+    """Return the strip of the calls near the moment, whose bar is that of the view."""
+    moment = calls.moment
+    before = [one for one in calls.all if moment is None or one.ordinal < moment.ordinal]
+    start = max(0, len(before) - (_BEFORE if moment else _CALLS))
+    shown = calls.all[start : start + _CALLS]
+    failed = {one.caller for one in calls.tools().values() if one.has_failed}
+    bars = [_bar(one, calls.before(one), calls, view, failed) for one in shown]
+    is_last = not shown or shown[-1] is calls.all[-1]
+    if is_last:
+        bars.append(Bar(0, {} if moment else view.parts(), is_current=moment is None))
+    highest, budget = max([bar.tokens for bar in bars], default=0) or 1, view.policy.max_tokens
+    is_near = budget is not None and budget <= _FARTHEST * highest
+    has_earlier = bool(shown) and (start > 0 or calls.near[0].ordinal > 1)
+    return Strip(
+        bars,
+        max(highest, budget or 0) if is_near else highest,
+        budget,
+        shown[0].ordinal if has_earlier else 0,
+        0 if is_last else shown[-1].ordinal,
+    )
+
+
+def _bar(one: StoredMessage, previous: StoredMessage | None, calls: Calls, view: View, failed: set[int]) -> Bar:
+    stamp, before = one.stamp, previous.stamp if previous else None
+    is_current = calls.moment is not None and one.ordinal == calls.moment.ordinal
+    return Bar(
+        one.ordinal,
+        view.parts() if is_current else _parts(one.ordinal, stamp, calls.near),
+        is_current=is_current,
+        has_summary=bool(stamp and before and stamp.summary and stamp.summary != before.summary),
+        is_cut=bool(stamp and before and _is_cut(before, stamp)),
+        has_failed=one.ordinal in failed,
+        is_rewound=one.is_rewound,
+    )
+
+
+def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage]) -> dict[str, int]:
+    """Return the parts that a stamp has; a turn that went on since the load is as large as its messages."""
+    if stamp is None:
+        return {}
+    parts = stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}
+    active = [one for one in near if one.ordinal < ordinal and not one.is_rewound]
+    question = max((index for index, one in enumerate(active) if one.message.type == "human"), default=len(active))
+    turn = active[question:]
+    if turn and stamp.marks.stubs_through < turn[0].ordinal:
+        parts["now"] = max(parts.get("now", 0), sum(one.tokens for one in turn))
+    return parts
+
+
+def _is_cut(before: ViewStamp, after: ViewStamp) -> bool:
+    """Return True if the later view does not begin with the whole earlier one: something in it was made smaller."""
+    moved = [(one.summary, one.policy, *one.marks[:3]) for one in (before, after)]
+    return moved[0] != moved[1] or after.parts.stub > before.parts.stub

@@ -1,0 +1,35 @@
+"""Tell to which part of a view a message belongs, to see what fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from langchain_core.messages import BaseMessage
+
+from convstore.messages.provenance import kind_of
+from convstore.messages.tool_calls import has_calls
+
+PARTS = ("system", "summary", "stub", "turn", "now")
+"""System messages; summary and note; stubs and shortened messages; other messages of finished turns; the open turn."""
+
+
+def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -> list[str]:
+    """Return the part of each message of a view; `smaller` are the ids of those that it does not show whole.
+
+    >>> from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+    >>> view = [SystemMessage("Cite."), HumanMessage("Hi"), AIMessage("Hello."), HumanMessage("And?")]
+    >>> parts_of(view, ())
+    ['system', 'turn', 'turn', 'now']
+    """
+    questions = (index for index, one in enumerate(messages) if one.type == "human" and not kind_of(one))
+    is_finished = not messages or (messages[-1].type == "ai" and not has_calls(messages[-1]))
+    current = len(messages) if is_finished else max(questions, default=0)
+
+    def part(index: int, message: BaseMessage) -> str:
+        if message.type == "system":
+            return "system"
+        if kind_of(message) in ("summary", "note"):
+            return "summary"
+        return "stub" if message.id in smaller else "now" if index >= current else "turn"
+
+    return [part(index, message) for index, message in enumerate(messages)]
