@@ -110,6 +110,13 @@ def test_the_extras_are_those_of_the_project() -> None:
     assert documented == set(project["optional-dependencies"])
 
 
+def test_the_tests_that_a_page_names_exist() -> None:
+    """The threat model and the pages for contributors name files and folders of tests."""
+    for path in (*DOCS.parent.glob("*.md"), *DOCS.glob("*.md")):
+        for name in re.findall(r"`(tests/[\w/.]+)`", path.read_text(encoding="utf-8")):
+            assert (DOCS.parent / name).exists(), (path.name, name)
+
+
 def test_the_commands_are_those_of_the_command_line() -> None:
     """Each command of ``convstore`` is listed, and no other, in the order of its help."""
     documented = re.findall(r"^\| `convstore (\w+)", PAGES["command-line.md"], re.MULTILINE)
