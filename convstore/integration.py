@@ -19,6 +19,7 @@ from convstore.append.trust import Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
+from convstore.conversation.operations import Operation
 from convstore.conversation.turn import TurnSession, entered_turn
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
@@ -40,6 +41,7 @@ __all__ = [
     "Decision",
     "Host",
     "LogMessage",
+    "Operation",
     "StoredId",
     "StreamedReply",
     "Trust",

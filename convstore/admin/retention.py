@@ -49,7 +49,7 @@ Progress = Callable[[ErasureReceipt], None] | None
 """Called with the receipt so far."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Retention:
     """Deletes conversations and returns receipts of the removed documents.
 

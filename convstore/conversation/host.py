@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from convstore.conversation.operations import Observer, observe
 from convstore.conversation.services import Services
-from convstore.exceptions import StoreClosedError, SyncUnsupportedError
+from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
 from convstore.messages.values import Codec
 from convstore.readback.request import Request
 from convstore.runtime.clock import Clock
@@ -28,7 +29,9 @@ class Host:
         codec: Encodes and decodes values, with the types registered by `register_artifact_type`.
         source_extractors: The functions passed to `register_source_extractor`, by tool name.
         twin: A second store for sync callers; None if the client belongs to the caller.
+        driver: Its database, with the driver.
         schema: Knows whether this version may use the database.
+        observer: Sees the operations of the store; None if nothing does.
         is_closed: True once the store was closed.
     """
 
@@ -43,8 +46,9 @@ class Host:
     ) -> None:
         self.store, self.codec, self.source_extractors = store, codec, source_extractors
         self.twin: Twin[Any] | None = None
+        self.observer: Observer | None = None
         self.is_closed = False
-        self.schema, self._services, self._clock = services.reader.schema, services, clock
+        self.schema, self.driver, self._services, self._clock = services.reader.schema, services.driver, services, clock
         self._sweep_at = clock.monotonic() + _SWEEP_SECONDS
 
     async def services(self) -> Services:
@@ -61,6 +65,17 @@ class Host:
             retention = self._services.retention
             retention.background.start(retention.sweep_slowly)
         return self._services
+
+    def observe(self, observer: Observer) -> None:
+        """Let an observer see all operations of the store, and those of a twin that is made later.
+
+        Raises:
+            InvalidInputError: The store has an observer.
+        """
+        if self.observer is not None:
+            raise InvalidInputError("this store is observed already; observe each store once")
+        self.observer = observer
+        observe(self._services, observer)
 
     def run_sync(
         self, work: Callable[[Any], Coroutine[Any, Any, _Result]], *, instead: str = "`await tool.ainvoke(...)`"

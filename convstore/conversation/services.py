@@ -114,7 +114,7 @@ class Services:
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
         self.retention = Retention(reader, tombstones, states, parts)
         self.background = self.retention.background
-        self._ends, self._driver, self._migrator, self._clock = ends, driver, migrator, clock
+        self._ends, self.driver, self._migrator, self._clock = ends, driver, migrator, clock
         self._strategy, self._policy, self._compaction_seconds = strategy, policy, compaction_seconds
 
     @cached_property
@@ -137,5 +137,5 @@ class Services:
         from convstore.verify.schema import SchemaCheck  # noqa: PLC0415
         from convstore.verify.verifier import Verifier  # noqa: PLC0415
 
-        schema, inspection = SchemaCheck(self._driver, self._migrator), Inspection(self._driver)
+        schema, inspection = SchemaCheck(self.driver, self._migrator), Inspection(self.driver)
         return Verifier(inspection, self.reader.log, schema, clock=self._clock, index=self.sealer)

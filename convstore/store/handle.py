@@ -187,6 +187,8 @@ class ConversationStore:
             other._host.codec.copy_from(store._host.codec)
             other._host.source_extractors.update(store._host.source_extractors)
             store._known.join(other._known)
+            if store._host.observer is not None:
+                other._host.observe(store._host.observer)
             return other
 
         store._host.twin = Twin(twin)
@@ -280,6 +282,8 @@ class ConversationStore:
                 await self._host.twin.close()
             if self._client is not None:
                 await close_client(self._client)
+            if self._host.observer is not None:
+                self._host.observer.flush()
 
     def conversation(self, **scope: str) -> Conversation:
         """Return the handle of one conversation; no I/O.

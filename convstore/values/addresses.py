@@ -7,7 +7,7 @@ address.
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, unquote_plus
+from urllib.parse import unquote_plus
 
 from convstore.exceptions import InvalidInputError
 
@@ -88,26 +88,6 @@ def without_addresses(text: str) -> str:
     """
     found = _BEGINNING.search(text)
     return f"{text[: found.start()]}{_HIDDEN}" if found else text
-
-
-def database_in(uri: str) -> str:
-    """Return the name of the database in an address, "" if it names none.
-
-    >>> database_in("mongodb://ada:secret@db,db2:27018/app?tls=true"), database_in("mongodb://db/?tls=true")
-    ('app', '')
-    """
-    return uri.partition("://")[2].partition("?")[0].partition("/")[2].strip("/")
-
-
-def with_database(uri: str, name: str) -> str:
-    """Return a well-formed address without the name of a database with this one.
-
-    >>> with_database("mongodb://ada:secret@db,db2:27018?tls=true", "chats")
-    'mongodb://ada:secret@db,db2:27018/chats?tls=true'
-    """
-    scheme, _, rest = uri.partition("://")
-    hosts, question, options = rest.partition("?")
-    return f"{scheme}://{hosts.rstrip('/')}/{quote(name, safe='')}{question}{options}"
 
 
 def contains_part_of(text: str, uri: str) -> bool:

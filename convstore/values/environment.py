@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.addresses import check_address, database_in, with_database
+from convstore.values.addresses import check_address
 from convstore.values.policy import parse_policy
 from convstore.values.scope import check_scope_keys
 
@@ -29,10 +30,12 @@ def address_in(variables: Mapping[str, str]) -> str:
     uri, database = variables.get(URI, ""), variables.get(DATABASE, "")
     if not uri:
         raise InvalidInputError(f"{URI} must be set to an address such as mongodb://localhost:27017/app")
-    named = database_in(_read(URI, check_address, uri))
-    if named and database and named != database:
+    scheme, _, rest = _read(URI, check_address, uri).partition("://")
+    place, question, options = rest.partition("?")
+    hosts, _, named = ("", "", place.strip("/")) if scheme == "memory" else place.partition("/")
+    if named and database and unquote(named) != database:
         raise InvalidInputError(f"{URI} names another database than {DATABASE}; name it in one of them only")
-    return uri if named or not database else with_database(uri, database)
+    return f"{scheme}://{hosts}/{named or quote(database, safe='')}{question}{options}"
 
 
 def options_in(variables: Mapping[str, str]) -> dict[str, Any]:

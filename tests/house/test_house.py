@@ -50,6 +50,7 @@ ALLOWED = {
     "starlette": {"ext"},
     "typer": {"cli"},
     "uvicorn": {"cli"},
+    "opentelemetry": {"ext"},
     "orjson": {"messages"},
     "zstandard": {"messages"},
 }

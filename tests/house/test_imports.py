@@ -17,6 +17,7 @@ SLOW = (
     "langsmith",
     "mongomock_motor",
     "motor",
+    "opentelemetry",
     "rich",
     "typer",
 )

@@ -1,0 +1,90 @@
+"""The operations of a store that an observer sees, each at the one method that all ways to it pass.
+
+Those of turns, agents and tools are among them. A store without an observer calls the methods themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from convstore.conversation.services import Services
+
+Name = Literal["append", "load", "read_back", "search", "compact", "erase"]
+Counts = Mapping[str, Any]
+Work = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One way to an operation.
+
+    Attributes:
+        name: Name of the operation.
+        service: The service of `Services` that does it.
+        method: The method.
+        counts: Returns what a result says at no cost: counts and outcomes, never content.
+        has_scope: True if the first argument is the scope of one conversation.
+    """
+
+    name: Name
+    service: str
+    method: str
+    counts: Callable[[Any], Counts]
+    has_scope: bool = True
+
+
+class Observer(Protocol):
+    """Sees the operations of stores."""
+
+    def observed(self, operation: Operation, work: Work, id_of: Callable[[Any], str]) -> Work:
+        """Return the method to call instead of one; `id_of` returns the id of a scope's conversation, if cached."""
+        ...
+
+    def flush(self) -> None:
+        """Record what was seen; the store closes."""
+
+
+def observe(services: Services, observer: Observer) -> None:
+    """Let an observer stand before each operation of a store."""
+
+    def id_of(scope: Any) -> str:
+        cached = services.reader.cache.get(scope)
+        return cached.conversation if cached else ""
+
+    for one in _OPERATIONS:
+        service = getattr(services, one.service)
+        setattr(service, one.method, observer.observed(one, getattr(service, one.method), id_of))
+
+
+def _of_append(written: Any) -> Counts:
+    messages = written.entry.messages if written.entry else ()
+    return {"messages": len(messages), "tokens_stored": sum(one.tokens for one in messages)}
+
+
+def _of_history(history: Any) -> Counts:
+    tokens = {"tokens_shown": history.tokens, "tokens_whole": history.report.tokens_before}
+    return {"messages": len(history.messages), **tokens, **({"is_compacted": True} if history.summary else {})}
+
+
+def _of_compaction(compaction: Any) -> Counts:
+    failed = {"error": compaction.problem.partition(":")[0]} if compaction.status == "failed" else {}
+    return {"outcome": compaction.status} | failed
+
+
+_OPERATIONS = (
+    Operation("append", "writer", "append", _of_append),
+    Operation("load", "loader", "load", _of_history),
+    Operation("load", "past", "of_variant", lambda found: _of_history(found[0])),
+    Operation("read_back", "records", "get", lambda records: {"messages": len(records)}),
+    Operation("read_back", "pager", "sources", lambda page: {"sources": len(page.sources)}),
+    Operation("read_back", "pager", "read", lambda answer: {"sources": len(answer.page.sources)}),
+    Operation("read_back", "listing", "read", lambda _: {}),
+    Operation("search", "searcher", "search", lambda found: {"messages": len(found.matches)}),
+    Operation("search", "across", "search", lambda found: {"messages": len(found[0])}, has_scope=False),
+    Operation("compact", "compactor", "compact", _of_compaction),
+    Operation("erase", "retention", "delete", lambda receipt: {"conversations": receipt.conversations}),
+    Operation("erase", "retention", "erase", lambda receipt: {"conversations": receipt.conversations}, has_scope=False),
+    Operation("erase", "retention", "prune", lambda receipt: {"conversations": receipt.conversations}, has_scope=False),
+)
