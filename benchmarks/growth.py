@@ -1,7 +1,7 @@
 """What does a call cost as turns, conversations, a turn and an agent's run grow?
 
-Run: ``python benchmarks/growth.py [turns conversations steps agent compaction] [--divide N]``, on a private real
-MongoDB. All of it takes about 20 minutes; ``--divide 100`` tries a hundredth of all sizes. Figures are medians of
+Run: ``python benchmarks/growth.py [turns conversations steps agent session compaction] [--divide N]``, on a private
+real MongoDB. All of it takes about 20 minutes; ``--divide 100`` tries a hundredth of all sizes. Figures are medians of
 seven calls; processor time of this process is measured instead of time, as a busy machine disturbs it less. Bytes are
 those of the server's answers.
 
@@ -9,6 +9,7 @@ those of the server's answers.
 - ``conversations``: one store touches 100,000 conversations of one turn; also its memory.
 - ``steps``: one turn grows to 3,000 messages, a call and its result at a time.
 - ``agent``: an agent calls a tool 100 times in a run, with the middleware and without.
+- ``session``: turns of four messages and two loads, by `append` and by `chat.turn`, one after the other.
 - ``compaction``: summaries are made while a conversation grows; documents read for each stored message.
 """
 
@@ -23,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ SIZES = {
     "conversations": (1_000, 10_000, 100_000),
     "steps": (100, 1_000, 3_000),
     "agent": (10, 30, 100),
+    "session": (25, 100),
     "compaction": (100, 1_000, 3_000),
 }
 
@@ -219,6 +222,21 @@ class Benchmark:
 
         return run
 
+    async def session(self, sizes: Sequence[int]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Ask and answer without a lease, and with one."""
+        store, ways = self.store("session"), {"by append": _by_append, "by chat.turn": _by_turn}
+        await store.setup()
+        for turns in sizes:
+            costs: dict[str, list[Cost]] = {way: [] for way in ways}
+            for number in range(turns):
+                for way, work in ways.items():
+                    chat = store.conversation(**_USER, thread_id=f"{turns} {way}")
+                    costs[way].append(await self._cost_once(partial(work, chat, f"q{number}")))
+            each = {way: statistics.median(one.milliseconds for one in found) for way, found in costs.items()}
+            commands = {way: statistics.median(one.commands for one in found) for way, found in costs.items()}
+            shown = {f"{way}, each": f"{commands[way]:.0f} / {each[way]:.1f} ms" for way in ways}
+            yield f"{turns} turns", shown | {"ratio": f"{each['by chat.turn'] / each['by append']:.2f}"}
+
     async def compaction(self, sizes: Sequence[int]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Compact a conversation after each turn while it grows."""
         rule = CompactionRule(max_tokens_before_summary=4_000, max_summary_tokens=500, keep_last_turns=2)
@@ -239,6 +257,26 @@ class Benchmark:
                     "a call that makes none": await self.cost(chat.compact),
                 },
             )
+
+
+async def _by_append(chat: Conversation, question: str) -> None:
+    _, call, result, answer = _turn(0)
+    await chat.append(HumanMessage("Research this.", id=question))
+    stamp = (await chat.load_history()).stamp
+    await chat.append(call, stamp=stamp)
+    await chat.append(result)
+    stamp = (await chat.load_history()).stamp
+    await chat.append(answer, stamp=stamp)
+
+
+async def _by_turn(chat: Conversation, question: str) -> None:
+    _, call, result, answer = _turn(0)
+    async with await chat.turn(question, human="Research this.") as turn:
+        await turn.load_history()
+        await turn.append(call)
+        await turn.append(result)
+        await turn.load_history()
+        await turn.append(answer)
 
 
 class _Scripted(GenericFakeChatModel):
@@ -308,6 +346,7 @@ SECTIONS = {
     "conversations": Benchmark.conversations,
     "steps": Benchmark.steps,
     "agent": Benchmark.agent,
+    "session": Benchmark.session,
     "compaction": Benchmark.compaction,
 }
 
