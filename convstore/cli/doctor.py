@@ -46,7 +46,6 @@ async def doctor_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore doctor
       convstore doctor --scope user_id=ada --json
       convstore doctor --repair

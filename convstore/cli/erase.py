@@ -32,7 +32,6 @@ async def erase_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore erase --scope user_id=ada
       convstore erase --scope user_id=ada --yes
       convstore erase --everything --yes --json

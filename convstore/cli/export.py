@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, number_of, plain, screen
-from convstore.cli.progress import print_problems, progress, totals_for
+from convstore.cli.output import Answer, plain, screen
+from convstore.cli.progress import counts_of, print_problems, progress, totals_for
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
 
@@ -62,7 +62,6 @@ async def export_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore export -o backup.jsonl.gz
       convstore export --scope user_id=ada --format openai
       convstore export --format fine-tuning -o train.jsonl
@@ -96,7 +95,7 @@ async def _export(
             write,
             scope=chosen,
             limit=limit,
-            on_conversation=lambda so_far: show(so_far.messages, so_far.conversations, _counts_of(so_far)),
+            on_conversation=lambda so_far: show(so_far.messages, so_far.conversations, counts_of(so_far)),
             **options,
         )
     if report.left_out and not report.conversations:
@@ -111,14 +110,10 @@ def _print(report: ExportReport, output: Path | None) -> None:
     """Print the report on stderr, because stdout may be the export."""
     console = screen(stderr=True)
     name = plain(str(output)) if output else "stdout"
-    console.print(f"{_counts_of(report)}, {report.size:,} bytes, to {name}.", soft_wrap=True)
+    console.print(f"{counts_of(report)}, {report.size:,} bytes, to {name}.", soft_wrap=True)
     print_problems(report, more="--json lists more of them", stderr=True)
     if not report.conversations and report.is_complete:
         console.print("There are no conversations with this scope.", style="yellow")
-
-
-def _counts_of(report: ExportReport) -> str:
-    return f"{number_of(report.conversations, 'conversation')}, {number_of(report.messages, 'message')}"
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Pairs, Target, keys_option, on_database, open_store, read_pairs
-from convstore.cli.output import Answer, new_table, number_of
-from convstore.cli.progress import print_problems, problems_to, progress
+from convstore.cli.output import Answer, new_table
+from convstore.cli.progress import counts_of, print_problems, problems_to, progress
 from convstore.exceptions import InvalidScopeError
 from convstore.values.addresses import is_address, safe_address
 from convstore.values.scope import check_scope_keys
@@ -71,7 +71,6 @@ async def import_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore import chats.jsonl --scope user_id=ada
       convstore import chats.jsonl.gz --dry-run \\
           --scope-from user_id=meta.user --scope-from thread_id=id
@@ -172,7 +171,7 @@ class Source:
                     store,
                     records,
                     on_problem=total.note,
-                    on_conversation=lambda so_far: show(position(so_far), so_far.conversations, _counts_of(so_far)),
+                    on_conversation=lambda so_far: show(position(so_far), so_far.conversations, counts_of(so_far)),
                     **options,
                 )
         total.add(part)
@@ -195,8 +194,3 @@ class Source:
             keys = {"session_key": self.session_key, "history_key": self.history_key}
             count = await estimated_count(collection)
             yield read_history_collection(collection, **keys), count, lambda report: report.messages + report.known
-
-
-def _counts_of(report: ImportReport) -> str:
-    counts = number_of(report.conversations, "conversation"), number_of(report.messages, "message")
-    return f"{', '.join(counts)}, {report.left_out:,} left out"

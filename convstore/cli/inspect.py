@@ -27,12 +27,10 @@ async def inspect_command(
     The pages are served on this machine only, and change nothing. The address
     works once; the browser that opens it keeps a cookie until the command
     ends. Needs the extra inspector: pip install 'convstore[cli,inspector]'.
-    Views have the policy of the newest answer with a stamp, else the default
-    one, and say so; --policy max_tokens=8000,stub_tools=never names another.
+    Views have the policy of the newest answer with a stamp, or of --policy.
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore inspect
       convstore inspect --scope user_id=ada --port 8000
     """

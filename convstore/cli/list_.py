@@ -43,7 +43,6 @@ async def list_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore list
       convstore list --scope user_id=ada --limit 200
       convstore list | cut -f 1,7

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from convstore import ConversationStore
 
 Pairs = list[str] | None
+_EXAMPLES = ("Examples:", "Examples:\n      export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
 def _reading(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
@@ -65,7 +66,7 @@ AnyUri = Annotated[
 ]
 ScopeKeys = Annotated[Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")]
 ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
-Policy = Annotated[str | None, typer.Option(metavar="OPTIONS", help="Policy of the views; default: as last loaded.")]
+Policy = Annotated[str | None, typer.Option(help="As max_tokens=8000,stub_tools=never or JSON; else as last loaded.")]
 Prefix = Annotated[
     str,
     typer.Option(help="The collection_prefix of your store.", envvar=environment.COLLECTION_PREFIX, show_envvar=False),
@@ -136,7 +137,7 @@ class Target:
 def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:
     """Return the typer command of a function that gets a `Target` and its own options, and returns its answer.
 
-    An option of its own replaces the one that all commands have under this name.
+    An option of its own replaces the one that all commands have under this name. Its examples begin with the address.
     """
     shared, (_, *own) = (list(signature(one, eval_str=True).parameters.values()) for one in (Target, command))
     shared = [one for one in shared if one.name not in {other.name for other in own}]
@@ -146,7 +147,7 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
         answer(command(target, **given), as_document=target.as_document)
 
     parameters = [*shared[:2], *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared[2:]]
-    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
+    run_command.__name__, run_command.__doc__ = command.__name__, str(command.__doc__).replace(*_EXAMPLES)
     run_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run_command
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 from rich.table import Column
 from rich.text import Text
 
-from convstore.cli.output import plain, screen
+from convstore.cli.output import number_of, plain, screen
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
 from convstore.values.addresses import without_addresses
 
@@ -29,11 +29,10 @@ _SHOWN_PROBLEMS = 20
 
 async def totals_for(store: ConversationStore, *, quiet: bool = False, **scope: str) -> tuple[int, int]:
     """Return the numbers of conversations and messages, for a progress bar; 0 if none is shown or they are unknown."""
-    if quiet or not screen(stderr=True).is_terminal:
-        return 0, 0
     with suppress(NotSetUpError, CorruptDocumentError):  # the work itself reports them
-        stats = await store.stats(sizes=False, **scope)
-        return stats.conversations, stats.messages
+        if not quiet and screen(stderr=True).is_terminal:
+            stats = await store.stats(sizes=False, **scope)
+            return stats.conversations, stats.messages
     return 0, 0
 
 
@@ -73,6 +72,11 @@ def problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
         raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
     with file:
         yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
+
+
+def counts_of(report: ImportReport | ExportReport) -> str:
+    """Return the numbers of conversations and messages in words."""
+    return f"{number_of(report.conversations, 'conversation')}, {number_of(report.messages, 'message')}"
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:

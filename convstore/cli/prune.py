@@ -35,7 +35,6 @@ async def prune_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore prune --older-than 90d
       convstore prune --older-than 90d --yes
       convstore prune --older-than 12w --scope user_id=ada

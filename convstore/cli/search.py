@@ -32,7 +32,6 @@ async def search_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore search "deep diving whales" --scope user_id=ada
       convstore search refund --everything --json
     """

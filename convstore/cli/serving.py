@@ -42,7 +42,11 @@ async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool)
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
         address = f"http://127.0.0.1:{number}/?token={token}"
-        _announce(address, as_document=as_document)
+        if as_document:
+            write_json({"address": address})
+            sys.stdout.flush()
+        else:
+            screen().print(f"The inspector is open at\n\n  {address}\n\nThe address works once. Press Ctrl-C to stop.")
         if open_browser and sys.stdout.isatty():
             await asyncio.to_thread(webbrowser.open, address)
         await _Server(config).serve(sockets=[listener])
@@ -67,11 +71,3 @@ def _listening(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise InvalidInputError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
-
-
-def _announce(address: str, *, as_document: bool) -> None:
-    if as_document:
-        write_json({"address": address})
-        sys.stdout.flush()
-        return
-    screen().print(f"The inspector is open at\n\n  {address}\n\nThe address works once. Press Ctrl-C to stop.")

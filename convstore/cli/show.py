@@ -66,12 +66,9 @@ async def show_command(
     --at 16     what it got for message 16: exactly, if the message was appended
                 with the stamp of its view; else the view directly after it.
                 Takes a number, the id of a message, or a stamp as JSON.
-    --policy max_tokens=8000,stub_tools=never
-                the view under this policy; JSON works, too
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore show 1
       convstore show user_id=ada thread_id=orcas --view
       convstore show 4213ea0c1214ffa97aacd24d --at 16
@@ -103,13 +100,8 @@ async def _source_answer(chat: Conversation, number: int) -> Answer:
 
 async def _view_answer(chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool) -> Answer:
     info, past = await chat.info(), await _read_view(chat, at, limits)
-    is_past = at is not None and limits is None
-
-    def show(console: Console) -> None:
-        _print_totals(console, info)
-        _print_view(console, past, full=full, is_past=is_past)
-
-    return Answer(past.model_dump, show, is_long=True)
+    shown = partial(_print_view, info=info, view=past, full=full, is_past=at is not None and limits is None)
+    return Answer(past.model_dump, shown, is_long=True)
 
 
 async def _log_answer(chat: Conversation, *, limit: int, before: int | None, full: bool) -> Answer:
@@ -122,23 +114,13 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
         found = {"conversation": info.model_dump(), "messages": [one.model_dump() for one in messages]}
         return found | ({"children": [one.model_dump() for one in children]} if children else {})
 
-    def show(console: Console) -> None:
-        _print_totals(console, info)
-        _print_log(console, messages, full=full)
-        for child in children:
-            size = number_of(child.message_count, "message"), number_of(child.tokens, "token")
-            console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
-
-    return Answer(document, show, is_long=True)
+    shown = partial(_print_log, info=info, messages=messages, children=children, full=full)
+    return Answer(document, shown, is_long=True)
 
 
 @asynccontextmanager
 async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
-    """Open the store, and yield the conversation that the number of a row, an id, or a whole scope names.
-
-    Raises:
-        InvalidInputError: There is no such conversation.
-    """
+    """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
     pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
     if (pairs and target.scope) or (not pairs and len(words) > 1):
         raise typer.BadParameter("CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key")
@@ -224,7 +206,8 @@ def _print_totals(console: Console, info: ConversationInfo) -> None:
     console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
 
 
-def _print_view(console: Console, view: PastView, *, full: bool, is_past: bool) -> None:
+def _print_view(console: Console, *, info: ConversationInfo, view: PastView, full: bool, is_past: bool) -> None:
+    _print_totals(console, info)
     report = view.report
     console.print(
         f"View: {number_of(len(view.messages), 'message')}, {number_of(view.tokens, 'token')} "
@@ -235,27 +218,34 @@ def _print_view(console: Console, view: PastView, *, full: bool, is_past: bool) 
     if is_past:
         console.print(_MATCHES[view.match] + view.difference, style="bold")
     for reason in report.reasons:
-        console.print(f"{_range(reason):>15}  {_why(reason)}", style="dim")
+        console.print(_why(reason), style="dim")
     console.print()
     for message in view.messages:
         _print_message(console, "", message, full=full)
 
 
-def _range(reason: ViewReason) -> str:
-    return f"{reason.first:,}" if reason.first == reason.last else f"{reason.first:,} to {reason.last:,}"
-
-
 def _why(reason: ViewReason) -> str:
-    if reason.summary:
-        return f"in summary {reason.summary}"
-    return f"{reason.state.replace('_', ' ')}{f' because of {reason.limit}' if reason.limit else ''}"
+    span = f"{reason.first:,}" + (f" to {reason.last:,}" if reason.last != reason.first else "")
+    because = f"in summary {reason.summary}" if reason.summary else reason.state.replace("_", " ")
+    return f"{span:>15}  {because}{f' because of {reason.limit}' if reason.limit and not reason.summary else ''}"
 
 
-def _print_log(console: Console, messages: Sequence[StoredMessage], *, full: bool) -> None:
+def _print_log(
+    console: Console,
+    *,
+    info: ConversationInfo,
+    messages: Sequence[StoredMessage],
+    children: Sequence[ConversationInfo],
+    full: bool,
+) -> None:
+    _print_totals(console, info)
     for stored in messages:
         _print_message(console, f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}", stored.message, full=full)
         for name, value in stored.annotations.items():
             console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
+    for child in children:
+        size = number_of(child.message_count, "message"), number_of(child.tokens, "token")
+        console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
 
 
 def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:

@@ -39,7 +39,6 @@ async def stats_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore stats
       convstore stats --scope user_id=ada
       convstore stats --json | jq .bytes
@@ -54,15 +53,14 @@ async def stats_command(
 def _print(console: Console, stats: StoreStats, max_tokens: int) -> None:
     counts = {"conversations": stats.conversations, "turns": stats.turns, "messages": stats.messages}
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
-    console.print(table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]))
-    console.print()
     sizes = [(kind, decimal(number)) for kind, number in stats.bytes.items()]
-    console.print(table_of(("size", ""), [*sizes, ("together", decimal(sum(stats.bytes.values())))]))
-    console.print()
-    console.print(table_of(("tokens", ""), _tokens(stats, max_tokens)))
-    if stats.growth:
-        console.print()
-        console.print(_growth_table(stats.growth))
+    tables = [
+        table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]),
+        table_of(("size", ""), [*sizes, ("together", decimal(sum(stats.bytes.values())))]),
+        table_of(("tokens", ""), _tokens(stats, max_tokens)),
+        *([_growth_table(stats.growth)] if stats.growth else []),
+    ]
+    console.print(*[part for table in tables for part in ("", table)][1:])
 
 
 def _growth_table(growth: Sequence[Growth]) -> Table:
