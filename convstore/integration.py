@@ -61,12 +61,12 @@ __all__ = [
     "is_langchain",
     "log_of",
     "marks_of",
+    "messages_of_turn",
     "normalize_messages",
     "open_database",
     "pause_in_turn",
     "paused_calls",
     "read_sent",
-    "variant_of",
     "with_children",
     "with_source",
 ]
@@ -86,10 +86,12 @@ async def append_in_turn(
     return await turn.join(normalize_messages(messages), omit=omit, renumber=renumber, stamp=how.get("stamp"))
 
 
-def variant_of(chat: Conversation, turn_id: str) -> list[BaseMessage]:
-    """Return the messages of the variant of a turn that this context works on; none if it works on none."""
-    turn = entered_turn_of(chat, turn_id)
-    return turn.messages if turn and turn.is_variant else []
+async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage]:
+    """Return the messages of a turn in full: of the session that this context has entered, else of the active turn."""
+    if turn := entered_turn_of(chat, turn_id):
+        return turn.messages
+    found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
+    return found.messages if found else []
 
 
 async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:

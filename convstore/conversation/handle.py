@@ -586,9 +586,9 @@ class Conversation:
     ) -> AsyncIterator[Turn]:
         """Iterate over whole turns in order, each message equal to the appended one, without rewound messages.
 
-        A message belongs to the question that it names: messages of concurrent agents do. If the answer to a question
-        follows a later question, it is looked for among 200 messages. Reads in batches. To continue, pass `turn.first`
-        of the last turn as `after`, or as `before` to go further back.
+        A message of an agent belongs to the question that it names; an answer that follows a later question is looked
+        for among 1,000 messages. Reads in batches. To continue, pass `turn.first` of the last turn as `after`, or as
+        `before` to go further back.
 
         Args:
             after: Only turns that begin after this ordinal.

@@ -11,7 +11,7 @@ from convstore.messages.tool_calls import result_id, result_ids
 from convstore.runtime.active_log import active_questions
 from convstore.runtime.log_reader import LogReader, Snapshot
 
-AHEAD = 200
+AHEAD = 1_000
 """Number of messages after the end of a turn among which its answer is looked for."""
 
 

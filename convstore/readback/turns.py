@@ -2,7 +2,7 @@
 
 The turn of a message and its number follow from its entry alone, but for messages of concurrent runs, which name their
 questions. So reading starts at the requested position, and its cost depends only on the turns returned, and on up to
-200 messages after a turn without an answer.
+1,000 messages after a turn without an answer.
 """
 
 from __future__ import annotations

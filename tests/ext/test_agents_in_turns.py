@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from agents import log_of
 from langchain.agents import create_agent
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
@@ -16,7 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ContentConflictError, TurnLostError
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
+from convstore.ext.langgraph import ConversationState, answer_of, append_node, load_node, view_of
 from convstore.runtime.clock import Clock
 
 
@@ -176,6 +177,11 @@ async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationSto
     update = await node.ainvoke(state, config)
     assert [one.id for one in update["messages"]] == ["a1"]
     assert [[one.id for one in turn.messages] async for turn in chat.turns()] == [["q1", "a1"], ["q2"]]
+    for id_, found in (("q1", "a1"), ("q2", None)):
+        state = {"messages": [message for message in await log_of(chat) if message.id == id_]}
+        state |= await load_node(store).ainvoke(state, config)
+        answer = answer_of({**state, "messages": [HumanMessage("?", id=id_)]})
+        assert (answer and answer.id) == found
 
 
 async def test_source_ids_are_reserved_in_the_turn(store: ConversationStore) -> None:

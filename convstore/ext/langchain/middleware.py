@@ -8,7 +8,7 @@ after the model.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
@@ -221,10 +221,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if self._review is None:
             return _ticket(run, state)
         try:
-            update = await self._review.aafter_model(state, runtime)
+            update: Any = await self._review.aafter_model(state, runtime)
         except GraphInterrupt as interrupt:
-            await _pause(chat, run, interrupt, state["messages"])
-            raise
+            update = interrupt
         return await self._reviewed(chat, run, state, update)
 
     def after_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -234,11 +233,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if self._review is None:
             return _ticket(run, state)
         try:
-            update = self._review.after_model(state, runtime)
+            update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
-            paused = interrupt
-            self._wait(chat, lambda one: _pause(one, run, paused, state["messages"]))
-            raise
+            update = interrupt
         return self._wait(chat, lambda one: self._reviewed(one, run, state, update))
 
     async def awrap_tool_call(
@@ -252,14 +249,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         equipped, review = self._equipped(chat, request), self._review
         try:
             with working_on(chat, place_of(request)):
-                output = await (review.awrap_tool_call(equipped, handler) if review else handler(equipped))
+                output: Any = await (review.awrap_tool_call(equipped, handler) if review else handler(equipped))
         except GraphInterrupt as interrupt:
-            await _pause(chat, run, interrupt, request.state["messages"])
-            raise
-        named, messages = _results(output, request, run)
-        if self._appends_results:
-            await catch_up(chat, self._rules, run, messages)
-        return named if self._appends_results else noted(named, messages)
+            output = interrupt
+        return await self._finished(chat, run, request, output)
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]) -> ToolOutput:
         """`awrap_tool_call` for sync agents."""
@@ -270,15 +263,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         equipped, review = self._equipped(chat, request), self._review
         try:
             with working_on(chat, place_of(request)):
-                output = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
+                output: Any = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
         except GraphInterrupt as interrupt:
-            paused = interrupt
-            self._wait(chat, lambda one: _pause(one, run, paused, request.state["messages"]))
-            raise
-        named, messages = _results(output, request, run)
-        if self._appends_results:
-            self._wait(chat, lambda one: catch_up(one, self._rules, run, messages))
-        return named if self._appends_results else noted(named, messages)
+            output = interrupt
+        return self._wait(chat, lambda one: self._finished(one, run, request, output))
 
     async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Append the remaining messages, and summarise if it is due."""
@@ -314,9 +302,15 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return run
 
     async def _reviewed(
-        self, chat: Conversation, run: AgentRun, state: ConversationAgentState, update: dict[str, Any] | None
+        self,
+        chat: Conversation,
+        run: AgentRun,
+        state: ConversationAgentState,
+        update: dict[str, Any] | GraphInterrupt | None,
     ) -> dict[str, Any] | None:
         """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
+        if isinstance(update, GraphInterrupt):
+            await _pause(chat, run, update, state["messages"])
         update = {**(update or {}), **(_ticket(run, state) or {})}
         if said := update.get("messages"):
             give_result_ids(said)
@@ -324,6 +318,18 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             update["messages"] = whole = [stored.get(str(one.id)) or one for one in said]
             await catch_up(chat, self._rules, run, whole)
         return update or None
+
+    async def _finished(self, chat: Conversation, run: AgentRun, request: ToolCallRequest, output: Any) -> ToolOutput:
+        """Return the output of a tool with ids, and append its messages."""
+        if isinstance(output, GraphInterrupt):
+            await _pause(chat, run, output, request.state["messages"])
+        call, place = request.tool_call, call_position(request.state["messages"], request.tool_call)
+        named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
+        messages = list(messages_in(named, call))
+        if not self._appends_results:
+            return noted(named, messages)
+        await catch_up(chat, self._rules, run, messages)
+        return named
 
     async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
@@ -353,10 +359,13 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request
 
 
-async def _pause(chat: Conversation, run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> None:
-    """Record in the log which calls wait for a person."""
+async def _pause(
+    chat: Conversation, run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]
+) -> NoReturn:
+    """Record in the log which calls wait for a person, and raise the interrupt that asks."""
     if run.turn_id and (pauses := pauses_in(interrupt, messages)):
         await pause_in_turn(chat, run.turn_id, pauses)
+    raise interrupt
 
 
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
@@ -401,13 +410,6 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
     result = with_own_call_ids(result)
     give_result_ids(result)
     return _response(run, result, response.structured_response, request)
-
-
-def _results(output: Any, request: ToolCallRequest, run: AgentRun) -> tuple[ToolOutput, list[BaseMessage]]:
-    """Return a tool's output, its messages with ids, and the messages to append."""
-    place = call_position(request.state["messages"], request.tool_call)
-    output = with_ids(output, request.tool_call, place, turn_id=run.turn_id, taken=run.abandoned)
-    return output, list(messages_in(output, request.tool_call))
 
 
 def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | None:

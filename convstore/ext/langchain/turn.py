@@ -8,28 +8,23 @@ The log is read only if a turn may have begun before: a question whose id was us
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore import Conversation
-from convstore.integration import log_of, variant_of
-from convstore.messages.filing import Filing, came_with, is_question
+from convstore.integration import log_of, messages_of_turn
+from convstore.messages.filing import came_with, is_question
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of, has_calls, result_ids
-from convstore.types import StoredMessage
-
-_PAGE = 200
-_MAX_READ = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedTurn:
-    """A turn as stored in the log: its question, the question's ordinal, and its other messages in order, in full."""
+    """A turn as stored in the log: its question, and its other messages in order, in full."""
 
     question: BaseMessage
-    first: int
     later: list[BaseMessage]
 
     @property
@@ -39,56 +34,14 @@ class LoggedTurn:
 
 
 async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | None:
-    """Read the turn that begins with a human message; None if the log does not have it, or it was rewound.
-
-    Reads up to a thousand messages, because other runs may have written at the same time.
-    """
-    found = await chat.get_tool_messages([turn_id]) if turn_id else []
-    if not turn_id or not found:
-        return None
-    first = found[0].ordinal
-    if variant := variant_of(chat, turn_id):
-        return LoggedTurn(variant[0], first, variant[1:])
-    read: list[StoredMessage] = []
-    while True:
-        page = await chat.list_messages(after=read[-1].ordinal if read else first - 1, limit=_PAGE, full=True)
-        read += page
-        if not read or read[0].message.id != turn_id:
-            return None
-        later = [one.message for one in read[1:]]
-        # A run still in progress at the question has its results after it.
-        before = await chat.list_messages(before=first, limit=_PAGE) if strays(later) else []
-        earlier = [one.message for one in before]
-        turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id, earlier))
-        is_over = turn.is_finished and any(map(is_question, later))
-        if is_over or len(page) < _PAGE or len(read) >= _MAX_READ:
-            return turn
+    """Read the turn that begins with a human message; None if the log does not have it, or it was rewound."""
+    found = await messages_of_turn(chat, turn_id) if turn_id else []
+    return LoggedTurn(found[0], found[1:]) if found else None
 
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
     """Return the ids that the log has; one command for 200 ids, no payloads."""
     return set(await log_of(chat).find(list(ids))) if ids else set()
-
-
-def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[BaseMessage] = ()) -> list[BaseMessage]:
-    """Return the messages after a question in the log that belong to its turn, also between those of other turns.
-
-    `earlier` are messages before the question, whose calls may have their results after it.
-
-    >>> from langchain_core.messages import HumanMessage
-    >>> from convstore.messages.filing import linked
-    >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
-    >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
-    (['Here.'], ['So.'])
-    """
-    filing = Filing(turn_id, (id_ for one in earlier for id_ in result_ids(one)))
-    return [message for message in later if filing.owner(message) == turn_id]
-
-
-def strays(later: Sequence[BaseMessage]) -> list[ToolMessage]:
-    """Return the results whose id was not made from a call among these messages."""
-    made = {id_ for one in later for id_ in result_ids(one)}
-    return [one for one in later if isinstance(one, ToolMessage) and one.id not in made]
 
 
 def pending_results(messages: Sequence[BaseMessage]) -> set[str]:

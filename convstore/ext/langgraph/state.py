@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 from langgraph.graph import MessagesState
 from pydantic import GetCoreSchemaHandler, SkipValidation
@@ -14,6 +14,7 @@ from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ids import ids_of
 from convstore.integration import fit_for
+from convstore.messages.filing import Filing, is_question
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import has_calls
 from convstore.types import History
@@ -98,15 +99,11 @@ def answer_of(state: Any) -> AIMessage | None:
 
 
 def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | None:
-    """Return the last message of the finished turn in a view that begins with the question of a state."""
-    question = next((message.id for message in reversed(messages) if isinstance(message, HumanMessage)), None)
-    index = next((at for at, message in enumerate(history.messages) if question and message.id == question), None)
-    if index is None:
-        return None
-    later = history.messages[index + 1 :]
-    ends = (at for at, message in enumerate(later) if isinstance(message, HumanMessage) and not kind_of(message))
-    length = next(ends, len(later))
-    last = later[length - 1] if length else None
+    """Return the last message of the finished turn in a view that answers the question of a state."""
+    question = next((message.id for message in reversed(messages) if is_question(message)), None)
+    filing = Filing(None)
+    own = [one for one in history.messages if not kind_of(one) and filing.owner(one) == question]
+    last = own[-1] if own and question else None
     return last if isinstance(last, AIMessage) and not has_calls(last) else None
 
 
