@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
-from langchain_core.messages import BaseMessage
-
 from convstore.exceptions import InvalidInputError, StoreError
+from convstore.log.stored_message import read_message
+from convstore.messages.payload_ranges import PayloadRange
 from convstore.mongo.heads import ListedHead
 from convstore.runtime.log_reader import LogReader
 from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
@@ -23,7 +23,6 @@ class Catalog:
     """Lists and describes conversations."""
 
     def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
         self._heads, self._cache, self._codec, self._clock = reader.heads, reader.cache, reader.codec, reader.clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -58,7 +57,7 @@ class Catalog:
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
         """Return the beginning of the first question of each conversation, by its id. At most one command."""
         found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
-        return {id_: _beginning(self._reader.stubbed(one)) for id_, one in found.items()}
+        return {id_: _beginning(read_message(self._codec, one).content) for id_, one in found.items()}
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
@@ -111,12 +110,9 @@ class Catalog:
         )
 
 
-def _beginning(question: BaseMessage) -> str:
-    """Return the beginning of the first text of a question, in one line; a later one may stand for an image."""
-    content = question.content
-    blocks = (
-        [content]
-        if isinstance(content, str)
-        else [str(one.get("text", "")) if isinstance(one, dict) else one for one in content]
-    )
-    return " ".join(next(filter(None, blocks), "")[:_QUESTION_CHARACTERS].split())
+def _beginning(content: Any) -> str:
+    """Return the beginning of the first text of a question, in one line; the body keeps that of a long one."""
+    blocks = content if isinstance(content, list) else [content]
+    texts = (one.get("text") if isinstance(one, dict) else one for one in blocks)
+    heads = (text.head if isinstance(text, PayloadRange) else text for text in texts)
+    return " ".join(next((text for text in heads if isinstance(text, str)), "")[:_QUESTION_CHARACTERS].split())

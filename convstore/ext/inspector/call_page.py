@@ -22,6 +22,7 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
+from convstore.ext.inspector.titles import info_of
 from convstore.integration import with_children
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import StoredMessage
@@ -77,7 +78,7 @@ async def render_call(
     request: Request, chat: Conversation, tab: str, calls: Calls, view: View, **more: Any
 ) -> Response:
     """Return the page of a tab, with the header that all tabs share."""
-    info, history, is_own = await chat.info(), view.history, bool(calls.moment and calls.moment.stamp)
+    info, history, is_own = await info_of(chat), view.history, bool(calls.moment and calls.moment.stamp)
     policy = None if is_own and not what_if_in(request) else view.policy
     at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
     full = history.report.tokens_before or info.tokens

@@ -23,7 +23,7 @@ from convstore.integration import first_questions, marks_of, with_children
 from convstore.values.models import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
 
-_PAGE, _HITS = 50, 30
+_PAGE, _CHILDREN, _HITS = 50, 5, 30
 _QUERY_CHARACTERS, _NO_END = 500, 2**53 - 1
 
 
@@ -62,11 +62,15 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     cursor = request.query_params.get("cursor")
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
-    shown = [one for info in found.conversations async for one in with_children(store, info)]
+    families = [[one async for one in with_children(store, info)] for info in found.conversations]
+    shown = [one for family in families for one in family[: 1 + _CHILDREN]]
     return render(
         "listing.html",
         request,
         rows=[_row(info) for info in await titled(store, shown)],
+        more={
+            family[_CHILDREN].conversation_id: len(family[1 + _CHILDREN :]) for family in families if family[_CHILDREN:]
+        },
         next_cursor=found.next_cursor,
         choice=choice,
         is_first=cursor is None,

@@ -168,14 +168,15 @@ def body_of(
     With `is_stored` it is a message of the log, whose images can be shown.
     """
     pieces, left = [], 0
-    for heading, text, is_markdown, image in (*_texts(message), *(_call_texts(message) if with_calls else ())):
-        is_code = is_plain or not is_markdown
+    for heading, whole, is_markdown, image in (*_texts(message), *(_call_texts(message) if with_calls else ())):
+        is_code, number = is_plain or not is_markdown, image if is_stored else 0
+        text = whole[1:].partition("; left out")[0].rstrip("]") if number else whole  # below the image itself
         beginning = clip(text, max(limit, 0))
         left += len(text) - len(beginning)
         limit -= len(beginning)
         if beginning or not text:
             shown = beginning if is_code else rendered(beginning)
-            pieces.append(Piece(heading, shown, is_code, image if is_stored else 0))
+            pieces.append(Piece(heading, shown, is_code, number))
     return Body(str(message.id), [piece for piece in pieces if piece.text or piece.heading], left)
 
 

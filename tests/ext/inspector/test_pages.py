@@ -65,13 +65,14 @@ async def test_the_list_reads_first_questions_with_one_command(
     store = ConversationStore(client[database_name], collection_prefix="list_", search_index=False)
     await store.setup()
     for number in range(7):
-        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(f"Question {number}."))
+        text = f"Question {number}. " + "Please explain. " * 1_000 * number  # long ones are outside the entry
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(text))
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
         await page(browser, "/")
         with commands.counted():
             body = await page(browser, "/")
-    assert len(re.findall(r"Question \d\.</bdi>", body)) == 7
+    assert len(set(re.findall(r"<bdi>Question \d\.", body))) == 7
     assert len(commands.sent) == 2
 
 
@@ -596,3 +597,8 @@ async def test_sub_agents_are_listed_below_their_caller(browse: Browse, chat: Co
     assert "Passage 1 on eat" in await page(browse(), f"{here}/sources/{number}")
     limited = browse(lambda _: {"user_id": "eve"})
     assert (await limited.get(link)).status_code == 404
+    for number in range(6):
+        await chat.child("answer-1", f"call-{number}").append(HumanMessage("And shrimps?"))
+    listed = await page(browse(), "/")
+    assert f'<a href="{here}">2 more sub-agents</a>' in listed
+    assert listed.count("Sub-agent: ") == 5
