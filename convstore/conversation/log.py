@@ -198,13 +198,14 @@ class ConversationLog:
         return (await until_written(write)).receipt
 
     async def _in_variant(self, change: VariantChange) -> dict[str, Any]:
-        """Return the arguments of an append to a variant that was begun; none if it is shown already."""
+        """Return the arguments of an append to a variant that was begun; none if it is finished."""
         variants = (await self._services()).turn_keeper.variants
-        for _, tail, branch in await variants.pending(self._scope, change.first_turn):
-            if branch.event.variant == change.variant:
-                event = branch.event._replace(kind="finish" if change.kind == "finish" else "append")
-                return {"after": tail, "event": event, "branch": branch._replace(is_ending=change.kind != "append")}
-        return {}
+        asked = Asked(change.variant, change.first_turn)
+        record, tail, branch = await variants.read(self._scope, change.turn, asked)
+        if record.is_finished:
+            return {}
+        event = branch.event._replace(kind="finish" if change.kind == "finish" else "append")
+        return {"after": tail, "event": event, "branch": branch._replace(is_ending=change.kind != "append")}
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""

@@ -86,3 +86,18 @@ class WaitingVariantContract:
             assert (turn.is_running, turn.is_stopped) == (False, True)
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
         assert [one.count for one in await chat.variants("q2")] == [1]
+
+    async def test_a_new_question_closes_a_variant_that_waits(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """A late decision is refused, as in a turn that waits, so it cannot hide what the user asked since."""
+        await ask(chat, 1, 2)
+        await _wait(chat, {"regenerate": "click"})
+        await ask(elsewhere, 3)
+        with pytest.raises(TurnClosedError):
+            await chat.decide("q2", "call", "approve")
+        found = await chat.get_turn("q2")
+        assert found
+        assert found.pending is None
+        assert not await chat.stop("q2")
+        assert await shown(chat) == ["Q1", "A1", "Q2", "A2", "Q3", "A3"]

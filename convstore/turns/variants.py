@@ -56,10 +56,13 @@ class _Place(NamedTuple):
     entries: Sequence[Entry]
 
     @property
-    def hidden(self) -> list[TurnEvent]:
-        """What the first entries of the variants record that were never active, newest first."""
-        begun = [one.event for one in reversed(self.entries) if one.event and one.event.kind == "begin"]
-        return [event for event in begun if event.variant not in self.stood]
+    def begun(self) -> list[TurnEvent]:
+        """What the first entry of each variant records, newest first."""
+        return [one.event for one in reversed(self.entries) if one.event and one.event.kind == "begin"]
+
+    def is_closed(self, variant: str) -> bool:
+        """Return True if the user went on with another question after a variant was begun."""
+        return self.log.tail.turns > self.of(variant)[0].totals.turns
 
     @property
     def stood(self) -> dict[str, list[Entry]]:
@@ -217,20 +220,22 @@ class Variants:
         return record, place.log.tail, branch
 
     async def pending(self, scope: Scope, turn_id: str) -> list[VariantRecord]:
-        """Return the variants at the place of a turn that are not finished and may become active, newest first."""
+        """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
         with suppress(UnknownMessageError):
             place = await self._place(scope, turn_id)
-            found = [await self._read(place, event.turn, event.variant) for event in place.hidden]
+            hidden = [one for one in place.begun if one.variant not in place.stood and not place.is_closed(one.variant)]
+            found = [await self._read(place, event.turn, event.variant) for event in hidden]
             return [one for one in found if not one[0].is_finished and one[2].fits(place.log.active)]
         return []
 
     async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first."""
         with suppress(UnknownMessageError):
-            place = await self._place(scope, turn_id)
-            begun = [one.event for one in place.entries if one.event and one.event.kind == "begin"]
-            own = [event.variant for event in reversed(begun) if event.turn == turn_id]
-            found = [await self._read(place, turn_id, variant) for variant in own]
+            place, found = await self._place(scope, turn_id), list[VariantRecord]()
+            for event in place.begun:
+                if event.turn == turn_id:
+                    found.append(await self._read(place, turn_id, event.variant))
+                    found[-1][0].is_newest = not place.is_closed(event.variant)
             return [one for one in found if (call := one[0].find_call(call_id)) and call.result_id in one[0].waiting]
         return []
 
