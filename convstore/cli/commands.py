@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -33,19 +33,15 @@ _COMMANDS = {
 }
 
 
-def _name_of(command: Callable[..., None]) -> str:
-    return command.__name__.removesuffix("_command")
-
-
 class _Commands(TyperGroup):
     """Group of commands that lists them by purpose, and removes addresses, which may hold passwords, from errors."""
 
     def format_commands(self, _: Any, formatter: Any) -> None:
         """Write each group of commands with their summaries, whole."""
-        for purpose, commands in _COMMANDS.items():
+        all_commands: Any = self.commands
+        for purpose, commands in groupby(all_commands.items(), lambda one: one[1].rich_help_panel):
             with formatter.section(purpose):
-                names = map(_name_of, commands)
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+                formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in commands])
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Parse the arguments before the name of the command."""
@@ -108,5 +104,7 @@ def _convstore(
     """Options before the name of the command."""
 
 
-for _command in chain(*_COMMANDS.values()):
-    app.command(_name_of(_command), cls=_Command)(_command)
+for _purpose, _commands in _COMMANDS.items():
+    for _command in _commands:
+        _name = _command.__name__.removesuffix("_command")
+        app.command(_name, cls=_Command, rich_help_panel=_purpose)(_command)

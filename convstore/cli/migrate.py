@@ -31,7 +31,7 @@ def migrate_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """Create the collections and indexes of a database, or update them to this version.
+    """Create or update the collections and indexes of a database.
 
     \b
     Lists applied migrations and runs pending ones, one process at a time. Safe

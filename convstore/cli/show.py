@@ -255,7 +255,9 @@ def _print_message(console: Console, position: str, message: BaseMessage, *, ful
 
     words = (position, message.type, message.name or "", message.id or "", "failed" if has_failed(message) else "")
     console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
-    for text in (text_of(message.content), *_calls(message)):
+    blocks = message.content if isinstance(message.content, list) else [{}]
+    is_text = all(isinstance(one, str) or one.get("type") == "text" for one in blocks)
+    for text in (str(message.text) if is_text else text_of(message.content), *_calls(message)):
         if text:
             shown = text if full or len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
             console.print(plain(shown, lines=True), soft_wrap=full)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import convstore, lines, own_address, recording
+from langchain_core.messages import HumanMessage
 from pymongo import MongoClient
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from convstore import ConversationStore
 from convstore.cli.commands import app
 from convstore.cli.output import plain, screen, write_json
 from convstore.cli.progress import progress
+from convstore.cli.show import _print_message
 from convstore.cli.stats import _growth_table
 from convstore.testing.samples import rag_turn
 from convstore.types import Growth
@@ -120,6 +122,16 @@ def test_a_conversation_is_shown_with_stubs(uri: Any) -> None:
     assert '→ search({"q": "tide"})' in shown
     assert '"result_count": 2' in shown.replace("\n", "")
     assert "The tide comes in twice a day" not in shown
+
+
+def test_text_in_blocks_is_shown_as_text() -> None:
+    """Blocks of another type, and their neighbours, are shown as JSON."""
+    blocks: list[str | dict[str, Any]] = [{"type": "text", "text": 'Say "hello".\nNow.'}]
+    console = Console(file=io.StringIO(), width=80)
+    _print_message(console, "1", HumanMessage(blocks), full=False)
+    assert console.file.getvalue() == '1  human\nSay "hello".\nNow.\n\n'
+    _print_message(console, "2", HumanMessage([*blocks, {"type": "image", "url": "https://a.example"}]), full=False)
+    assert '"type": "image"' in console.file.getvalue()
 
 
 def test_a_conversation_is_shown_whole(uri: Any) -> None:
