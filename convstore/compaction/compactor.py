@@ -7,6 +7,7 @@ since the summary was planned, so two workers never both commit. After any failu
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from convstore.values.policy import CompactionRule, HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.wire.history import History
 
+_LOGGER = logging.getLogger("convstore")
 _LEASE, _RENEW_SECONDS, _MAX_RENEWALS = timedelta(seconds=60), 20.0, 30
 _FIRST_WAIT, _MAX_DOUBLINGS = timedelta(seconds=30), 7
 _MAX_CHARACTERS, _MAX_BODY_CHARACTERS = 100_000, 1_000_000
@@ -188,6 +190,12 @@ class Compactor:
         except Exception as error:  # noqa: BLE001 - a summarizer may raise anything; history loads as before
             doublings = min(plan.state.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
+            _LOGGER.warning(
+                "conversation %s cannot be summarised (%s); the next try is at %s",
+                plan.log.cached.conversation,
+                type(error).__name__,
+                wait,
+            )
             return Compaction(status="failed", problem=_error_text(error))
         finally:
             with suppress(StoreError):  # the lease expires by itself

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import logging
 import re
 import time
 import uuid
@@ -35,6 +36,7 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
 from convstore.values.scope import PATH, check_listing
 
+_LOGGER = logging.getLogger("convstore")
 _LEASE = "lease"
 _LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
 _WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1
@@ -214,6 +216,7 @@ class Migrator:
             applied = {"$set": {**step.record, "applied_at": datetime.now(UTC)}, "$unset": {"begins_at": ""}}
             await self._applied.update({"_id": step.name}, applied, upsert=True)
             records[step.name] = step.record
+            _LOGGER.info("migration %s has run on database %s", step.name, self._database)
         for index in indexes:
             await self._driver.create_index(HEADS, index)
         return [step.name for step in due]

@@ -6,17 +6,19 @@ A change stream only tells that something changed; watchers then read. So they s
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
-from convstore.exceptions import StoreClosedError, StoreError
+from convstore.exceptions import StoreClosedError, StoreError, StoreUnavailableError
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import DRAFTS, LOG
 from convstore.runtime.background import Background
 from convstore.runtime.clock import Clock
 
+_LOGGER = logging.getLogger("convstore")
 _CONVERSATION = re.compile("[:#]")
 """What ends the conversation's id in a key."""
 
@@ -38,7 +40,7 @@ class Changes:
     def __init__(self, driver: Driver, clock: Clock) -> None:
         self._driver, self._clock, self._background = driver, clock, Background()
         self._all = set[Watched]()
-        self._is_live, self._is_closed, self._retry_at = False, False, 0.0
+        self._is_live, self._is_closed, self._is_told, self._retry_at = False, False, False, 0.0
 
     @contextmanager
     def watched(self) -> Iterator[Watched]:
@@ -85,7 +87,10 @@ class Changes:
                     # The first key tells that the stream is open: what changed before is read now.
                     self._wake(one for one in self._all if one.conversation == conversation or not self._is_live)
                     self._is_live = True
-        except StoreError:  # there are no change streams, or the server is down, which the watchers' reads report
+        except StoreError as error:  # the watchers' reads report a server that is down
+            if not (self._is_told or isinstance(error, StoreUnavailableError) or self._driver.name == "memory"):
+                self._is_told = True
+                _LOGGER.warning("conversations are watched by reading them once a second: %s", error)
             self._retry_at = self._clock.monotonic() + _RETRY_SECONDS
         finally:
             self._is_live = False

@@ -9,6 +9,7 @@ is: searches read from the log what no segment covers.
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from convstore.values.scope import Scope
 REST_SECONDS = 60.0
 """Time without an append after which a conversation is sealed."""
 
+_LOGGER = logging.getLogger("convstore")
 _MAX_REMEMBERED = 10_000
 _CLOSE_SECONDS = 1.0
 """Time for which a store that is closed goes on sealing."""
@@ -157,10 +159,13 @@ class Sealer:
                     self._scheduled.setdefault(conversation, due._replace(split=None))
             except (SchemaVersionError, StoreUnavailableError, StoreClosedError):
                 pass  # every call reports it
-            except Exception as error:  # noqa: BLE001 - the event loop logs it; the others are sealed
+            except Exception as error:  # noqa: BLE001 - logged; the others are sealed
                 _remember(self._retry_at, conversation, self._clock.monotonic() + _RETRY_SECONDS)
-                message = f"convstore cannot seal the conversation {conversation}; searches read its log instead"
-                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+                _LOGGER.warning(
+                    "conversation %s cannot be sealed (%s), so searches read its log: run `convstore doctor`",
+                    conversation,
+                    type(error).__name__,
+                )
 
     async def seal(self, scope: Scope) -> None:
         """Seal all of a conversation now."""

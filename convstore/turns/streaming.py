@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
@@ -12,6 +13,7 @@ from convstore.exceptions import InvalidInputError, StoreError
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.runtime.background import SETTLE_SECONDS, settle
 
+_LOGGER = logging.getLogger("convstore")
 DRAFT_SECONDS = 1.0
 """How often a draft is written."""
 
@@ -87,8 +89,8 @@ async def drafting(
     """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
 
     Yields the function that drops it, for a reply that is appended later: with `keeps` the end writes it once more.
-    A draft that cannot be written is no reason to end a stream: its reply is appended all the same. The event loop logs
-    an error of the application's redactor, once. None is begun if `is_held` is false: it would replace that of another
+    A draft that cannot be written is no reason to end a stream: its reply is appended all the same. An error of the
+    application's redactor is logged once. None is begun if `is_held` is false: it would replace that of another
     worker, or outlive its conversation.
     """
     written: str | None = None
@@ -105,8 +107,8 @@ async def drafting(
             pass  # written again in a second; the append of the reply reports what lasts
         except Exception as error:  # noqa: BLE001 - a redactor may raise anything
             if not is_logged:
-                is_logged, message = True, f"convstore cannot keep a draft of turn {begun.turn!r}"
-                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+                is_logged, name = True, type(error).__name__
+                _LOGGER.warning("conversation %s has no drafts, as their redactor raises %s", conversation, name)
 
     async def repeat() -> None:
         while True:

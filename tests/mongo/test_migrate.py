@@ -124,9 +124,14 @@ async def test_in_memory_only_plain_indexes_are_made(new_store: NewStore) -> Non
     assert set(await indexes_of(database, HEADS)) == {index.name for index in indexes_for(KEYS)["heads"]}
 
 
-async def test_every_name_begins_with_the_prefix(new_store: NewStore, database: Any) -> None:
+async def test_every_name_begins_with_the_prefix(
+    new_store: NewStore, database: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing is made beside the collections that carry it, and stores with other prefixes are not set up by it."""
-    await new_store(collection_prefix="chat_").setup()
+    with caplog.at_level("INFO", "convstore"):
+        await new_store(collection_prefix="chat_").setup()
+    lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
+    assert lines == [f"migration {step.name} has run on database {database.name}" for step in discover()]
     assert {name[:5] for name in await database.list_collection_names()} == {"chat_"}
     with pytest.raises(NotSetUpError):
         await new_store().list_conversations(everything=True)

@@ -61,7 +61,8 @@ async def test_a_seal_that_fails_is_logged_and_waits(
         assert len([await chat.search("whale") for chat in (good, bad)]) == 2
         await sealer.wait()
         assert len(failed) == len(caplog.records) == tries
-        assert "cannot seal" in caplog.records[-1].getMessage()
+        assert (caplog.records[-1].name, caplog.records[-1].levelname) == ("convstore", "WARNING")
+        assert "cannot be sealed (StoreError)" in caplog.records[-1].getMessage()
     assert await database["search"].count_documents({}) == 1
     await store.close()
 

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from properties import sampled
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import ConversationDeletedError, StoreError
+from convstore.exceptions import ConversationDeletedError, StoreError, StoreUnavailableError
 from convstore.mongo.driver import Driver
 from convstore.runtime.clock import Clock
 from convstore.testing.fixtures import ahead
@@ -98,6 +98,24 @@ async def test_a_watcher_reads_again_when_the_change_stream_opens(
         assert not waiting.done()
         is_open.set()
         await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_server_without_change_streams_is_logged_once(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the reason; one that is down is not, as each read reports it."""
+    reasons = [StoreUnavailableError("down"), StoreError("only on replica sets"), StoreError("only on replica sets")]
+
+    async def changes(_self: Driver, *_: str) -> AsyncIterator[str]:
+        raise reasons.pop(0)
+        yield ""
+
+    monkeypatch.setattr(Driver, "changes", changes)
+    following = (await chat._services()).changes
+    for _ in range(3):
+        await following._follow()
+    lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
+    assert lines == ["conversations are watched by reading them once a second: only on replica sets"]
 
 
 async def test_an_append_costs_a_watcher_five_commands(
