@@ -20,14 +20,15 @@ from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
-from convstore.conversation.turn import TurnSession, entered_turn
+from convstore.conversation.turn import held_turn
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
-from convstore.turns.keeper import Drafting
+from convstore.turns.held import HeldTurn
+from convstore.turns.keeper import Drafting, TurnKeeper
 from convstore.values.models import ConversationInfo, Receipt
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall
@@ -51,11 +52,11 @@ __all__ = [
     "check_trust",
     "documents_of",
     "drafting_in_turn",
-    "entered_turn_of",
     "estimated_count",
     "first_questions",
     "fit_for",
     "from_langchain",
+    "held_by_caller",
     "host_of",
     "is_history",
     "is_langchain",
@@ -79,28 +80,33 @@ async def append_in_turn(
 
     `how` are `unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
     """
-    turn = entered_turn_of(chat, turn_id)
-    if turn is None:
+    held = held_by_caller(chat, turn_id)
+    if held is None:
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
-    return await turn.join(normalize_messages(messages), omit=omit, renumber=renumber, stamp=how.get("stamp"))
+    whole, keeper = normalize_messages(messages), await _keeper(chat)
+    return await keeper.append(held, whole, omit=omit, renumber=renumber, stamp=how.get("stamp"))
 
 
 async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage]:
-    """Return the messages of a turn in full: of the session that this context has entered, else of the active turn."""
-    if turn := entered_turn_of(chat, turn_id):
-        return turn.messages
+    """Return the messages of a turn in full: as the caller who has entered it knows it, else as the log has it."""
+    if held := held_by_caller(chat, turn_id):
+        return list(held.record.messages)
     found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
     return found.messages if found else []
 
 
 async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:
     """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
-    if turn := entered_turn_of(chat, turn_id):
-        await turn.pause(pauses)
-    else:
-        keeper = (await host_of(chat).services()).turn_keeper
-        await keeper.pause(tuple(chat.scope.items()), turn_id, pauses)
+    held, keeper = held_by_caller(chat, turn_id), await _keeper(chat)
+    await keeper.pause(tuple(chat.scope.items()), turn_id, pauses, held)
+
+
+async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
+    """Return the calls that an agent's interrupt is about, as they were decided, in order. Two or three commands."""
+    if held := held_by_caller(chat, turn_id):
+        return held.record.paused
+    return await (await _keeper(chat)).find_paused(tuple(chat.scope.items()), turn_id)
 
 
 async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], str]) -> Drafting:
@@ -108,24 +114,19 @@ async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], 
 
     It yields a function that drops the draft, for when the reply was appended.
     """
-    if turn := entered_turn_of(chat, turn_id):
-        return turn.drafting(text)
-    keeper = (await host_of(chat).services()).turn_keeper
+    keeper = await _keeper(chat)
+    if held := held_by_caller(chat, turn_id):
+        return keeper.drafting(held, text, keeps=True)
     return await keeper.drafting_unheld(tuple(chat.scope.items()), turn_id, text)
 
 
-async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
-    """Return the calls that an agent's interrupt is about, as they were decided, in order. Two or three commands."""
-    if turn := entered_turn_of(chat, turn_id):
-        return turn.paused
-    keeper = (await host_of(chat).services()).turn_keeper
-    return await keeper.find_paused(tuple(chat.scope.items()), turn_id)
+def held_by_caller(chat: Conversation, *turn_ids: str | None) -> HeldTurn | None:
+    """Return the turn that this context has entered; None if there is none, or it is none of these."""
+    return held_turn(chat.store, tuple(chat.scope.items()), *turn_ids)
 
 
-def entered_turn_of(chat: Conversation, *turn_ids: str | None) -> TurnSession | None:
-    """Return the session that this context has entered; None if there is none, or it is of none of these turns."""
-    turn = entered_turn(chat.store, tuple(chat.scope.items()))
-    return turn if turn and (not turn_ids or turn.turn_id in turn_ids) else None
+async def _keeper(chat: Conversation) -> TurnKeeper:
+    return (await host_of(chat).services()).turn_keeper
 
 
 def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:

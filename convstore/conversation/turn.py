@@ -13,18 +13,18 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.host import host_of
-from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError, TurnClosedError
+from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
 from convstore.log.entry import TurnEvent
-from convstore.log.turn_record import calls_without_result, paused, result_of
+from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.turns.held import HeldTurn
-from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, Drafting, TurnKeeper
+from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import PATH, Scope, check_choice
 from convstore.values.stamps import ViewStamp
-from convstore.values.turns import Pause, TurnCall
+from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
 from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
@@ -291,35 +291,6 @@ class TurnSession:
         self._check_open(call)
         await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
 
-    @property
-    def ended(self) -> asyncio.Event:
-        """Set when somebody asked to stop, or the turn was lost."""
-        return self._held.ended
-
-    def check(self) -> None:
-        """Raise a TurnLostError if another worker took the turn, and a TurnClosedError if somebody asked to stop."""
-        self._held.check()
-        if self._held.is_stopping:
-            raise TurnClosedError(self.turn_id)
-
-    def drafting(self, text: Callable[[], str]) -> Drafting:
-        """Keep a draft of a reply of an agent that works on this turn, and leave it until the reply is appended."""
-        return self._keeper.drafting(self._held, text, keeps=True)
-
-    async def pause(self, pauses: Mapping[str, Pause]) -> None:
-        """Let a person decide about calls of an agent that works on this turn, by the ids of their results."""
-        for event in paused(self._held.record, pauses):
-            await self._keeper.append(self._held, (), event=event)
-
-    @property
-    def paused(self) -> list[tuple[TurnCall, Pause]]:
-        """The calls that the agent's interrupt is about; see `TurnRecord.paused`."""
-        return self._held.record.paused
-
-    async def join(self, messages: Sequence[BaseMessage], **options: Any) -> Receipt:
-        """Append whole messages for an agent that works on this turn, as `append` does; options of `Writer.append`."""
-        return await self._keeper.append(self._held, messages, **options)
-
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
         if PATH in self._chat.scope:
@@ -370,3 +341,9 @@ def entered_turn(store: Any, scope: Scope) -> TurnSession | None:
         if one._is_entered and one._chat.store is store and tuple(one._chat.scope.items()) == scope:  # noqa: SLF001
             return one
     return None
+
+
+def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | None:
+    """Return the turn of that session; None if it is of none of these turns."""
+    session = entered_turn(store, scope)
+    return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001

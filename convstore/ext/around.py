@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 from convstore import Conversation
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
-from convstore.integration import entered_turn_of, log_of
+from convstore.integration import held_by_caller, log_of
 from convstore.messages.filing import is_question
 from convstore.messages.provenance import kind_of
 from convstore.values.scope import root_scope
@@ -65,11 +65,11 @@ async def with_turn_id(
     Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
     own. One command if the ids differ, else none.
     """
-    turn = entered_turn_of(chat)
+    held = held_by_caller(chat)
     at = next((at for at in range(len(messages) - 1, -1, -1) if is_question(messages[at])), None)
-    if turn is None or at is None or turn.turn_id in ids_of(messages) or kind_of(messages[at]):
+    if held is None or at is None or held.record.turn_id in ids_of(messages) or kind_of(messages[at]):
         return messages, []
     if await log_of(chat).find([str(messages[at].id)]):
         return messages, []
-    named = [messages[at].model_copy(update={"id": turn.turn_id}), *messages[at + 1 :]]
+    named = [messages[at].model_copy(update={"id": held.record.turn_id}), *messages[at + 1 :]]
     return [*messages[:at], *named], [*(RemoveMessage(str(one.id)) for one in messages[at:]), *named]

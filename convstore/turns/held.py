@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from convstore.exceptions import TurnLostError
+from convstore.exceptions import TurnClosedError, TurnLostError
 from convstore.log.branch import Branch
 from convstore.log.entry import Totals
 from convstore.log.state import NO_RECORD, ViewRecord
@@ -65,7 +65,9 @@ class HeldTurn:
         if self.is_lost or self.is_stopping:
             self.ended.set()
 
-    def check(self) -> None:
-        """Raise a TurnLostError if the lease is lost."""
+    def check(self, *, may_stop: bool = True) -> None:
+        """Raise a TurnLostError if the lease is lost; a TurnClosedError if it may not stop and somebody asked to."""
         if self.is_lost:
             raise TurnLostError(self.record.turn_id)
+        if self.is_stopping and not may_stop:
+            raise TurnClosedError(self.record.turn_id)

@@ -386,15 +386,19 @@ class TurnKeeper:
         await settle(self.leave(held))
         return not was_finished
 
-    async def pause(self, scope: Scope, turn_id: str, pauses: Mapping[str, Pause]) -> None:
-        """Record that calls of a turn that nobody holds wait for a person; nothing of those that do already."""
+    async def pause(self, scope: Scope, turn_id: str, pauses: Mapping[str, Pause], held: HeldTurn | None) -> None:
+        """Record that calls of a turn wait for a person, if nobody holds it as well; nothing of those that do."""
 
         async def write() -> None:
             record, tail = await self._records.read(scope, turn_id)
             for event in paused(record, pauses):
                 tail = (await self._writer.append(scope, (), after=tail, event=event)).totals
 
-        await until_written(write)
+        if held is None:
+            await until_written(write)
+            return
+        for event in paused(held.record, pauses):
+            await self.append(held, (), event=event)
 
     async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
         """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""

@@ -15,7 +15,7 @@ from langchain_core.runnables.config import merge_configs, set_config_context, v
 
 from convstore import Conversation
 from convstore.ext.langchain.run import NO_STREAM, AgentRun
-from convstore.integration import StreamedReply, drafting_in_turn, entered_turn_of
+from convstore.integration import StreamedReply, drafting_in_turn, held_by_caller
 
 _Response = ModelResponse[Any]
 
@@ -60,9 +60,9 @@ async def ask(
         TurnClosedError: The turn was stopped before anything was said.
         TurnLostError: Another worker took the turn over.
     """
-    turn, heard = entered_turn_of(chat, run.turn_id), _Heard()
-    if turn:
-        turn.check()
+    held, heard = held_by_caller(chat, run.turn_id), _Heard()
+    if held:
+        held.check(may_stop=False)
     elif redact is None:
         return await work()
     config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
@@ -72,9 +72,9 @@ async def ask(
             run.drop_draft = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)
-            response = await _until(asking, turn.ended if turn else asyncio.Event())
-        if response is None and turn and not heard.reply.text:
-            turn.check()
+            response = await _until(asking, held.ended if held else asyncio.Event())
+        if response is None and held and not heard.reply.text:
+            held.check(may_stop=False)
         return response or ModelResponse(result=[heard.said])
 
 
