@@ -26,10 +26,10 @@ from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage, ToolRecord
 
-_PAGE, _SCANNED, _LATER, _NO_END = 30, 300, 6, 2**53
-_LOG_BYTES, _VIEW_BYTES, _LINE, _ARGUMENTS = 1_000, 700, 160, 160
+_PAGE, _SCANNED, _LATER = 25, 300, 6
+_LOG_BYTES, _VIEW_BYTES, _LINE, _SHORT, _ARGUMENTS = 700, 600, 160, 100, 160
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
-_SOURCES, _TITLES, _TOOLS = 12, 2, 20
+_SOURCES, _TITLES, _TOOLS, _CALLS = 6, 2, 20, 12
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
@@ -59,9 +59,16 @@ class _Entry:
     line: str
     tool: str
     calls: list[_ShownCall]
+    more_calls: int
     caller: int
     sources: list[int]
     more_sources: int
+
+    @property
+    def is_folded(self) -> bool:
+        """True for a system message or a result that takes more than a line."""
+        is_long = bool(self.body.left) or any("\n" in piece.text for piece in self.body.pieces)
+        return self.stored.message.type in ("system", "tool") and (is_long or len(self.line) > _SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +250,8 @@ def _entry(
         body_of(whole, _LOG_BYTES, is_stored=True, with_calls=False),
         _line_of(record, first_line(whole, _LINE)),
         (record.tool if record else "") or message.name or "",
-        [_ShownCall(_call_text(call), tools.get((stored.ordinal, str(call["id"])), none)) for call in calls],
+        [_ShownCall(_call_text(call), tools.get((stored.ordinal, str(call["id"])), none)) for call in calls[:_CALLS]],
+        len(calls[_CALLS:]),
         tools.get((stored.ordinal, str(getattr(message, "tool_call_id", ""))), ToolCall(0)).caller,
         numbers[:_SOURCES],
         len(numbers[_SOURCES:]),

@@ -74,15 +74,23 @@ class Strip:
     def _y(self, tokens: float) -> float:
         return _BASE - (_BASE - _TOP) * tokens / self.top
 
+    def _heights(self, bar: Bar) -> dict[str, float]:
+        """Return the heights of the parts; the largest one gives up what the others need to be seen, and the gaps."""
+        parts = {part: max(_LEAST, _BASE - self._y(tokens)) for part, tokens in bar.parts.items() if tokens}
+        if parts:
+            rest = sorted(parts.values())[:-1]
+            largest = max(parts, key=lambda part: parts[part])
+            parts[largest] = max(_LEAST, _BASE - self._y(bar.tokens) - sum(rest) - len(rest))
+        return parts
+
     def paths(self) -> dict[str, str]:
         """Return the rectangles of each part, and the marks, as paths."""
         paths = dict.fromkeys(("system", "summary", "stub", "turn", "now", "ink", "bad"), "")
         for index, bar in enumerate(self.bars):
             left, y = index * _STEP + (_STEP - _WIDTH) // 2, float(_BASE)
-            for part, tokens in bar.parts.items():
-                height = max(_LEAST, _BASE - self._y(tokens) - 1) if tokens else 0
-                paths[part] += f"M{left} {y - height:.1f}h{_WIDTH}v{height:.1f}h-{_WIDTH}z" if height else ""
-                y -= height + 1 if height else 0
+            for part, height in self._heights(bar).items():
+                paths[part] += f"M{left} {y - height:.1f}h{_WIDTH}v{height:.1f}h-{_WIDTH}z"
+                y -= height + 1
             middle = index * _STEP + _STEP // 2
             aside = 6 if bar.is_cut and bar.has_failed else 0
             paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""

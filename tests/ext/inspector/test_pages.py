@@ -174,8 +174,8 @@ async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: C
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here)
     ordinals = [int(one) for one in re.findall(r'id="m(\d+)"', body)]
-    assert ordinals == list(range(53, 81))
-    assert "Turn 14 messages 53 to 56" in text_in(body)
+    assert ordinals == list(range(57, 81))
+    assert "Turn 15 messages 57 to 60" in text_in(body)
     answer = await client.get(here, params={"go": "30", "at": "40"})
     assert (answer.status_code, answer.headers["location"]) == (303, "?at=40&after=26#m30")
 
@@ -194,7 +194,7 @@ async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, 
         assert re.findall(r'<li class="m p-(\w+)', body) == kept, query
     await chat.append([HumanMessage(f"Question {number}?") for number in range(400)])
     body = await page(client, here, show="user")
-    assert len(re.findall(r'<li class="m p-', body)) == 30
+    assert len(re.findall(r'<li class="m p-', body)) == 25
     assert re.search(r'rel="prev" href="[^"]+before=\d+&amp;show=user"', body)
 
 
