@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntryMessage, PayloadRef
-from convstore.messages.encoding import decode_message, decode_plain, digest_of
+from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import without_mark
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
@@ -123,12 +123,6 @@ class KeptMessage(Look):
     showing: object
     options: tuple[object, ...]
     body: str | None
-
-    def shown(self) -> Shown:
-        """Return the message again."""
-        if self.body is not None:
-            return decode_plain(self.body), self
-        return decode_plain(self.stored.body, self.stored.stub if self.is_stub else None), self
 
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:

@@ -134,8 +134,9 @@ def calls_of(message: BaseMessage) -> list[Call]:
     """
     if not isinstance(message, AIMessage):
         return []
-    if not message.tool_calls and not message.invalid_tool_calls and type(message.content) is str:
-        return []
+    if not message.invalid_tool_calls and type(message.content) is str:
+        calls = enumerate(message.tool_calls)
+        return [Call(call.get("id") or "", call.get("name") or "", position) for position, call in calls]
     named = [(call.get("id") or "", call.get("name") or "") for call in message.tool_calls]
     for invalid in message.invalid_tool_calls:
         call_id, tool = invalid.get("id"), invalid.get("name")

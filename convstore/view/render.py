@@ -17,7 +17,7 @@ from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Form, KeptMessage, Look, Shown, payload_needed, read_message, stub_again
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.encoding import decode_if_plain, digest_of, fields_of
+from convstore.messages.encoding import decode_if_plain, decode_plain, digest_of, fields_of
 from convstore.messages.json_text import plain_json
 from convstore.messages.provenance import MARK, kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
@@ -191,7 +191,9 @@ class Decoder:
         """Return a message as a view shows it."""
         kept = self._known.get(message.id)
         if kept and kept.stored is message and kept.showing == showing and kept.options == self._options:
-            return kept.shown()
+            if kept.body is None:
+                return decode_plain(message.body, message.stub if kept.is_stub else None), kept
+            return decode_plain(kept.body), kept
         found, body = self._plain(message, showing), None
         if found is None:
             found = self._decode(message, showing)

@@ -49,10 +49,9 @@ def decide(log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> Decis
     choice = _Choice(log, record, note)
     choice.limit_turns()
     budget = log.policy.max_tokens
-    if budget is None:
+    if budget is None or choice.size() <= budget:
         return choice.decision(choice.record)
-    if choice.size() > budget:
-        choice.move(budget)
+    choice.move(budget)
     if choice.size() > budget:
         choice.settle()
     stored = choice.record

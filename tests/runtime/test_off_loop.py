@@ -49,7 +49,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         threads.append(threading.get_ident())
         return decode(*arguments, **options)
 
-    for module, name in ((reading, "decode_message"), (reading, "decode_plain"), (render, "decode_if_plain")):
+    for module, name in ((reading, "decode_message"), (render, "decode_plain"), (render, "decode_if_plain")):
         monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
     return threads
 
