@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import pty
 import re
-from contextlib import redirect_stdout
+import subprocess
+import sys
+from contextlib import redirect_stdout, suppress
 from datetime import date
 from typing import Any
 
@@ -83,6 +87,30 @@ def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(uri: Any, width: i
     assert [row.split()[0] for row in rows] == ["1", "2", "3"]
     assert max(map(len, (header, *rows))) <= width
     assert "user_id" not in printed("list", "--uri", uri, "--scope", "user_id=ada")
+
+
+@pytest.mark.slow
+def test_a_list_knows_a_terminal_from_a_pipe(uri: Any) -> None:
+    """Whatever the environment says of colours: a table on a real terminal, tabs in a pipe."""
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "convstore", "list"]
+    environment = {**os.environ, "CONVSTORE_URI": uri, "COLUMNS": "80", "FORCE_COLOR": "1", "PAGER": "cat"}
+    piped = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    with subprocess.Popen(command, env=environment, stdin=terminal, stdout=terminal) as process:  # noqa: S603 - ours
+        os.close(terminal)
+        shown = b"".join(iter(lambda: read(master), b"")).decode()
+    os.close(master)
+    assert (process.returncode, piped.stderr) == (0, "")
+    assert [line.count("\t") for line in piped.stdout.splitlines()] == [6, 6, 6]
+    assert "messages" in shown.splitlines()[0]
+    assert "\t" not in shown
+
+
+def read(master: int) -> bytes:
+    """Return what a terminal got; nothing once no process has it open."""
+    with suppress(OSError):  # EIO, on Linux
+        return os.read(master, 65_536)
+    return b""
 
 
 def test_a_conversation_is_shown_by_row_id_or_scope(uri: Any) -> None:
