@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from convstore.log.rows import Row, has_answer
+from convstore.log.rows import Row
 from convstore.messages.filing import LINK, Filing, turn_of
 from convstore.messages.tool_calls import result_id, result_ids
 from convstore.runtime.active_log import active_questions
@@ -47,14 +47,21 @@ class Filer:
         return [row for row, owner in filed if owner == begins.id], strays
 
     def takes(self, turn: Sequence[Row], stray: Stray) -> bool:
-        """Return True if a message belongs to a turn that has no answer yet."""
+        """Return True if a message belongs to a turn that is not over yet."""
         last = turn[-1].message.ordinal
-        if has_answer(turn) or not last < stray.row.message.ordinal <= last + AHEAD:
+        if is_over(turn) or not last < stray.row.message.ordinal <= last + AHEAD:
             return False
         if stray.question:
             return stray.question == turn[0].message.id
         called = [self._reader.stubbed(row.message) for row in turn if row.message.calls]
         return any(stray.row.message.id in result_ids(message) for message in called)
+
+
+def is_over(turn: Sequence[Row]) -> bool:
+    """Return True if a turn has its answer, and results for all its calls."""
+    said = [row.message for row in turn if row.message.type == "ai"]
+    results = sum(row.message.type == "tool" for row in turn)
+    return bool(said) and not said[-1].calls and results >= sum(message.calls for message in said)
 
 
 def _names_another(row: Row, question: str) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from convstore.log.rows import Row, begins_turn, has_answer
+from convstore.log.rows import Row, begins_turn
 from convstore.log.stored_message import stamp_of
 from convstore.mongo.drafts import Drafts
-from convstore.readback.filing import AHEAD, Filer, Stray
+from convstore.readback.filing import AHEAD, Filer, Stray, is_over
 from convstore.runtime.active_log import about, in_order, newest_first
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -103,7 +103,7 @@ class Turns:
     ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
 
-        A turn without an answer waits for messages of it that follow a later question.
+        A turn that is not over waits for messages of it that follow a later question.
 
         Args:
             log: The log.
@@ -123,7 +123,7 @@ class Turns:
                         if filer.takes(turn, stray):
                             turn.append(stray.row)
                 far = segment[-1].message.ordinal - AHEAD
-                while held and (has_answer(held[0]) or held[0][-1].message.ordinal < far):
+                while held and (is_over(held[0]) or held[0][-1].message.ordinal < far):
                     yield held.pop(0)
                 if end >= before and not held:
                     return
@@ -159,7 +159,7 @@ class Turns:
                     if one.message.ordinal <= after:
                         return
                     own, new = await filer.split(turn[::-1])
-                    if is_first and not (own and has_answer(own)) and end < _MAX_NUMBER:
+                    if is_first and not is_over(own) and end < _MAX_NUMBER:
                         strays = await self._strays(filer, log, end)
                     strays, is_first, turn = [*new, *strays], False, []
                     for stray in strays if own else ():

@@ -38,3 +38,17 @@ async def test_turns_are_the_same_in_every_order_and_direction() -> None:
                 for newest_first in (False, True):
                     assert [one async for one in chat.turns(newest_first=newest_first, **span)] == [turn]
             assert [(one.turn_id, one.last) for one in await chat.outline()] == [(t.turn_id, t.last) for t in read]
+
+
+async def test_a_late_result_stays_with_an_answered_turn() -> None:
+    """A call that the model did not wait for gets its result after the next question."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="late")
+        question, asked, result, answer = _script("q1")
+        for message in (question, asked, answer, HumanMessage("?", id="q2"), result, AIMessage("q2", id="a2")):
+            await chat.append(message)
+        whole = {"q1": ["q1", "q1-ai", "q1-answer", result.id], "q2": ["q2", "a2"]}
+        for newest_first in (False, True):
+            read = [turn async for turn in chat.turns(newest_first=newest_first)]
+            assert {turn.turn_id: [one.id for one in turn.messages] for turn in read} == whole
