@@ -23,7 +23,7 @@ async def test_turns_are_the_same_in_every_order_and_direction() -> None:
     """Three runs, interleaved at random: each turn has its run, whole, from both ends, alone and in any range."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
-        for seed in range(12):
+        for seed in range(4):
             chat, chance = store.conversation(user_id="ada", thread_id=str(seed)), random.Random(seed)
             runs = {name: _script(name) for name in ("q1", "q2", "q3")}
             whole = {name: [one.id for one in said] for name, said in runs.items()}
