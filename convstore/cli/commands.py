@@ -36,7 +36,7 @@ _COMMANDS = {
 class _Commands(TyperGroup):
     """Group of commands that lists them by purpose, and removes addresses, which may hold passwords, from errors."""
 
-    def format_commands(self, _: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base class has it
         """Write each group of commands with their summaries, whole."""
         all_commands: Any = self.commands
         for purpose, commands in groupby(all_commands.items(), lambda one: one[1].rich_help_panel):

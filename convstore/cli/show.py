@@ -99,9 +99,13 @@ async def _source_answer(chat: Conversation, number: int) -> Answer:
 
 
 async def _view_answer(chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool) -> Answer:
-    info, past = await chat.info(), await _read_view(chat, at, limits)
-    shown = partial(_print_view, info=info, view=past, full=full, is_past=at is not None and limits is None)
-    return Answer(past.model_dump, shown, is_long=True)
+    """Answer with a view, by default under the policy of its stamp, else of the newest stamp, else of the store."""
+    moment = None if at is None else await _moment(chat, at)
+    has_policy = limits or not (moment is None or isinstance(moment, str | int))
+    view = await chat.view_at(moment, policy=limits if has_policy else await chat.last_policy())
+    is_past = at is not None and limits is None
+    shown = partial(_print_view, info=await chat.info(), view=view, full=full, is_past=is_past)
+    return Answer(view.model_dump, shown, is_long=True)
 
 
 async def _log_answer(chat: Conversation, *, limit: int, before: int | None, full: bool) -> Answer:
@@ -157,14 +161,6 @@ async def _in_row(store: ConversationStore, row: int, below: int, chosen: dict[s
     if below >= len(family):
         raise InvalidInputError(f"row {row} has {number_of(len(family) - 1, 'sub-agent')}, not {below}")
     return store.conversation(**family[below].scope)
-
-
-async def _read_view(chat: Conversation, at: str | None, policy: HistoryPolicy | None) -> PastView:
-    """Return a view, by default under the policy of its stamp, else of the newest stamp, else of the store."""
-    moment = None if at is None else await _moment(chat, at)
-    if policy is None and (moment is None or isinstance(moment, str | int)):
-        policy = await chat.last_policy()
-    return await chat.view_at(moment, policy=policy)
 
 
 async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:

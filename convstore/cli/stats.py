@@ -65,18 +65,16 @@ def _print(console: Console, stats: StoreStats, max_tokens: int) -> None:
 
 def _growth_table(growth: Sequence[Growth]) -> Table:
     """Return a row for each of the last days with messages, with a bar of their number, and one for all before."""
-    days = growth[-_MOST_DAYS:]
     names = ("conversations", "messages", "entries")
     table = new_table("written", *names, numbers=names)
     table.add_column(max_width=_BAR)
-    rows = [(f"{one.day}", one.conversations, one.messages, one.bytes) for one in days]
-    if earlier := growth[:-_MOST_DAYS]:
-        sums = [sum(getattr(one, name) for one in earlier) for name in ("conversations", "messages", "bytes")]
-        rows.insert(0, ("earlier", *sums))
+    earlier, days = growth[:-_MOST_DAYS], growth[-_MOST_DAYS:]
     most = max(one.messages for one in days)
-    for name, conversations, messages, size in rows:
+    rows = ([("earlier", earlier)] if earlier else []) + [(f"{one.day}", [one]) for one in days]
+    for name, some in rows:
+        conversations, messages = sum(one.conversations for one in some), sum(one.messages for one in some)
         bar = "" if name == "earlier" else Bar(most, 0, messages)
-        table.add_row(name, f"{conversations:,}", f"{messages:,}", decimal(size), bar)
+        table.add_row(name, f"{conversations:,}", f"{messages:,}", decimal(sum(one.bytes for one in some)), bar)
     return table
 
 
