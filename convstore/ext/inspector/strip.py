@@ -85,7 +85,7 @@ class Strip:
 
     def paths(self) -> dict[str, str]:
         """Return the rectangles of each part, and the marks, as paths."""
-        paths = dict.fromkeys(("system", "summary", "stub", "turn", "now", "ink", "bad"), "")
+        paths: dict[str, str] = dict.fromkeys(("system", "summary", "stub", "turn", "now", "ink", "bad"), "")
         for index, bar in enumerate(self.bars):
             left, y = index * _STEP + (_STEP - _WIDTH) // 2, float(_BASE)
             for part, height in self._heights(bar).items():
