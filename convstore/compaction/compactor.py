@@ -190,12 +190,8 @@ class Compactor:
         except Exception as error:  # noqa: BLE001 - a summarizer may raise anything; history loads as before
             doublings = min(plan.state.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
-            _LOGGER.warning(
-                "conversation %s cannot be summarised (%s); the next try is at %s",
-                plan.log.cached.conversation,
-                type(error).__name__,
-                wait,
-            )
+            name, line = type(error).__name__, "conversation %s cannot be summarised (%s); the next try is at %s"
+            _LOGGER.warning(line, plan.log.cached.conversation, name, wait)
             return Compaction(status="failed", problem=_error_text(error))
         finally:
             with suppress(StoreError):  # the lease expires by itself

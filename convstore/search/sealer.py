@@ -161,11 +161,8 @@ class Sealer:
                 pass  # every call reports it
             except Exception as error:  # noqa: BLE001 - logged; the others are sealed
                 _remember(self._retry_at, conversation, self._clock.monotonic() + _RETRY_SECONDS)
-                _LOGGER.warning(
-                    "conversation %s cannot be sealed (%s), so searches read its log: run `convstore doctor`",
-                    conversation,
-                    type(error).__name__,
-                )
+                line = "conversation %s cannot be sealed (%s), so searches read its log: run `convstore doctor`"
+                _LOGGER.warning(line, conversation, type(error).__name__)
 
     async def seal(self, scope: Scope) -> None:
         """Seal all of a conversation now."""
