@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import has_calls
 
-PARTS = ("system", "summary", "stub", "turn", "now")
+PARTS: tuple[str, ...] = ("system", "summary", "stub", "turn", "now")
 """System messages; summary and note; stubs and shortened messages; other messages of finished turns; the open turn."""
 
 

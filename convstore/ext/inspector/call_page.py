@@ -125,9 +125,6 @@ async def export_page(request: Request, chat: Conversation) -> Response:
     values: list[Any] = [message_to_dict(one) for one in view.history.messages]
     if form == "openai":
         values = [openai_message(one, bare=True)[0] for one in view.history.messages]
-    # In ASCII, so that lone surrogates survive; bytes and dates as Python writes them.
-    text, headers = (
-        json.dumps(values, indent=1, default=repr),
-        {"Content-Disposition": f'attachment; filename="view-{form}.json"'},
-    )
+    text = json.dumps(values, indent=1, default=repr)  # in ASCII, so that lone surrogates survive
+    headers = {"Content-Disposition": f'attachment; filename="view-{form}.json"'}
     return Response(text, media_type="application/json", headers=headers)

@@ -67,7 +67,7 @@ class _Entry:
     @property
     def is_folded(self) -> bool:
         """True for a system message or a result that takes more than a line."""
-        is_long = bool(self.body.left) or any("\n" in piece.text for piece in self.body.pieces)
+        is_long = bool(self.body.left) or any("\n" in piece.text.strip() for piece in self.body.pieces)
         return self.stored.message.type in ("system", "tool") and (is_long or len(self.line) > _SHORT)
 
 

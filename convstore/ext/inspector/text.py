@@ -45,6 +45,12 @@ _FIELDS = {
 }
 """Fields of messages that a page shows as JSON, by their heading."""
 
+_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Blocks that repeat the calls of their message."""
+
+_SAID = ("thinking", "reasoning")
+"""Keys of blocks with reasoning, beside signatures that nobody can read."""
+
 _MARKDOWN_TYPES = frozenset({"human", "ai", "system"})
 
 
@@ -257,11 +263,14 @@ def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
         if isinstance(block, dict) and is_media(block):
             yield "", f"[{media_description(block)}]", False, number if is_image(block) else 0
         elif text is None:
-            yield block_type(block) or "content", as_json(block), False, 0
+            if not (block_type(block) in _CALLS and isinstance(message, AIMessage) and message.tool_calls):
+                yield block_type(block) or "content", _said_in(block) or as_json(block), False, 0
         elif stands_for_image(text):
             yield "", text, False, number
         else:
             yield "", text if is_markdown else pretty(text), is_markdown, 0
+    for invalid in message.invalid_tool_calls if isinstance(message, AIMessage) else []:
+        yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), False, 0
 
 
 def _call_texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
@@ -269,8 +278,12 @@ def _call_texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
             yield f"calls {call['name']}", as_json(call["args"]), False, 0
-        for invalid in message.invalid_tool_calls:
-            yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), False, 0
+
+
+def _said_in(block: Any) -> str:
+    """Return the text of a block with reasoning, "" for another block."""
+    texts = [block.get(key) for key in _SAID] if isinstance(block, dict) else []
+    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _text_in(block: Any) -> str | None:
