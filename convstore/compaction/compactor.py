@@ -75,11 +75,11 @@ class Compactor:
         self,
         ends: LogEndReader,
         history: SummaryHistory,
-        *,
+        background: Background,
         strategy: CompactionStrategy | None,
         policy: HistoryPolicy,
+        *,
         wait_seconds: float,
-        background: Background,
     ) -> None:
         self._reader, self._ends, self._states, self._summaries = ends.reader, ends, ends.states, ends.summaries
         self._codec, self._counter, self._clock = self._reader.codec, self._reader.counter, self._reader.clock

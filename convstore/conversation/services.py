@@ -115,21 +115,15 @@ class Services:
         self.retention = Retention(reader, tombstones, states, parts)
         self.background = self.retention.background
         self._ends, self.driver, self._migrator, self._clock = ends, driver, migrator, clock
-        self._strategy, self._policy, self._compaction_seconds = strategy, policy, compaction_seconds
+        self._compaction, self._compaction_seconds = (strategy, policy), compaction_seconds
 
     @cached_property
     def compactor(self) -> Compactor:
         """Makes summaries."""
         from convstore.compaction.compactor import Compactor  # noqa: PLC0415
 
-        return Compactor(
-            self._ends,
-            self.summaries,
-            strategy=self._strategy,
-            policy=self._policy,
-            wait_seconds=self._compaction_seconds,
-            background=self.background,
-        )
+        seconds = self._compaction_seconds
+        return Compactor(self._ends, self.summaries, self.background, *self._compaction, wait_seconds=seconds)
 
     @cached_property
     def verifier(self) -> Verifier:
