@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
+from command_line import convstore
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 from convstore import ConversationStore, ConvstoreError
-from convstore.cli import list_
-from convstore.cli.output import screen
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector import inspector
 from convstore.testing.samples import new_id
@@ -162,11 +162,12 @@ async def test_an_export_names_it(store: ConversationStore, database: Any, user:
     assert b"They sing" in b"".join(written)
 
 
-async def test_people_see_it(store: ConversationStore, user: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_people_see_it(store: ConversationStore, user: str, database: Any, server_uri: str) -> None:
     """On the command line and in the inspector."""
-    page = await store.list_conversations(user_id=user)
-    list_.print_conversations(screen(), list_.numbered([page.conversations], ()), keys=())
-    assert "cannot be read in this store" in capsys.readouterr().out
+    await database["heads"].update_one({"scope.thread_id": "t0"}, {"$set": {"details.title": "damaged"}})
+    address = server_uri.replace("/?", f"/{database.name}?")
+    said = await asyncio.to_thread(convstore, "list", "--uri", address, "--scope", f"user_id={user}")
+    assert "title and its metadata cannot be read" in said.output, said.output
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: {"user_id": user}))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
         shown = (await browser.get("/")).text
