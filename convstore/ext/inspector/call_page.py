@@ -7,7 +7,8 @@ directly after it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
+from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector.calls import Calls, moment_of
 from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
@@ -42,15 +44,29 @@ MATCHES = {
 """Whether a past view is what the model was given, in words."""
 
 
+async def load_call(request: Request, chat: Conversation, calls: Calls, *, before: int | None = None) -> View:
+    """Load the view of the moment that the calls are around; see `load_view`."""
+    near = () if calls.moment else calls.near
+    return await load_view(request, chat, calls.moment, before=before, near=near)
+
+
 async def load_view(
-    request: Request, chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None
+    request: Request,
+    chat: Conversation,
+    stored: StoredMessage | None = None,
+    *,
+    before: int | None = None,
+    near: Sequence[StoredMessage] = (),
 ) -> View:
-    """Load the view of a message, or of now, with the reasons that begin before an ordinal."""
+    """Load the view of a message, or of now, with the reasons that begin before an ordinal.
+
+    If the end of the log is `near`, its stamps save a search for the newest policy, which reads whole turns.
+    """
     stamp, policy, origin = stored.stamp if stored else None, request.state.policy, "chosen for these pages"
     if stamp is not None:
         policy, origin = None, "that of the call"
     elif policy is None:
-        policy = await chat.last_policy()
+        policy = _newest_policy(near) or await chat.last_policy()
         origin = "from the newest answer with a stamp" if policy else "from the store, because no answer has a stamp"
     if asked := what_if_in(request):
         usual = stamp.history_policy if stamp else policy or chat.store.policy
@@ -58,6 +74,15 @@ async def load_view(
     at = stamp or (stored.ordinal if stored else None)
     history = await chat.view_at(at, policy=policy, reasons_before=before)
     return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and stamp else 0)
+
+
+def _newest_policy(near: Sequence[StoredMessage]) -> HistoryPolicy | None:
+    """Return the policy of the newest stamp that this version can read."""
+    for one in reversed(near):
+        with suppress(InvalidInputError):
+            if one.stamp:
+                return one.stamp.history_policy
+    return None
 
 
 def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy:

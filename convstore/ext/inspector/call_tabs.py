@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
-from convstore.ext.inspector.call_page import load_view, render_call
+from convstore.ext.inspector.call_page import load_call, load_view, render_call
 from convstore.ext.inspector.calls import calls_of
 from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import ADDED, View
@@ -48,7 +48,7 @@ class _Sent:
 async def sent_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of the view in order, as the model got them, from the one with the number ``from=`` on."""
     calls, start = await calls_of(request, chat), number_in(request, "from", 1) or 1
-    view = await load_view(request, chat, calls.moment)
+    view = await load_call(request, chat, calls)
     if start > max(1, len(view.sizes)):
         raise HTTPException(404)
     sent, budget = list[_Sent](), _SENT_BYTES
@@ -83,7 +83,7 @@ def _sent(view: View, start: int) -> Iterator[_Sent]:
 async def changes_page(request: Request, chat: Conversation) -> Response:
     """Return what changed from the call before, and how much of it a prompt cache can reuse."""
     calls = await calls_of(request, chat)
-    view = await load_view(request, chat, calls.moment)
+    view = await load_call(request, chat, calls)
     compared = calls.before(calls.moment)
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
@@ -119,7 +119,7 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     """Return the tools that were called before the call: results, errors, sizes, and which results were read again."""
     calls = await calls_of(request, chat)
     end = calls.moment.ordinal if calls.moment else None
-    view = await load_view(request, chat, calls.moment)
+    view = await load_call(request, chat, calls)
     messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
     active = [one for one in messages if not one.is_rewound]
     tools = sorted(_tools(active, view).values(), key=lambda tool: -tool.stored)

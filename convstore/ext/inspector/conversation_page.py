@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from convstore import Conversation
-from convstore.ext.inspector.call_page import load_view, render_call
+from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
 from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View
 from convstore.ext.inspector.rendering import number_in
@@ -126,16 +126,13 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
     calls, choice = await calls_of(request, chat), _choice(request)
     page = await _read(request, chat, calls, _SCANNED if choice else _PAGE)
     end = page.stored[-1].ordinal + 1 if page.stored else None
-    view, turns = await asyncio.gather(
-        load_view(request, chat, calls.moment, before=end), chat.outline(before=end, limit=1)
-    )
+    view, number = await asyncio.gather(load_call(request, chat, calls, before=end), _last_turn(chat, page))
     rows = view.rows(page.stored)
     if choice:
         rows = [row for row in rows if _matches(row, choice)]
         page = _LogPage(page.stored, rows[-_PAGE].stored[0].ordinal if rows[_PAGE:] else page.older, page.newer)
         rows = rows[-_PAGE:]
     lines = await _lines(chat, rows, calls)
-    number = turns[-1].number if turns else 0
     return await render_call(
         request,
         chat,
@@ -151,6 +148,16 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         tools=_tools_of(calls),
         legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
     )
+
+
+async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
+    """Return the number of the turn that has the last message; None within a run, which would be read for it."""
+    if page.newer is None:
+        return (await chat.info()).turns
+    if all(one.message.type != "human" or one.is_rewound for one in page.stored):
+        return None
+    turns = await chat.outline(before=page.stored[-1].ordinal + 1, limit=1)
+    return turns[-1].number if turns else 0
 
 
 def _tools_of(calls: Calls) -> list[str]:
@@ -281,17 +288,17 @@ def _call_text(call: Mapping[str, object]) -> str:
     return f"{call['name']}({text if len(text) <= _ARGUMENTS else text[:_ARGUMENTS] + '…'})"
 
 
-def _sections(lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int) -> list[_Section]:
-    """Divide rows at turns; `last` is the number of the turn to which the last message belongs."""
+def _sections(lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int | None) -> list[_Section]:
+    """Divide rows at turns; `last` is the number of the turn to which the last message belongs, if it is known."""
     questions = [one.ordinal for one in stored if one.message.type == "human" and not one.is_rewound]
 
     def turn_at(ordinal: int) -> int:
-        return last - sum(1 for one in questions if one > ordinal)
+        return (last or 0) - sum(1 for one in questions if one > ordinal)
 
     sections = list[_Section]()
     for line in lines:
         if not sections or _begins(line, sections[-1]):
-            sections.append(_Section(_title(line, turn_at)))
+            sections.append(_Section("Turn, continued" if last is None else _title(line, turn_at)))
         sections[-1].lines.append(line)
     return sections
 
