@@ -67,7 +67,7 @@ async def load_view(
         policy, origin = None, "that of the call"
     elif policy is None:
         policy = _newest_policy(near) or await chat.last_policy()
-        origin = "from the newest answer with a stamp" if policy else "from the store, because no answer has a stamp"
+        origin = "as in the last call" if policy else "of the store, as no call has a stamp"
     if asked := what_if_in(request):
         usual = stamp.history_policy if stamp else policy or chat.store.policy
         policy, origin = _changed(usual, asked), "asked for here"

@@ -16,6 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
+from convstore.values.stamps import ViewStamp
 
 _AROUND = 120
 """Messages among which calls are looked for, half of them after the moment."""
@@ -28,6 +29,14 @@ class ToolCall:
     caller: int
     result: int = 0
     has_failed: bool = False
+
+
+def is_cut(before: ViewStamp | None, after: ViewStamp | None) -> bool:
+    """Return True if the later view does not begin with the whole earlier one: something in it was made smaller."""
+    if before is None or after is None:
+        return False
+    moved = [(one.summary, one.policy, *one.marks[:3]) for one in (before, after)]
+    return moved[0] != moved[1] or after.parts.stub > before.parts.stub
 
 
 class Calls:
@@ -54,11 +63,17 @@ class Calls:
         return next((one for one in self.all if self.moment and one.ordinal > self.moment.ordinal), None)
 
     def before(self, call: StoredMessage | None) -> StoredMessage | None:
-        """Return the call before one that is not rewound, with a stamp if that has one; None stands for the next."""
+        """Return the call before one, of which a prompt cache may have the beginning; None stands for the next.
+
+        Of the last call and the last one that is not rewound, it is the one with which the prompt begins whole. Calls
+        without a stamp count only if there is none with one.
+        """
         end = call.ordinal if call else self.near[-1].ordinal + 1 if self.near else 0
-        active = [one for one in reversed(self.all) if one.ordinal < end and not one.is_rewound]
-        stamped = (one for one in active if one.stamp and (call is None or call.stamp))
-        return next(stamped, next(iter(active), None))
+        before = [one for one in reversed(self.all) if one.ordinal < end]
+        stamped = [one for one in before if one.stamp and (call is None or call.stamp)]
+        active = [one for one in stamped or before if not one.is_rewound]
+        whole = [one for one in stamped[:1] if call and not is_cut(one.stamp, call.stamp)]
+        return next(iter(whole or active), None)
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from convstore.ext.inspector.calls import Calls
+from convstore.ext.inspector.calls import Calls, is_cut
 from convstore.ext.inspector.comparison import View
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
@@ -44,7 +44,7 @@ class Bar:
         happened = {
             "rewound": self.is_rewound,
             "a summary was made": self.has_summary,
-            "start of the prompt changed": self.is_cut,
+            "a prompt cache broke": self.is_cut,
             "a tool failed": self.has_failed,
         }
         size = f"{self.tokens:,} tokens" if self.tokens else "no stamp"
@@ -60,6 +60,14 @@ class Strip:
     budget: int | None
     earlier: int
     later: int
+
+    @property
+    def marks(self) -> Sequence[tuple[str, str]]:
+        """What happened to the calls that are shown: the kind of each mark, and its meaning."""
+        kinds = (("summary", "summary made"), ("ink", "cache broken"), ("bad", "tool failed"))
+        paths = self.paths()
+        seen = {"summary": any(bar.has_summary for bar in self.bars), "ink": "ink" in paths, "bad": "bad" in paths}
+        return [(kind, meaning) for kind, meaning in kinds if seen[kind]]
 
     @property
     def width(self) -> int:
@@ -130,7 +138,7 @@ def _bar(one: StoredMessage, previous: StoredMessage | None, calls: Calls, view:
         view.parts() if is_current else _parts(one.ordinal, stamp, calls.near),
         is_current=is_current,
         has_summary=bool(stamp and before and stamp.summary and stamp.summary != before.summary),
-        is_cut=bool(stamp and before and _is_cut(before, stamp)),
+        is_cut=is_cut(before, stamp),
         has_failed=one.ordinal in failed,
         is_rewound=one.is_rewound,
     )
@@ -147,9 +155,3 @@ def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage])
     if turn and stamp.marks.stubs_through < turn[0].ordinal:
         parts["now"] = max(parts.get("now", 0), sum(one.tokens for one in turn))
     return parts
-
-
-def _is_cut(before: ViewStamp, after: ViewStamp) -> bool:
-    """Return True if the later view does not begin with the whole earlier one: something in it was made smaller."""
-    moved = [(one.summary, one.policy, *one.marks[:3]) for one in (before, after)]
-    return moved[0] != moved[1] or after.parts.stub > before.parts.stub

@@ -74,7 +74,7 @@ async def test_the_tabs_of_a_call_tell_what_changed(page: Any) -> None:
     """Previous and next call stay on the tab."""
     await open_lesson(page)
     await follow(page, page.get_by_role("link", name="Previous call"))
-    assert await page.get_by_text("exact", exact=True).is_visible()
+    assert await page.get_by_text("exactly as sent").is_visible()
     for tab, words in (
         ("As sent", "exactly as the model got them"),
         ("Tools", "Tools called in messages"),

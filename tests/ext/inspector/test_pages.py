@@ -332,7 +332,7 @@ async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: Conv
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     assert f'href="{here}?at=6"' in await page(client, here)
     body = await page(client, here, at="6")
-    assert "Call for message 6 exact" in text_in(body)
+    assert "Call for message 6 exactly as sent" in text_in(body)
     parts = ["turn", "turn", "stub", "turn", "now", "answer", *["later"] * 4]
     assert re.findall(r'<li class="m p-(\w+)', body) == parts
     given = json.loads(await page(client, f"{here}/view.json", form="langchain", at="6"))
@@ -362,14 +362,19 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
         return kinds, text_in(re.search(r'<div class="verdict">.*?</ol>', body, re.DOTALL)[0])
 
     kinds, kept = await changes(4)
-    assert "Cache held for 9 of 513 tokens: this call begins with the whole call before." in kept
+    assert "Cache held for at most 9 of 513 tokens: this call begins with the whole call before." in kept
     assert kinds == ["same", "add", "add"]
     kinds, stubbed = await changes(6)
-    assert re.search(r"Cache held for \d+ of \d+ tokens, because message 3 is now shown by a stub\.", stubbed)
+    assert re.search(
+        r"Cache broken: it held for at most \d+ of \d+ tokens, because message 3 is now shown by a stub\.", stubbed
+    )
     assert kinds == ["same", "was", "add", "add", "add"]
     kinds, folded = await changes(14)
     [summary] = await chat.summaries()
-    assert f"Cache held for 0 of 192 tokens, because messages 1 to {summary.last} are now in summary 1." in folded
+    assert (
+        f"Cache broken: it held for at most 0 of 192 tokens, because messages 1 to {summary.last} are now in summary 1."
+        in folded
+    )
     assert kinds == ["was", "add", "add"]
     assert "There is no call before this one" in await page(client, f"{here}/changes", at="2")
 
@@ -407,8 +412,24 @@ async def test_tools_have_their_calls_errors_sizes_and_what_was_read_back(
     assert f"3 search stub, read back {stored[0]} " in text
 
 
+async def test_another_answer_finds_the_cache_of_the_first_one(browse: Browse, store: ConversationStore) -> None:
+    """A call whose answer was rewound had filled it; the next call with the same prompt breaks nothing."""
+    chat = store.conversation(user_id="ada", thread_id="again")
+    await chat.append(rag_turn("What about orcas?"))
+    await chat.append(HumanMessage("And seals?", id="q"))
+    for number in (1, 2):
+        stamp = (await chat.load_history()).stamp
+        await chat.append(AIMessage(f"Answer {number}", id=f"a{number}"), stamp=stamp)
+        if number == 1:
+            await chat.rewind(before="a1")
+    here = f"/c/{(await chat.info()).conversation_id}/changes"
+    found = text_in(await page(browse(), here, at="7"))
+    assert "this call begins with the whole call before." in found
+    assert "Compared with the call for message 6" in found
+
+
 async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: ConversationStore) -> None:
-    """With its size, and words for each mark: a summary was made, the prompt's start changed, a tool failed."""
+    """With its size, and words for each mark: a summary was made, a prompt cache broke, a tool failed."""
     chat = store.conversation(user_id="ada", thread_id="strip")
 
     async def ask(topic: str, status: Any = "success") -> None:
@@ -429,7 +450,7 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
     ]
     assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
     calls = [one for one in await chat.list_messages() if one.stamp]
-    cut, made = ", start of the prompt changed", ", a summary was made"
+    cut, made = ", a prompt cache broke", ", a summary was made"
     happened = ["", "", f"{cut}, a tool failed", "", made + cut, ""]
     for one, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
         assert title == f"Call for message {one.ordinal}: {one.stamp.tokens:,} tokens{more}"

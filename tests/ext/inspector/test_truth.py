@@ -49,7 +49,7 @@ async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(
     assert loaded.tokens < (await chat.load_history()).tokens
     shown = text_in(await body(browse(), here))
     assert f"{loaded.tokens:,} of 400 tokens" in shown
-    named = "max_tokens=400,stub_tools=never, from the newest answer with a stamp"
+    named = "max_tokens=400,stub_tools=never, as in the last call"
     assert named in shown
     message = text_in(await body(browse(), f"{here}/messages/1"))
     assert "left out" in message
@@ -63,9 +63,7 @@ async def test_without_a_stamp_the_policy_is_that_of_the_store(store: Conversati
     store.policy = HistoryPolicy(max_tokens=777)
     chat = store.conversation(user_id="ada", thread_id="plain")
     await chat.append(rag_turn("What about orcas?"))
-    assert "max_tokens=777, from the store, because no answer has a stamp" in text_in(
-        await body(browse(), await address(chat))
-    )
+    assert "max_tokens=777, of the store, as no call has a stamp" in text_in(await body(browse(), await address(chat)))
 
 
 async def test_a_policy_that_this_version_does_not_know_is_passed_over(
