@@ -112,5 +112,5 @@ def _lease(document: Document) -> TurnLease | None:
         found = document.get("turn")
         if not isinstance(found, Mapping):
             return None
-        turn, owner = (stored_text(found[name]) for name in ("id", "owner"))
-        return TurnLease(turn, owner, utc(found["since"]), bool(found["stop"]), stored_text(found.get("variant", "")))
+        turn, owner, variant = (stored_text(found[name]) for name in ("id", "owner", "variant"))
+        return TurnLease(turn, owner, utc(found["since"]), bool(found["stop"]), variant)

@@ -18,6 +18,7 @@ from langchain_core.messages import ToolMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.media import block_type
+from convstore.messages.text import text_of
 from convstore.messages.values import is_text
 from convstore.sources.blocks import HOLDERS, TEXTS, is_block, item_of_block
 from convstore.sources.citations import MAX_MENTIONS, Mention, citations_in, distinct
@@ -160,10 +161,10 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
 
 def has_failed(message: Any) -> bool:
     """Return True for a tool result, or its stub, that reports a failed call."""
-    return (
-        isinstance(message, ToolMessage)
-        and failure_in(message.status, message.text, parse_json(message.text)) is not None
-    )
+    if not isinstance(message, ToolMessage):
+        return False
+    text = text_of(message.content)
+    return failure_in(message.status, text, parse_json(text)) is not None
 
 
 def parse_json(text: str) -> Any:

@@ -20,7 +20,7 @@ from convstore.log.stored_message import read_message, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, totals_after
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
-from convstore.sources.detection import read_back_ids
+from convstore.sources.detection import has_failed, read_back_ids
 from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
@@ -92,6 +92,8 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):
             yield "the stored id or tool of the call that it answers is wrong"
+    if has_failed(appended) != message.is_failed:
+        yield "it is marked as failed or not, against its content"
 
 
 def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> str:

@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 from counting import Commands
 from fixture_types import Client
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from properties import STRIDE
 from stored_values import at, changed, paths, shape
 
@@ -413,6 +413,24 @@ async def test_unused_names_of_memory_are_not_judged() -> None:
         await store.conversation(user_id="ada", thread_id="t").append(rag_turn("What about seals?"))
         report = await store.verify()
         assert (report.findings, report.entries, report.payload_chunks) == ((), 1, 1)
+
+
+@pytest.mark.parametrize("status", ["success", "error"])
+async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) -> None:
+    """From the result itself, with totals that agree with a wrong mark; listings count by it."""
+    store = ConversationStore(own_database, clock=LATER)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    call = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "c"}])
+    await chat.append([HumanMessage("Pay."), call, ToolMessage("Timeout", tool_call_id="c", status=status)])
+    assert (await store.verify()).findings == ()
+    number = int(status == "success")
+    change = {"$set": {"messages.2.failed": 1, "totals.failed": 1}}
+    if not number:
+        change = {"$unset": {"messages.2.failed": "", "totals.failed": ""}}
+    await own_database[LOG].update_one({"messages": {"$exists": True}}, change)
+    assert (await chat.info()).failed == number
+    assert [one.kind for one in (await store.verify()).findings] == ["message"]
 
 
 @pytest.mark.parametrize("given", [0, 2, 4])
