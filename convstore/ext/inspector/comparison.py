@@ -25,7 +25,11 @@ STATES: Mapping[str, tuple[str, str]] = {
     ),
     "shortened": ("shortened", "A long text of a finished turn: the model gets its beginning and its end."),
     "placeholder": ("placeholder", "Images, audio and files of finished turns are named, not sent again."),
-    "summarised": ("in the summary", "The model gets the summary instead. The messages stay in the log."),
+    "summarised": (
+        "in the summary",
+        "Old turns, which a compaction summarised: by its rule, before they left the view, or because it was asked to. "
+        "The model gets the summary instead, and the messages stay in the log.",
+    ),
     "left_out": (
         "left out",
         "Older than the view, because of its budget or its limit of turns. It stays in the log.",
