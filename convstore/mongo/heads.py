@@ -300,10 +300,13 @@ def _query(scope: Mapping[str, str], conversation: str) -> dict[str, Any]:
 def _join(log: str) -> dict[str, Any]:
     """Return the stage that joins the last entry to a head by the index of ordinals.
 
-    A range of ``_id`` that depends on the head would scan a clustered log.
+    A range of ``_id`` that depends on the head would scan a clustered log. Of its messages, only the last one with a
+    stamp is sent.
     """
     same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
-    last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}]
+    answers = {"$filter": {"input": "$messages", "cond": {"$ne": [{"$type": "$$this.stamp"}, "missing"]}}}
+    newest = {"$set": {"messages": {"$slice": [answers, -1]}}}
+    last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}, newest]
     return {"$lookup": {"from": log, "let": {"conversation": "$conversation"}, "pipeline": last, "as": "last"}}
 
 
@@ -341,8 +344,8 @@ def _last_entry(document: Document) -> tuple[Totals, ViewStamp | None]:
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
-        stamps = [unsealed(one["stamp"], one["id"]) for one in entry.get("messages", ()) if "stamp" in one]
-        return totals, read_stamp(stamps[-1], entry["conversation"]) if stamps else None
+        newest = next((one for one in reversed(entry.get("messages") or ()) if "stamp" in one), None)
+        return totals, read_stamp(unsealed(newest["stamp"], newest["id"]), entry["conversation"]) if newest else None
 
 
 def _listed(document: Document) -> ListedHead:

@@ -250,10 +250,16 @@ class _Input:
             unfolded_room = room  # no cut helps against a summary that is larger than the limit
         wanted = options.max_tokens_before_summary
         before_summary = options.max_tokens if wanted is None else wanted
-        if running and running.newest_message_id == self.new[-1].id:
+        if running and self._ends_with(running.newest_message_id):
             # No message was added since the summary was made: only a lower limit is a reason to make another.
             before_summary, unfolded_room = sum(self.tokens) + 1, max(room, unfolded_room)
         return choose_cut(cuts, self.tokens, before_summary=before_summary, room=room, unfolded_room=unfolded_room)
+
+    def _ends_with(self, message_id: str | None) -> bool:
+        """Return True if a message is the last one; the texts that `without_orphans` moved behind it do not count."""
+        ids = [message.id for message in self.new]
+        is_late = [kind_of(message) == "late_result" for message in self.new]
+        return message_id in ids and all(is_late[ids.index(message_id) + 1 :])
 
 
 def _check_ids(messages: Sequence[BaseMessage], running: RunningSummary | None) -> None:

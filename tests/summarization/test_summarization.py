@@ -325,6 +325,19 @@ def test_a_late_result_is_shown_as_text(summarize: Summarize) -> None:
     assert check_pairing(model.prompts[0]) == []
 
 
+def test_a_result_shown_as_text_behind_the_newest_one_is_not_new(summarize: Summarize) -> None:
+    """What came out asks nothing when it comes in again; a message behind it does."""
+    options = {"max_tokens": 4, "max_tokens_before_summary": 1}
+    first = summarize(talk("h", "a", "a x", "t y", "t x"), model=ScriptedModel(), **options)
+    assert ids(first.messages[1:]) == ["3", "5", "4"]
+    running, refuses = first.running_summary, ScriptedModel(AssertionError("asked again"))
+    again = summarize(first.messages, model=refuses, running_summary=running, **options)
+    assert ids(again.messages) == ids(first.messages)
+    answer, model = talk("h", "a", "h", "h", "h", "a")[-1], ScriptedModel()
+    summarize([*first.messages, answer], model=model, running_summary=running, **options)
+    assert len(model.prompts) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Later summaries
 
