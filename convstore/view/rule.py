@@ -70,11 +70,13 @@ def render(log: SizedLog, marks: ViewMarks) -> Decision:
 def is_enough(log: SizedLog) -> bool:
     """Return True if turns before these cannot be shown and cannot change the decision, whatever the record."""
     budget, turns, limit = log.policy.max_tokens, len(log.turns), log.policy.max_turns
-    if limit and turns + (log.now.begin < log.now.end) > limit:
+    end = turns + (log.now.begin < log.now.end)
+    if limit and end > limit:
         return True
     if budget is None or turns < 2:  # the start must be able to move
         return False
-    sizes = (log.part(index, short=log.last, stubs=0).size for index in reversed(range(turns)))
+    first = max(0, end - (limit - limit // 4)) if limit else 0  # `max_turns` may leave only these to exceed the budget
+    sizes = (log.part(index, short=log.last, stubs=0).size for index in reversed(range(first, turns)))
     return any(size > budget for size in accumulate(sizes))
 
 
@@ -98,7 +100,7 @@ class _Choice:
         """Drop turns down to three quarters of `max_turns` if there are more."""
         maximum, end = self.log.policy.max_turns, len(self.log.turns) + (self.log.now.begin < self.log.now.end)
         if maximum and end - self.start > maximum:
-            self.start = end - (maximum - maximum // 4 or 1)
+            self.start = end - (maximum - maximum // 4)
 
     def early(self, start: int | None = None, short: int | None = None, *, left: Sequence[range] = ()) -> int:
         """Return the size of the turns before the one in progress, with the note, which counts more left-out steps."""
@@ -129,18 +131,20 @@ class _Choice:
         newest, may_move = len(self.log.turns) - 1, self.log.unseen <= budget // 2 or self.early() > budget
         if newest < 0 or not may_move or self.early() <= budget // 4:
             return
-        self._shorten(newest - 1)
+        marks = [self.short, self._through(newest - 1)]
+        self.short = marks[-1]
         if self.size() > budget and self.size(newest) > budget:
-            self._shorten(newest)
+            marks.append(self._through(newest))
+            self.short = marks[-1]
         if self.early() > budget // 4:
             while self.start < newest and self.size() > budget // 2 and self.early() > budget // 8:
                 self.start += 1
+        # The least mark that makes the view as small; turns that left do not count, as they may not have been read.
+        self.short = min(marks, key=lambda short: self.early(short=short))
 
-    def _shorten(self, index: int) -> None:
-        """Shorten all turns up to one, if that makes the view smaller."""
-        through = max(self.short, self.log.ends(index)) if index >= self.start else 0
-        if through and self.early(short=through) < self.early():
-            self.short = through
+    def _through(self, index: int) -> int:
+        """Return `short_through` with all turns up to one shortened."""
+        return max(self.short, self.log.ends(index)) if index >= self.start else self.short
 
     def settle(self) -> None:
         """Settle all steps of the turn in progress but the last one."""

@@ -204,6 +204,18 @@ def test_earlier_steps_of_a_long_turn_become_stubs_at_once() -> None:
 
 
 @given(scripts, beginnings, policies, st.lists(st.integers(1, 4), min_size=1, max_size=5))
+@example(  # only a turn that leaves would become smaller by shortening
+    [
+        *[([], 0, 0), ([], 0, 380), ([], 270, 330), ([], 300, 366)],
+        *[([Round((0,), False)], 150, 264), ([], 0, 0), ([], 0, 0), ([], 0, 0)],
+    ],
+    [],
+    HistoryPolicy(max_tokens=544),
+    [1],
+)
+@example(  # as many turns as `max_turns` exceed the budget, three quarters of them do not
+    [([], 100, 400)] * 15, [], HistoryPolicy(max_tokens=1_515, max_turns=12), [1]
+)
 @some
 def test_reading_from_the_end_gives_what_the_whole_log_gives(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy, lengths: list[int]
