@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from langchain_core.messages import HumanMessage
 
@@ -42,14 +41,11 @@ def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) ->
     if ref is None:
         return count(counter, shorten(codec, message, {}))
     content = read_message(codec, message).content
-    parts = [block.get("text") if isinstance(block, dict) else block for block in _listed(content)]
+    blocks = content if isinstance(content, list) else [content]
+    parts = [block.get("text") if isinstance(block, dict) else block for block in blocks]
     edges = "".join(part.head + part.tail for part in parts if isinstance(part, PayloadRange))
     sample = edges or message.body
     return count(counter, HumanMessage(sample)) * (ref.shown + len(message.body) - len(edges)) // len(sample)
-
-
-def _listed(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else [content]
 
 
 def _resized(message: EntryMessage, view_tokens: int, ratio: float) -> EntryMessage:

@@ -210,9 +210,9 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "digest": message.digest,
         "tokens": message.tokens,
         "view_tokens": message.view_tokens,
-        "content_digest": message.content_digest,
     }
     optional = {
+        "content_digest": message.content_digest,
         "calls": message.calls,
         "tool": message.tool,
         "call": message.call,

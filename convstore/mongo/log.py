@@ -303,7 +303,8 @@ class Log:
         sizes, homes = dict[str, dict[int, int]](), {ref.token: ref.child or conversation for ref, *_ in wanted}
         for ref, start, end in wanted:
             if numbers := _chunks_of(ref, start, end):
-                of_payload = _sizes(ref)
+                bounds = enumerate(pairwise([0, *ref.ends]), ref.chunk)
+                of_payload = {number: end - start for number, (start, end) in bounds}
                 sizes.setdefault(ref.token, {}).update({number: of_payload[number] for number in numbers})
         gate, chunks = asyncio.Semaphore(_PARALLEL), dict[str, dict[int, str]]()
 
@@ -424,10 +425,6 @@ def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> 
         return ""
     before = ref.ends[numbers.start - ref.chunk - 1] if numbers.start > ref.chunk else 0
     return "".join(chunks[number] for number in numbers)[start - before : end - before]
-
-
-def _sizes(ref: PayloadRef) -> dict[int, int]:
-    return {ref.chunk + index: end - start for index, (start, end) in enumerate(pairwise([0, *ref.ends]))}
 
 
 def _decompress(frames: Sequence[tuple[str, Any, int]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import bson
 
-from convstore.log.entry import Entry, EntryMessage
+from convstore.log.entry import Entry
 from convstore.log.rows import rows_of
 from convstore.log.state import LeadingSystem, LeftOut, Move, State, ViewRecord, system_of
 from convstore.log.summary import SummaryRecord
@@ -168,20 +168,14 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
     """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
+    bare = [replace(one, content_digest=b"") for one in system.messages]  # which no view reads
     document = {
-        "messages": storable([_system_message(one) for one in system.messages]),
+        "messages": storable([message_document(one) | {"ordinal": one.ordinal} for one in bare]),
         "through": system.through,
         "rewound": [list(one) for one in system.gaps],
         "counter": to_stored(system.counter),
     }
     return document | {"digest": _digest(conversation, document)}
-
-
-def _system_message(message: EntryMessage) -> dict[str, Any]:
-    """Return the document of a leading system message, without what views do not read of an entry."""
-    document = message_document(message) | {"ordinal": message.ordinal}
-    del document["content_digest"]
-    return document
 
 
 def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:

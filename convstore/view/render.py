@@ -153,9 +153,10 @@ def build_view(
     messages = _with_unique_ids(pairing.messages, ids, sizes)
     sizes |= {id(message): look.tokens for message, look in notes}
     orphans = set(pairing.orphans)
+    known = [(message, sizes.get(id(message))) for message in messages]
     return View(
         messages=messages,
-        sizes=_sizes(messages, sizes, counter),
+        sizes=[count(counter, message) if size is None else size for message, size in known],
         stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
         placeholders=tuple([str(message.id) for message, look in made if look.has_placeholder]),
         shortened=tuple([str(message.id) for message, look in made if look.is_shortened]),
@@ -312,11 +313,6 @@ def _paired(
     if policy.provider:
         pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))
     return pairing, late_results
-
-
-def _sizes(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter) -> list[int]:
-    known = [(message, sizes.get(id(message))) for message in messages]
-    return [count(counter, message) if size is None else size for message, size in known]
 
 
 def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
