@@ -63,7 +63,8 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
         item = as_item(given)
         where = item.where or f"{record.where}, message {position}".removeprefix(", ")
         try:
-            read, note = _read(item, seen, key=_key(f"{item.key or position}:{record.id}"))
+            key = f"{item.key or position}:{record.id}"
+            read, note = _read(item, seen, key=digest_of(key).hex() if id_problem(key) else key)
             placed = replace(item, where=where)
             messages += [ReadyMessage(position, one, digest, placed) for one, digest in _with_digests(codec, read)]
         except InvalidInputError as error:
@@ -140,8 +141,3 @@ def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[B
         raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
     digests = [digest_of(one.body) + (digest_of(one.payload) if one.payload else b"") for one in encoded]
     return list(zip(messages, digests, strict=True))
-
-
-def _key(text: str) -> str:
-    """Return the text that an id is made from: at most 512 bytes that UTF-8 can encode."""
-    return text if not id_problem(text) else digest_of(text).hex()
