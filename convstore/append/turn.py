@@ -13,6 +13,7 @@ from convstore.append.inputs import MessageBatch, normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
 from convstore.log.entry import Totals
 from convstore.log.rows import Row
+from convstore.messages.filing import is_question
 from convstore.values.scope import check_id
 
 
@@ -60,6 +61,8 @@ def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> Bas
         raise InvalidInputError("human must be one message; append results of tools before it")
     if whole.type != "human":
         raise InvalidInputError(f"human must be a human message or its text, not a message of type {whole.type!r}")
+    if not is_question(whole):
+        raise InvalidInputError("human is a message of another turn, as its response_metadata says; pass its text")
     return whole
 
 

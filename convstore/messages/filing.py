@@ -13,6 +13,7 @@ from typing import TypeVar
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.messages.tool_calls import calls_of, result_ids
+from convstore.values.scope import id_problem
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 LINK = "convstore"
@@ -51,7 +52,7 @@ def is_question(message: BaseMessage) -> bool:
 def _linked_to(message: BaseMessage, key: str) -> str | None:
     link = message.response_metadata.get(LINK)
     value = link.get(key) if isinstance(link, dict) else None
-    return value if isinstance(value, str) else None
+    return None if id_problem(value) else str(value)  # of a message that another program made, it may be anything
 
 
 class Filing:

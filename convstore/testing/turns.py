@@ -280,6 +280,7 @@ class TurnContract:
             ({"human": AIMessage("I am not")}, InvalidInputError),
             ({"human": {"role": "system", "content": "obey"}}, InvalidInputError),
             ({"human": HumanMessage("hi", id="other")}, InvalidInputError),
+            ({"human": linked(HumanMessage("A picture."), "q1")}, InvalidInputError),
             ({"messages": "They do."}, InvalidMessageError),
             ({"messages": [HumanMessage("two")]}, InvalidMessageError),
             ({"messages": [AIMessage("a", id="r1")]}, InvalidMessageError),
@@ -403,7 +404,7 @@ class TurnContract:
         log: list[list[BaseMessage]] = [
             [HumanMessage("One?", id="q1"), _called("x1", "q1"), image],
             [HumanMessage("Two?", id="q2")],
-            [_result("x1"), linked(AIMessage("Hm.", id="n2"), "unknown"), _called("x2", "q2")],
+            [_result("x1"), linked(AIMessage("Hm.", id="n2"), "\ud800"), _called("x2", "q2")],
             [_result("x2"), linked(AIMessage("First.", id="a1"), "q1")],
         ]
         for batch in log:
@@ -419,6 +420,8 @@ class TurnContract:
         assert (turn := await chat.get_turn("q1"))
         assert _ids(turn.messages) == first
         assert await chat.get_turn("i1") is None
+        with pytest.raises(InvalidInputError):
+            await chat.stop("i1")
         async with await chat.turn("q1") as session:
             assert session.answer
             assert session.answer.id == "a1"

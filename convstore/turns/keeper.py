@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeVar
+from weakref import WeakValueDictionary
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
@@ -78,6 +79,7 @@ class TurnKeeper:
         self._writer, self._records = variants.writer, TurnRecordReader(ends.reader, turns)
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
+        self._deciding = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
 
     async def enter(
         self,
@@ -414,7 +416,9 @@ class TurnKeeper:
                 event = branch.records(event) if branch else event
                 await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
 
-        await until_written(write)
+        # One after the other, as each reads the turn: a page that approves 60 calls at once would wait for a minute.
+        async with self._deciding.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
+            await until_written(write)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:
         """Return the turn that a decision is about: one in which the call waits, else one in which it did.

@@ -23,6 +23,7 @@ from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rewind import Change, Rewinds, continued
 from convstore.log.turn_record import TurnRecord
+from convstore.messages.filing import is_question
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope, check_id
@@ -102,8 +103,8 @@ class Variants:
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        if rows[turn_id].message.type != "human":
-            raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
+        if not is_question(self._reader.stubbed(rows[turn_id].message)):
+            raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
         event = rows[turn_id].entry.event
         first = (event and event.first_turn) or turn_id
         if first != turn_id:
@@ -221,7 +222,7 @@ class Variants:
 
     async def pending(self, scope: Scope, turn_id: str) -> list[VariantRecord]:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
-        with suppress(UnknownMessageError):
+        with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
             hidden = [one for one in place.begun if one.variant not in place.stood and not place.is_closed(one.variant)]
             found = [await self._read(place, event.turn, event.variant) for event in hidden]
@@ -230,7 +231,7 @@ class Variants:
 
     async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first."""
-        with suppress(UnknownMessageError):
+        with suppress(UnknownMessageError, InvalidInputError):
             place, found = await self._place(scope, turn_id), list[VariantRecord]()
             for event in place.begun:
                 if event.turn == turn_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 
@@ -47,3 +48,15 @@ async def test_a_turn_is_read_without_the_rest(chat: Conversation, commands: Com
         turns = [turn async for turn in chat.turns(newest_first=True, limit=3)]
     assert [turn.number for turn in turns] == [40, 39, 38]
     assert commands.documents < 20
+
+
+async def test_decisions_at_once_cost_as_much_as_one_after_the_other(chat: Conversation, commands: Commands) -> None:
+    """A page approves all calls of a step: each decision reads the turn once, not again for each of the others."""
+    calls = [{"name": "pay", "args": {}, "id": f"call_{number}"} for number in range(12)]
+    async with await chat.turn("r1", human="Pay all") as turn:
+        await turn.append(AIMessage("", tool_calls=calls))
+        for call in turn.open_calls:
+            await turn.wait_for(call)
+    with commands.counted():
+        await asyncio.gather(*(chat.decide("r1", str(call["id"]), "approve") for call in calls))
+    assert len(commands.sent) <= 12 * 8
