@@ -117,16 +117,17 @@ class TurnRecord:
 
         None of an interrupt that was resumed: one of its calls was approved and has its result.
         """
-        said = [one for one in self.messages if isinstance(one, AIMessage)][-1:]
+        unrun, said = self.unrun, [one for one in self.messages if isinstance(one, AIMessage)][-1:]
         asked = [self._decided(call) for call in _calls(said) if call.result_id in self.waiting]
-        open_ids = {call.result_id for call in self._without_result()}
-        resumed = {
-            self.waiting[call.result_id].interrupt
-            for call in asked
-            if call.result_id not in open_ids and (call.decision is None or call.decision.runs)
-        }
+        resumed = {self.waiting[call.result_id].interrupt for call in asked if call.result_id not in unrun}
         found = [] if self.is_finished else [(call, self.waiting[call.result_id]) for call in asked]
         return [(call, pause) for call, pause in found if pause.interrupt not in {"", *resumed}]
+
+    @property
+    def unrun(self) -> set[str]:
+        """Ids of the results of calls that were not run: they have none, or the one that a decision gave."""
+        refused = {id_ for id_, decision in self.decisions.items() if not decision.runs}
+        return {call.result_id for call in self._without_result()} | (set() if self.is_finished else refused)
 
     def find_call(self, call_id: str) -> TurnCall | None:
         """Return the newest call with an id, or the one whose result has it; None if there is none."""
@@ -186,9 +187,13 @@ def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
 
 
 def paused(record: TurnRecord, pauses: Mapping[str, Pause]) -> list[TurnEvent]:
-    """Return the events that record how open calls wait, by the ids of their results; none for those that do."""
-    new = {call.result_id for call in record.open_calls} - record.waiting.keys()
-    return [TurnEvent("wait", record.turn_id, id_, json.dumps(pauses[id_])) for id_ in pauses if id_ in new]
+    """Return the events that record how calls wait, by the ids of their results; none for those that do so already.
+
+    A repeated request asks again, under another interrupt; the newest is the one that the agent can be resumed from.
+    """
+    unrun = record.unrun
+    new = [id_ for id_ in pauses if id_ in unrun and record.waiting.get(id_) != pauses[id_]]
+    return [TurnEvent("wait", record.turn_id, id_, json.dumps(pauses[id_])) for id_ in new]
 
 
 def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:

@@ -61,6 +61,8 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     asking = calls("refund", "look", euros=900) if how == "batched" else calls("refund", euros=900)
     paused = await agent_of(store, saver, asking, **kind).ainvoke(ASKED, config)
     assert "__interrupt__" in paused
+    if how != "listed":  # the client sends its request again, which asks again, under another interrupt
+        assert "__interrupt__" in await agent_of(store, saver, **kind).ainvoke(ASKED, config)
     assert [one.type for one in await log_of(chat)][:2] == ["human", "ai"]
     async for update in chat.watch():
         assert update.turn is not None
@@ -100,6 +102,8 @@ async def test_a_turn_waits_while_its_agent_does(
     other = elsewhere(store, database).conversation(**scope)
     await other.decide("r1", "call_7", "reject")
     assert await resume_command(other, "r1") is None
+    async with await other.turn("r1"):  # the client sends its request again
+        assert "__interrupt__" in await agent_of(other.store, saver, mode=mode).ainvoke(ASKED, config)
     await other.decide("r1", "call_900", "approve")
     async with await other.turn("r1") as turn:
         command = await resume_command(other, "r1")
