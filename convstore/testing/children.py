@@ -307,7 +307,9 @@ class ChildContract:
         await outer.append(_found(free := max(numbers) + 2))  # a tool of the parent uses a number of the block
         assert free not in [number for _ in range(4) for number in await handles[0].reserve_source_ids(1)]
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
-        await database["log"].update_one({"numbers": {"$exists": True}}, {"$inc": {"numbers.last": 10_000}})
+        await database["log"].update_one(
+            {"conversation": entries["conversation"], "numbers": {"$exists": True}}, {"$inc": {"numbers.last": 10_000}}
+        )
         assert (await outer.store.verify(user_id=outer.scope["user_id"], repair=True)).counts == {"state": 1}
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 

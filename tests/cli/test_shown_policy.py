@@ -96,7 +96,7 @@ def test_a_policy_is_for_views(uri: str) -> None:
 def test_the_inspector_has_the_policy_of_the_command_line(uri: str) -> None:
     """By default that of the newest stamp."""
     for options, named in (
-        ([], "newest answer with a stamp"),
+        ([], "as in the last call"),
         (["--policy", "max_tokens=90"], "max_tokens=90, chosen for"),
     ):
         command = Command("inspect", "--uri", uri, "--scope", "user_id=ada", *options)
