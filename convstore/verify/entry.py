@@ -136,8 +136,9 @@ class RecentSources:
         for source in entry.sources:
             # Every writer knows the texts of the last entries; one that has run for long knows more.
             was_shown = self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
-            known = self.digests.get(source.earlier or 0, source.digest)
-            if (was_shown and not source.earlier) or known != source.digest or (source.earlier or 0) >= source.id:
+            # A source with a number of its own, from a reservation, may be a copy of one with a higher number.
+            known = self.digests.get(earlier := source.earlier or 0, source.digest if earlier < source.id else b"")
+            if (was_shown and not earlier) or known != source.digest:
                 problems.append(("source", f"source {source.id} stores a wrong number for its earlier copy"))
             self.digests[source.id] = source.digest
             self.entries[source.digest] = entry.number

@@ -415,6 +415,21 @@ async def test_unused_names_of_memory_are_not_judged() -> None:
         assert (report.findings, report.entries, report.payload_chunks) == ((), 1, 1)
 
 
+async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number(own_database: Any) -> None:
+    """Its number is older than that of the source which showed the text first."""
+    store = ConversationStore(own_database, clock=LATER)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.reserve_source_ids(2)
+    text = "Seals sleep under water. " * 20
+    for name, about in (("a", {}), ("b", {"source_id": 2})):
+        call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": name}])
+        found = [(text, {"title": "Seals", **about})]
+        await chat.append([HumanMessage("Sleep?"), call, ToolMessage(text, artifact=found, tool_call_id=name)])
+    assert [one.earlier_id for one in (await chat.get_sources([3, 2])).sources] == [None, 3]
+    assert (await store.verify()).findings == ()
+
+
 @pytest.mark.parametrize("status", ["success", "error"])
 async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) -> None:
     """From the result itself, with totals that agree with a wrong mark; listings count by it."""
