@@ -79,7 +79,7 @@ class TurnKeeper:
         self._writer, self._records = variants.writer, TurnRecordReader(ends.reader, turns)
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
-        self._deciding = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
+        self._writing = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
 
     async def enter(
         self,
@@ -397,7 +397,8 @@ class TurnKeeper:
                 tail = (await self._writer.append(scope, (), after=tail, event=event)).totals
 
         if held is None:
-            await until_written(write)
+            async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
+                await until_written(write)
             return
         for event in paused(held.record, pauses):
             await self.append(held, (), event=event)
@@ -417,7 +418,7 @@ class TurnKeeper:
                 await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
 
         # One after the other, as each reads the turn: a page that approves 60 calls at once would wait for a minute.
-        async with self._deciding.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
+        async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
             await until_written(write)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:

@@ -12,7 +12,9 @@ from fixture_types import Client
 from langchain_core.messages import AIMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.integration import pause_in_turn
 from convstore.testing import rag_turn
+from convstore.values.turns import Pause
 
 
 @pytest.fixture
@@ -57,6 +59,10 @@ async def test_decisions_at_once_cost_as_much_as_one_after_the_other(chat: Conve
         await turn.append(AIMessage("", tool_calls=calls))
         for call in turn.open_calls:
             await turn.wait_for(call)
+        results = [call.result_id for call in turn.waiting_calls]
+    with commands.counted():  # as an agent asks about each on its own
+        await asyncio.gather(*(pause_in_turn(chat, "r1", {one: Pause(one)}) for one in results))
+    assert len(commands.sent) <= 12 * 8
     with commands.counted():
         await asyncio.gather(*(chat.decide("r1", str(call["id"]), "approve") for call in calls))
     assert len(commands.sent) <= 12 * 8
