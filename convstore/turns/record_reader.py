@@ -7,7 +7,7 @@ from contextlib import aclosing
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.entry import Entry, Totals
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.filing import Filing, is_question
+from convstore.messages.filing import Filing
 from convstore.readback.turns import Turns
 from convstore.runtime.active_log import active_questions
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -31,7 +31,7 @@ class TurnRecordReader:
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
         row, log = rows[turn_id], await self._reader.snapshot(cached)
-        is_asked = is_question(self._reader.stubbed(row.message))
+        is_asked = self._reader.begins_turn(row.message)
         if not is_asked and (row.message.type != "human" or await self._turns.get(scope, turn_id) is None):
             raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
         if not log.active.has(row.message.ordinal):

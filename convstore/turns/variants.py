@@ -23,7 +23,6 @@ from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rewind import Change, Rewinds, continued
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.filing import is_question
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope, check_id
@@ -103,7 +102,7 @@ class Variants:
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        if not is_question(self._reader.stubbed(rows[turn_id].message)):
+        if not self._reader.begins_turn(rows[turn_id].message):
             raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
         event = rows[turn_id].entry.event
         first = (event and event.first_turn) or turn_id
