@@ -37,7 +37,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "hidden": ("left out", "Views of conversations without tools leave out calls and results."),
     "orphan": ("left out", "No call in the view matches this result."),
     "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
-    "answer": ("written by this call", "The model answered the view with this message."),
+    "answer": ("output", "The model answered the view with this message."),
     "later": ("later", "The message came after this view."),
     "rewound": ("rewound", "Rewound, as after an edited question. The model does not get it; it stays in the log."),
 }
