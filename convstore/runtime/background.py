@@ -71,8 +71,9 @@ class Background:
             self._working.discard(loop)  # at once: what is started from now on, the work does not see
 
     def _own(self) -> set[asyncio.Future[Any]]:
+        # Done ones do not count: since Python 3.12 to await them does not let the loop run, which would discard them.
         loop = asyncio.get_running_loop()
-        return {task for task in self._tasks if task.get_loop() is loop}
+        return {task for task in self._tasks if task.get_loop() is loop and not task.done()}
 
     async def wait(self) -> None:
         """Wait for this event loop's tasks to end, those that are started meanwhile, too."""
