@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from convstore import ConversationStore
 
 Pairs = list[str] | None
-_EXAMPLES = ("Examples:", "Examples:\n      export CONVSTORE_URI=mongodb://localhost:27017/app")
+_EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
 def _reading(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
@@ -147,7 +147,7 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
         answer(command(target, **given), as_document=target.as_document)
 
     parameters = [*shared[:2], *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared[2:]]
-    run_command.__name__, run_command.__doc__ = command.__name__, str(command.__doc__).replace(*_EXAMPLES)
+    run_command.__name__, run_command.__doc__ = command.__name__, cleandoc(str(command.__doc__)).replace(*_EXAMPLES)
     run_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run_command
 
