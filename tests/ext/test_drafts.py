@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from agents import ScriptedModel, log_of
 from langchain.agents import create_agent
-from langchain.agents.middleware import PIIMiddleware
+from langchain.agents.middleware import ModelRetryMiddleware, PIIMiddleware
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk
 
@@ -103,6 +103,27 @@ async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> Non
     await again.ainvoke(ASKED, {"configurable": chat.scope})
     assert (turn := await chat.get_turn("r1"))
     assert (turn.is_finished, turn.draft, turn.messages[-1].text) == (True, "", "They do.")
+
+
+async def test_a_call_that_is_repeated_begins_its_draft_again(chat: Conversation) -> None:
+    """What the model said before it failed is in no draft, and in no answer of a turn that is stopped."""
+
+    class BreakingOff(PausingModel):
+        async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+            async for chunk in super()._astream(messages):
+                yield chunk
+                if len(self.shown) == 1:
+                    raise ConnectionError("broken off")
+
+    own, retry = ConversationMiddleware(chat.store, drafts=True), ModelRetryMiddleware(initial_delay=0, jitter=False)
+    model = BreakingOff(replies=["They ", "never ", asyncio.Event()])
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        working = asyncio.ensure_future(stream(create_agent(model, middleware=[own, retry]), chat))
+        await draft_in(chat, "They never ")
+        await chat.stop("r1")
+        await working
+    assert turn.answer
+    assert turn.answer.text == "They never "
 
 
 @pytest.mark.parametrize("said", ["They ", ""])

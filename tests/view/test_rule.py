@@ -130,6 +130,17 @@ def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> N
     assert decision.stored[0] == decision.marks.start
 
 
+def test_a_move_that_makes_the_view_no_smaller_is_not_made() -> None:
+    """Short turns leave as they are: nothing is marked as shortened, and a load that changes no view stores nothing."""
+    log = log_of([*[([], 400, 400)] * 60, ([], 30_000, 40)])
+    asked = log.until(log.entries[-2].number)
+    decision = asked.decide(HistoryPolicy(max_tokens=4_000), (1, 0, 0))
+    assert decision is not None
+    start, short_through, _ = decision.stored
+    assert start > 1
+    assert short_through == 0
+
+
 def test_the_start_moves_seldom_and_by_large_steps() -> None:
     """With turns small beside the budget, a move frees about half of it."""
     policy = HistoryPolicy(max_tokens=8_000)
