@@ -77,6 +77,8 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     command = await resume_command(other.conversation(**scope), "r1")
     result = await agent_of(other, saver, AIMessage("Done."), **kind).ainvoke(command, config)
     log = await log_of(chat)
+    results = slice(2, -1)  # of calls that run at once, in the order in which they end
+    log[results] = sorted(log[results], key=lambda one: str(getattr(one, "tool_call_id", "")))
     assert log == result["messages"]
     assert len(log) == 4 + (how == "batched")
     [given] = [one for one in log if getattr(one, "tool_call_id", "") == "call_0"]
