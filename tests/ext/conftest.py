@@ -1,0 +1,34 @@
+"""Tests of the frameworks run with the slow ones, where the framework's own package is installed."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PACKAGES = {
+    "claude_agent": "claude_agent_sdk",
+    "microsoft": "agent_framework",
+    "openai_agents": "agents",
+    "pydantic_ai": "pydantic_ai",
+    "ui": "ag_ui",
+}
+"""The package that the tests in each folder need."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a framework's folder if no slow tests are asked for; its import alone would take seconds.
+
+    With CONVSTORE_FRAMEWORKS set, a missing package is an error.
+    """
+    package = PACKAGES.get(collection_path.name) if collection_path.is_dir() else None
+    if package is None:
+        return None
+    if "not slow" in config.getoption("markexpr"):
+        return True
+    if find_spec(package) or os.environ.get("CONVSTORE_FRAMEWORKS"):
+        return None
+    print(f"left out: the tests in {collection_path.name} need {package}: pip install -e '.[frameworks]'")  # noqa: T201
+    return True
