@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from agents import log_of
 from canary import sign_up
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 from pymongo.errors import BulkWriteError
+from scripted_agents import log_of
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
 from convstore.devserver import DevServer

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls
 from counting import Commands
 from fixture_types import Client
 from hypothesis import given
@@ -26,6 +25,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from properties import STRIDE, examples
 from pydantic import BaseModel
 from pymongo import AsyncMongoClient
+from scripted_agents import ScriptedModel, calls
 
 import convstore
 from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, retrieve_previous_sources_tool

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from agents import log_of
 from counting import Commands
 from fixture_types import Client
 from langchain.agents import create_agent
@@ -20,6 +19,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import tool
 from pymongo import AsyncMongoClient
+from scripted_agents import log_of
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.conversation import Conversation

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, log_of
 from deepagents import create_deep_agent
 from deepagents.middleware import FilesystemMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from scripted_agents import ScriptedModel, calls, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, log_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, PIIMiddleware
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk
+from scripted_agents import ScriptedModel, log_of
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnClosedError

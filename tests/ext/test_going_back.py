@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, kinds, log_of
 from deepagents import create_deep_agent
 from fixture_types import Client
 from langchain.agents import create_agent
@@ -24,6 +23,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from pymongo import MongoClient
+from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, OlderCheckpointError

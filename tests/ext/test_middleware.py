@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from agents import ScriptedModel, StreamingModel, calls, kinds, log_of
 from counting import STANDING, Commands
 from fixture_types import Client
 from langchain.agents import create_agent
@@ -24,6 +23,7 @@ from langgraph.types import Command
 from mongomock_motor import AsyncMongoMockClient
 from properties import sampled
 from pydantic import BaseModel
+from scripted_agents import ScriptedModel, StreamingModel, calls, kinds, log_of
 
 from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError

@@ -7,7 +7,6 @@ import uuid
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, kinds, log_of
 from counting import Commands
 from fixture_types import Client
 from langchain.agents import create_agent
@@ -18,6 +17,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 from pydantic import BaseModel
+from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, MessageRewoundError

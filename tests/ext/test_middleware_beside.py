@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, kinds, log_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -24,6 +23,7 @@ from langchain.agents.middleware.types import hook_config
 from langchain_core.messages import AIMessage, HumanMessage, InvalidToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError

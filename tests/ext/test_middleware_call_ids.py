@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, elsewhere, kinds, log_of
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, InvalidToolCall, ToolMessage
 from langchain_core.tools import tool
 from pydantic import BaseModel
+from scripted_agents import ScriptedModel, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.ext.ids import with_own_call_ids

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, kinds, log_of
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware

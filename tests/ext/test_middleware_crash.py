@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from agent_crash import ANSWER, QUESTION, Events, FileSaver, config_of, make_agent, paths_of, question
-from agents import kinds, log_of
 from fixture_types import Client
 from langchain_core.messages import BaseMessage
+from scripted_agents import kinds, log_of
 
 from convstore import ConversationStore
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, kinds, log_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool, tool
+from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, log_of
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 
 from convstore import ConversationStore, HistoryDivergedError
 from convstore.ext.langchain import ConversationMiddleware

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, kinds, log_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -13,6 +12,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 from properties import sampled
+from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import ConversationStore, ConvstoreError, InvalidInputError
 from convstore.exceptions import ContentConflictError, UntrustedMessageError

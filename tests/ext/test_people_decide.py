@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from agents import ScriptedModel, calls, elsewhere, log_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, TurnClosedError

@@ -17,10 +17,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from agents import log_of
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from scripted_agents import log_of
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.append import writer

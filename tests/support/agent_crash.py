@@ -17,12 +17,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents import ScriptedModel, calls
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pymongo import AsyncMongoClient, monitoring
+from scripted_agents import ScriptedModel, calls
 
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware

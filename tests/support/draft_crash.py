@@ -14,11 +14,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from agents import ScriptedModel
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk
 from pymongo import AsyncMongoClient
+from scripted_agents import ScriptedModel
 
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware

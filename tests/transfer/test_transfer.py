@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import log_of
 from fixture_types import Client
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -29,6 +28,7 @@ from langchain_core.messages import (
 from langchain_mongodb import MongoDBChatMessageHistory
 from properties import examples, sampled
 from pymongo import MongoClient
+from scripted_agents import log_of
 from strategies import messages as any_message
 from strategies import same
 
