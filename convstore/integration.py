@@ -23,6 +23,7 @@ from convstore.conversation.operations import Operation
 from convstore.conversation.turn import held_turn
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
+from convstore.log.turn_record import pairs_of
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.clock import as_of
@@ -31,20 +32,24 @@ from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
 from convstore.values.models import ConversationInfo, Receipt
 from convstore.values.scope import PATH
-from convstore.values.turns import Pause, TurnCall
+from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
+from convstore.wire.parts import Block, Media, Text, is_json, parts_of, valid_text
 from convstore.wire.streams import StreamedReply
 
 __all__ = [
     "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
+    "Block",
     "ConversationLog",
     "Decision",
     "Host",
     "LogMessage",
+    "Media",
     "Operation",
     "StoredId",
     "StreamedReply",
+    "Text",
     "Trust",
     "VariantChange",
     "append_in_turn",
@@ -59,15 +64,20 @@ __all__ = [
     "held_by_caller",
     "host_of",
     "is_history",
+    "is_json",
     "is_langchain",
     "log_of",
     "marks_of",
     "messages_of_turn",
     "normalize_messages",
     "open_database",
+    "pairs_of",
+    "parts_of",
     "pause_in_turn",
     "paused_calls",
     "read_sent",
+    "valid_text",
+    "variants_at_places",
     "with_children",
     "with_source",
 ]
@@ -127,6 +137,11 @@ def held_by_caller(chat: Conversation, *turn_ids: str | None) -> HeldTurn | None
 
 async def _keeper(chat: Conversation) -> TurnKeeper:
     return (await host_of(chat).services()).turn_keeper
+
+
+async def variants_at_places(chat: Conversation, turn_ids: Sequence[str]) -> dict[str, list[Variant]]:
+    """Return the variants at the places of some turns, by turn id; none for a turn that stands there alone."""
+    return await (await _keeper(chat)).variants.at_places(tuple(chat.scope.items()), turn_ids)
 
 
 def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:

@@ -170,20 +170,28 @@ def _turn_call(message: AIMessage, call: Call, result_id: str) -> TurnCall:
     return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)
 
 
-def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
-    """Return the calls of some messages that have no result among them, in order.
+def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessage | None]]:
+    """Return the calls of some messages in order, each with its result among them; None for one without.
 
     A result answers the call whose `result_id` it has, else the last open one with its call id, as views pair them.
     """
-    open_ = list[TurnCall]()
+    calls, open_, results = list[TurnCall](), list[TurnCall](), dict[str, ToolMessage]()
     for message in messages:
-        open_ += _calls([message])
+        new = _calls([message])
+        calls += new
+        open_ += new
         if isinstance(message, ToolMessage):
             matching = [one for one in open_ if one.id == message.tool_call_id]
             own = [one for one in matching if one.result_id == message.id]
             for one in (own or matching[-1:])[:1]:
                 open_.remove(one)
-    return open_
+                results[one.result_id] = message
+    return [(call, results.get(call.result_id)) for call in calls]
+
+
+def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
+    """Return the calls of some messages that have no result among them, in order."""
+    return [call for call, result in pairs_of(messages) if result is None]
 
 
 def paused(record: TurnRecord, pauses: Mapping[str, Pause]) -> list[TurnEvent]:

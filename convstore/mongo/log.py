@@ -171,11 +171,11 @@ class Log:
         rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 
-    async def variants(self, conversation: str, first_turn: str) -> list[Entry]:
-        """Return the entries of all variants at the place of a turn, in order. One command."""
-        query = {"conversation": conversation, "lookup": variants_at(first_turn)}
+    async def variants(self, conversation: str, *first_turns: str) -> list[Entry]:
+        """Return the entries of all variants at the places of some turns, in order. One command."""
+        query = {"conversation": conversation, "lookup": {"$in": [variants_at(one) for one in first_turns]}}
         found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
-        return [entry for entry in found if entry.event and entry.event.first_turn == first_turn]
+        return [entry for entry in found if entry.event and entry.event.first_turn in first_turns]
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
         """Return the message with an ordinal, or None. One command."""

@@ -126,6 +126,20 @@ class Variants:
             for number, (turn, id_, at) in enumerate(found, 1)
         ]
 
+    async def at_places(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, list[Variant]]:
+        """Return the variants at the places of some turns, by turn id; none for a turn that stands there alone.
+
+        Two commands, and those of `at` for each turn that does not.
+        """
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, turn_ids) if cached and turn_ids else {}
+        if cached is None or not rows:
+            return {}
+        firsts = {id_: (event and event.first_turn) or id_ for id_, row in rows.items() for event in [row.entry.event]}
+        entries = await self._reader.log.variants(cached.conversation, *set(firsts.values()))
+        known = {one.event.first_turn for one in entries if one.event}
+        return {id_: await self.at(scope, id_) for id_, first in firsts.items() if first in known}
+
     async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
         """Make a variant active with all that followed it; see `Conversation.activate`."""
         if (cached := await self._reader.find(scope)) is None:

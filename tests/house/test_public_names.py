@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[2] / "convstore"
 FOR_USERS = {
     *("convstore", "convstore.chain", "convstore.ext.inspector", "convstore.ext.langchain", "convstore.ext.langgraph"),
     *("convstore.cli", "convstore.conversation", "convstore.store", "convstore.summarization", "convstore.transfer"),
-    *("convstore.integration", "convstore.public", "convstore.types"),
+    *("convstore.ext.ui", "convstore.integration", "convstore.public", "convstore.types"),
 }
 """Packages and facades that users import from, and the two that `convstore` has its main classes from."""
 ERRORS = {name for name, one in vars(exceptions).items() if inspect.isclass(one)}
