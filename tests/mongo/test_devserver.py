@@ -385,6 +385,7 @@ def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[
     assert not dbpath.parent.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_module(module: Callable[[], subprocess.Popen[str]]) -> None:
     """``python -m convstore.devserver`` prints a URI, and ends without an error at Ctrl-C."""
     process = module()
