@@ -359,14 +359,18 @@ class LogReader:
     async def entries(
         self, cached: CachedConversation, *, start: int, before: int, fields: Mapping[str, int] = LEAN
     ) -> list[Entry]:
-        """Return all entries from one number and before another, in order.
+        """Return all entries from one number and before another, in order; they are known to be in the log.
 
         Raises:
             BrokenLogError: An entry is missing.
         """
-        entries = await self.log.entries(cached.conversation, start=start, before=before, fields=fields)
-        await self.check(cached, entries, first=start, last=before - 1)
-        return entries
+
+        async def read() -> list[Entry]:
+            entries = await self.log.entries(cached.conversation, start=start, before=before, fields=fields)
+            await self.check(cached, entries, first=start, last=before - 1)
+            return entries
+
+        return await self._read_whole(cached, read)
 
     async def check(
         self, cached: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0

@@ -63,11 +63,13 @@ class _Due(NamedTuple):
 
     Attributes:
         scope: Its scope.
+        conversation: Its id; "" for the one that has the scope now.
         rests: It is sealed only if no process appended for a minute.
         split: The entries after its segments, as a search split them.
     """
 
     scope: Scope
+    conversation: str = ""
     rests: bool = False
     split: Unsealed | None = None
 
@@ -131,10 +133,10 @@ class Sealer:
             return
         if len(self._scheduled) >= _MAX_REMEMBERED:
             return  # a search schedules it again
-        before = self._scheduled.get(conversation, _Due(scope, rests=True))
+        before = self._scheduled.get(conversation, _Due(scope, conversation, rests=True))
         if sum(one.split is not None for one in self._scheduled.values()) >= _MAX_SPLIT:
             split = None
-        self._scheduled[conversation] = _Due(scope, rests and before.rests, split or before.split)
+        self._scheduled[conversation] = _Due(scope, conversation, rests and before.rests, split or before.split)
         self._background.start(self._seal_scheduled)
 
     async def wait(self) -> None:
@@ -197,8 +199,8 @@ class Sealer:
         It ends within the time of the longest append, so that a sweep finds what it wrote.
         """
         head = await self._reader.heads.find(dict(due.scope))
-        if head is None:
-            return False
+        if head is None or due.conversation not in ("", head.conversation):
+            return False  # it was deleted, and its scope may have a new one, which its texts must not reach
         cached = self._reader.cache.outside(due.scope, head.conversation)  # the cache is for conversations in use
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):

@@ -84,6 +84,27 @@ async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch
     await store.close()
 
 
+async def test_texts_of_a_deleted_conversation_reach_no_later_one(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search split them, and before they were sealed, the conversation was deleted and its scope used again."""
+    store = ConversationStore(database)
+    await store.setup()
+    chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
+    await chat.append(rag_turn("secret?", words=20_000))
+    with monkeypatch.context() as patched:
+        patched.setattr(sealer._background, "start", lambda _: None)
+        assert await chat.search("secret", types=["human"])
+    assert sealer._scheduled
+    await chat.delete()
+    await chat.append(rag_turn("orcas?", words=20_000))
+    sealer._background.start(sealer._seal_scheduled)
+    await sealer.wait()
+    assert await chat.search("secret") == []
+    assert (await store.verify(user_id=chat.scope["user_id"])).ok
+    await store.close()
+
+
 async def test_sealing_pauses(database: Any) -> None:
     """It waits nine times as long as it works, and never works in a thread."""
     pauses = list[float]()
