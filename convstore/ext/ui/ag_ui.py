@@ -6,71 +6,62 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from convstore.ext.ui.parts import Part
+from convstore.ext.ui.turns import Result, ShownTurn, Step
 
-from convstore.ext.ui.thoughts import Thought
-from convstore.ext.ui.turns import Limits, ShownCall, ShownTurn, Step, content_of, output_of
-from convstore.integration import Media, Text, valid_text
-from convstore.types import Source
-
-_PARTS = {"image": "image", "audio": "audio", "video": "video", "file": "document"}
-_UNKNOWN = "application/octet-stream"
+_MEDIA = ("image", "audio", "video")
 
 
-def ag_ui_messages(turn: ShownTurn, limits: Limits) -> Iterator[dict[str, Any]]:
+def ag_ui_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a turn: system messages, the question, and what each step of the answer consists of."""
-    for system in turn.systems:
-        text = "\n".join(part.text for part in content_of(system, limits) if isinstance(part, Text))
-        yield _message(system, "system", turn, content=text)
-    if turn.question:
-        parts = _content(turn.question, content_of(turn.question, limits), limits)
-        texts = [part["text"] for part in parts if part["type"] == "text"]
-        only_text = len(texts) == len(parts) <= 1
-        yield _message(turn.question, "user", turn, content="".join(texts) if only_text else parts)
-    yield from ag_ui_answer(turn, limits)
+    for asked in turn.asked:
+        is_text = asked.role == "system" or all(part["type"] == "text" for part in asked.parts)
+        yield _message(turn, asked.id, asked.role, content=_text(asked.parts) if is_text else _content(asked.parts))
+    yield from ag_ui_answer(turn)
 
 
-def ag_ui_answer(turn: ShownTurn, limits: Limits) -> Iterator[dict[str, Any]]:
+def ag_ui_answer(turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages after the question, and the draft that follows what is in the log."""
     for step in turn.steps:
-        yield from step_messages(step, turn, limits)
+        yield from _step(step, turn)
     if turn.draft:
-        id_, known = f"draft:{turn.turn_id}:{len(turn.steps)}", {**turn.metadata.get(turn.turn_id, {}), "draft": True}
-        yield {"id": id_, "role": "assistant", "content": valid_text(turn.draft), "metadata": known}
+        known = {**turn.metadata.get(turn.turn_id, {}), "draft": True}
+        id_ = f"draft:{turn.turn_id}:{len(turn.steps)}"
+        yield {"id": id_, "role": "assistant", "content": turn.draft, "metadata": known}
 
 
-def step_messages(step: Step, turn: ShownTurn, limits: Limits) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a step: its reasoning, the reply with its calls, its files, the results, their sources."""
-    id_ = str(step.message.id)
-    for number, thought in enumerate(part for part in step.parts if isinstance(part, Thought)):
-        proof = {"encryptedValue": thought.encrypted} if thought.encrypted else {}
-        yield {"id": f"{id_}:reasoning-{number}", "role": "reasoning", "content": thought.text, **proof}
-    text = "".join(part.text for part in step.parts if isinstance(part, Text))
-    calls = {"toolCalls": [_call(call) for call in step.calls]} if step.calls else {}
-    yield _message(step.message, "assistant", turn, **({"content": text} if text or not calls else {}), **calls)
-    media = _content(step.message, [part for part in step.parts if isinstance(part, Media)], limits)
-    for number, part in enumerate(media):
-        yield _activity(f"{id_}:file-{number}", "file", part)
-    for call in step.results:
-        yield from result_messages(call, turn, limits)
+def _step(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a step: its reasoning, the reply with its calls, its files, its results."""
+    for number, part in enumerate(part for part in step.parts if part["type"] == "reasoning"):
+        proof = [one for named in part.get("providerMetadata", {}).values() for one in named.values()]
+        signed = {"encryptedValue": proof[0]} if proof else {}
+        yield {"id": f"{step.id}:reasoning-{number}", "role": "reasoning", "content": part["text"], **signed}
+    calls = [_call(part) for part in step.parts if "toolCallId" in part]
+    text = _text(step.parts)
+    content = {"content": text} if text or not calls else {}
+    yield _message(turn, step.id, "assistant", **content, **({"toolCalls": calls} if calls else {}))
+    for number, part in enumerate(part for part in step.parts if part["type"] in ("file", "data-omitted")):
+        yield _activity(f"{step.id}:file-{number}", "file", _content([part])[0])
+    for result in step.results:
+        yield from _result(result, turn)
 
 
-def result_messages(call: ShownCall, turn: ShownTurn, limits: Limits) -> Iterator[dict[str, Any]]:
+def _result(result: Result, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the result of a call, then its sources."""
-    if (result := call.result) is None:
-        return
-    output, media = output_of(result, limits)
+    call, sources = result.call, [part for part in result.parts if "sourceId" in part]
+    files = [part for part in result.parts if part not in sources]
+    output = call.get("output", call.get("errorText"))
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    parts = _content(result, [Text(text), *media], limits) if media else text
-    error = {"error": call.error[: limits.output]} if call.error else {}
-    yield _message(result, "tool", turn, toolCallId=call.id, content=parts, **error)
-    if sources := turn.sources.get(str(result.id), ()):
-        shown = {"toolCallId": call.id, "sources": [_source(one) for one in sources]}
-        yield _activity(f"{result.id}:sources", "sources", shown)
+    content = [{"type": "text", "text": text}, *_content(files)] if files else text
+    error = {"error": call["errorText"]} if "errorText" in call else {}
+    yield _message(turn, result.id, "tool", toolCallId=call["toolCallId"], content=content, **error)
+    if sources:
+        shown = [{key: part[key] for key in ("sourceId", "title", "url") if key in part} for part in sources]
+        named = {"toolCallId": call["toolCallId"], "messageId": result.id, "sources": shown}
+        yield _activity(f"{result.id}:sources", "sources", named)
 
 
-def _message(message: BaseMessage, role: str, turn: ShownTurn, **fields: Any) -> dict[str, Any]:
-    id_ = str(message.id)
+def _message(turn: ShownTurn, id_: str, role: str, **fields: Any) -> dict[str, Any]:
     known = turn.metadata.get(id_)
     return {"id": id_, "role": role, **fields, **({"metadata": dict(known)} if known else {})}
 
@@ -79,38 +70,33 @@ def _activity(id_: str, kind: str, content: dict[str, Any]) -> dict[str, Any]:
     return {"id": id_, "role": "activity", "activityType": kind, "content": content}
 
 
-def _call(call: ShownCall) -> dict[str, Any]:
-    arguments = call.raw or json.dumps(call.arguments, ensure_ascii=False)
-    function = {"name": valid_text(call.call.name), "arguments": arguments}
-    approval = {"metadata": {"approval": {"id": call.call.result_id}}} if call.waits else {}
-    return {"id": call.id, "type": "function", "function": function, **approval}
+def _call(part: Part) -> dict[str, Any]:
+    given, approval = part["input"], part.get("approval")
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    function = {"name": part.get("toolName") or part["type"].removeprefix("tool-"), "arguments": arguments}
+    asked = {"metadata": {"approval": approval}} if approval else {}
+    return {"id": part["toolCallId"], "type": "function", "function": function, **asked}
 
 
-def _source(source: Source) -> dict[str, Any]:
-    title, url = valid_text(source.title), valid_text(source.url)
-    return {"sourceId": source.source_id, "title": title, "url": url, "messageId": source.tool_message_id}
+def _text(parts: Sequence[Part]) -> str:
+    return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
-def _content(message: BaseMessage, parts: Sequence[Text | Media], limits: Limits) -> list[dict[str, Any]]:
-    """Return texts and media as content parts; media that are not shown as a text that names them."""
+def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return texts and files as content parts; files that are not shown as a text that names them."""
     found = list[dict[str, Any]]()
     for part in parts:
-        if isinstance(part, Text):
-            found.append({"type": "text", "text": part.text})
-        elif source := _media_source(message, part, limits):
-            name = {"metadata": {"filename": part.name}} if part.name else {}
-            found.append({"type": _PARTS[part.kind], "source": source, **name})
-        else:
-            found.append({"type": "text", "text": part.description, "metadata": {"messageId": str(message.id)}})
+        if part["type"] == "text":
+            found.append({"type": "text", "text": part["text"]})
+        elif part["type"] == "data-omitted":
+            named = {"messageId": part["data"]["messageId"]}
+            found.append({"type": "text", "text": part["data"]["description"], "metadata": named})
+        elif part["type"] == "file":
+            head, _, data = part["url"].partition(";base64,")
+            is_data, kind = head.startswith("data:"), part["mediaType"]
+            source = {"type": "data", "value": data} if is_data else {"type": "url", "value": part["url"]}
+            name = {"metadata": {"filename": part["filename"]}} if "filename" in part else {}
+            media = kind.partition("/")[0]
+            typed = {"type": media if media in _MEDIA else "document", "source": {**source, "mimeType": kind}}
+            found.append({**typed, **name})
     return found
-
-
-def _media_source(message: BaseMessage, media: Media, limits: Limits) -> dict[str, Any] | None:
-    mime_type = {"mimeType": media.mime_type} if media.mime_type else {}
-    if media.file_id and not media.data and not media.url:
-        return {"type": "file", "value": media.file_id, **mime_type}
-    if not limits.is_shown(message, media):
-        return None
-    if media.data:
-        return {"type": "data", "value": media.data, "mimeType": media.mime_type or _UNKNOWN}
-    return {"type": "url", "value": media.url, **mime_type}

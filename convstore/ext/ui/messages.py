@@ -7,12 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
-from convstore.ext.ui.turns import ANSWER, Limits, ShownTurn, plain, read_turn
+from convstore.ext.ui.parts import PartWriter, plain
+from convstore.ext.ui.turns import ShownTurn, answer_id, read_turn
 from convstore.integration import variants_at_places
 from convstore.types import ConversationUpdate, Dropped, ToolRecord, Turn, TurnState, Variant
 from convstore.values.models import Value
@@ -74,20 +75,24 @@ async def ui_messages(
     """
     check_choice(format, *_WRITERS, name="format")
     check_number(limit, name="limit", minimum=1, maximum=1_000)
-    check_number(output_limit, name="output_limit", minimum=1)
     names = check_names(client_tools, name="client_tools")
-    limits = Limits(output_limit, check_number(media_limit, name="media_limit", minimum=0))
-    newest = await _newest(chat) if before is None else ConversationUpdate(replaces_from=0)
+    check_number(output_limit, name="output_limit", minimum=1)
+    check_number(media_limit, name="media_limit", minimum=0)
+    writer = PartWriter(output_limit=output_limit, media_limit=media_limit)
+    newest = ConversationUpdate(replaces_from=0)
+    if before is None:
+        async with aclosing(chat.watch(limit=1)) as updates:
+            newest = await anext(updates)
     turns = await _turns(chat, before, limit)
     known = await _facts(chat, turns, newest)
-    shown = [_shown(turn, known, limits, system=system, client_tools=names) for turn in turns]
+    shown = [_shown(turn, known, writer, system=system, client_tools=names) for turn in turns]
     is_first = not turns or turns[0].first == 1 or not turns[0].number
     return UIPage(
-        messages=[message for turn in shown for message in _WRITERS[format](turn, limits)],
+        messages=[message for turn in shown for message in _WRITERS[format](turn)],
         before=None if is_first else turns[0].first,
         last=max((turn.last for turn in turns), default=0),
         turn=newest.turn,
-        report=tuple(limits.report),
+        report=tuple(writer.report),
     )
 
 
@@ -106,12 +111,6 @@ class _Facts:
         return self.state if is_it else None
 
 
-async def _newest(chat: Conversation) -> ConversationUpdate:
-    """Return the state of the last turn, with the last message that it counts."""
-    async with aclosing(chat.watch(limit=1)) as updates:
-        return await anext(updates)
-
-
 async def _turns(chat: Conversation, before: int | None, limit: int) -> list[Turn]:
     """Return the turns of a page, in order."""
     found = list[Turn]()
@@ -126,7 +125,7 @@ async def _turns(chat: Conversation, before: int | None, limit: int) -> list[Tur
 
 async def _facts(chat: Conversation, turns: Sequence[Turn], newest: ConversationUpdate) -> _Facts:
     """Read what is known of the turns of a page. The last turn's state counts if it knows the same messages."""
-    ids = [str(message.id) for turn in turns for message in turn.messages]
+    ids = [_id(message) for turn in turns for message in turn.messages]
     records, annotations = dict[str, ToolRecord](), dict[str, dict[str, Any]]()
     for start in range(0, len(ids), MAX_IDS):
         some = ids[start : start + MAX_IDS]
@@ -137,22 +136,21 @@ async def _facts(chat: Conversation, turns: Sequence[Turn], newest: Conversation
     return _Facts(records, annotations, variants, newest.turn if is_same else None)
 
 
-def _shown(turn: Turn, known: _Facts, limits: Limits, *, system: bool, client_tools: Collection[str]) -> ShownTurn:
+def _shown(turn: Turn, known: _Facts, writer: PartWriter, *, system: bool, client_tools: Collection[str]) -> ShownTurn:
     state = known.state_of(turn)
     shown = read_turn(
         turn.turn_id,
         turn.messages,
-        limits,
+        writer,
         waiting=[call.result_id for call in state.waiting_calls] if state else [],
         client_tools=client_tools,
-        sources={id_: one.sources for id_, one in known.records.items()},
+        sources={id_: known.records[id_].sources for id_ in map(_id, turn.messages) if id_ in known.records},
         metadata=_metadata(turn, known),
         draft=state.draft if state else "",
     )
-    if not system:
-        for one in shown.systems:
-            limits.drop(one, "system message", "it is not meant for users; system=True returns it")
-        shown.systems = []
+    for one in [] if system else [one for one in shown.asked if one.role == "system"]:
+        shown.asked.remove(one)
+        writer.report.append(Dropped(one.id, "system message", "it is not meant for users; system=True returns it"))
     return shown
 
 
@@ -162,14 +160,18 @@ def _metadata(turn: Turn, known: _Facts) -> dict[str, dict[str, Any]]:
     shown = next((one for one in known.variants.get(turn.turn_id, ()) if one.is_active), None)
     variant = {"variant": {"id": shown.variant_id, "number": shown.number, "count": shown.count}} if shown else {}
     for message in turn.messages:
-        id_ = str(message.id)
+        id_ = _id(message)
         if record := known.records.get(id_):
             at = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn.turn_id}
             own = known.annotations.get(id_)
             found[id_] = {**at, **variant, **({"annotations": plain(own)} if own else {})}
-    state, said = known.state_of(turn), [str(one.id) for one in turn.messages if isinstance(one, AIMessage)]
+    state, said = known.state_of(turn), [_id(one) for one in turn.messages if isinstance(one, AIMessage)]
     last = found.get(said[-1] if said else turn.turn_id, {})
     marks = {"draft": bool(state and state.draft), "stopped": bool(state and state.status == "stopped")}
     marked = {name: True for name, is_set in marks.items() if is_set}
-    found[ANSWER + turn.turn_id] = {**last, **({"messageId": said[-1]} if said else {}), **marked}
+    found[answer_id(turn.turn_id)] = {**last, **({"messageId": said[-1]} if said else {}), **marked}
     return found
+
+
+def _id(message: BaseMessage) -> str:
+    return str(message.id)

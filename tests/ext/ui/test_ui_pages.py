@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 from ag_ui.core import Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from pydantic import TypeAdapter
+from pydantic_ai.messages import (
+    ModelMessage,
+    RetryPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.ui.ag_ui import AGUIAdapter
+from pydantic_ai.ui.vercel_ai import VercelAIAdapter
+from pydantic_ai.ui.vercel_ai.request_types import UIMessage
 
 from convstore import Conversation
 from convstore.ext.ui import UIPage, ui_messages
@@ -121,3 +132,133 @@ async def test_pages_are_cut_at_turns_and_agree(chat: Conversation, form: Any) -
             break
     assert found == whole.messages
     assert (whole.before, whole.last) == (None, 13)
+
+
+async def test_a_waiting_call_asks_for_an_approval(chat: Conversation) -> None:
+    """Under the id that `decide` takes; a call of a tool on the client waits for its result alone."""
+    async with await chat.turn("q1", human="Refund, please.") as turn:
+        await turn.append(AIMessage("", tool_calls=[call("refund", "c1", euros=9), call("locate", "c2")], id="a1"))
+        for one in turn.open_calls:
+            await turn.wait_for(one)
+    page = await ui_messages(chat, client_tools={"locate"})
+    refund, locate = parts(page, "answer:q1")[1:]
+    assert (refund["state"], locate["state"]) == ("approval-requested", "input-available")
+    assert page.turn is not None
+    assert page.turn.status == "waiting"
+    answer = (await ui_messages(chat, format="ag-ui", client_tools={"locate"})).messages[-1]
+    assert [one.get("metadata") for one in answer["toolCalls"]] == [{"approval": refund["approval"]}, None]
+    await chat.decide("q1", refund["approval"]["id"], "reject", message="Too much.")
+    assert parts(await ui_messages(chat), "answer:q1")[1]["state"] == "output-error"
+
+
+@pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
+async def test_drafts_and_stops_are_marked(chat: Conversation, form: Any) -> None:
+    """A reply that was cut off is shown as far as it was stored, and gives way to what is in the log."""
+
+    async def words() -> AsyncIterator[str]:
+        yield "They eat"
+        raise ConnectionError
+
+    async with await chat.turn("q1", human="What do orcas eat?") as turn:
+        with pytest.raises(ConnectionError):
+            async for _ in turn.stream(words()):
+                pass
+    page = await ui_messages(chat, format=form)
+    draft = page.messages[-1]
+    assert draft["metadata"]["draft"] is True
+    assert "They eat" in (draft["content"] if form == "ag-ui" else draft["parts"][-1]["text"])
+    assert form == "ag-ui" or draft["parts"][-1]["state"] == "streaming"
+    assert page.turn is not None
+    assert page.turn.status == "interrupted"
+    await chat.append(AIMessage("Fish.", id="a1"))
+    assert "draft" not in (await ui_messages(chat, format=form)).messages[-1]["metadata"]
+
+
+async def test_a_stopped_answer_is_marked(chat: Conversation) -> None:
+    """While its turn is the last one."""
+    async with await chat.turn("q1", human="What do orcas eat?") as turn:
+        await turn.append(AIMessage("", tool_calls=[call("search", "c1")], id="a1"))
+    await chat.stop("q1")
+    page = await ui_messages(chat)
+    assert (page.messages[-1]["metadata"].get("stopped"), page.turn and page.turn.status) == (True, "stopped")
+
+
+@pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
+async def test_variants_are_marked(chat: Conversation, form: Any) -> None:
+    """The shown one of several answers or questions, at its place alone; an unfinished one is not shown."""
+    await chat.append([HumanMessage("Hello", id="q0"), AIMessage("Hi.", id="a0")])
+    for asked in ({"human": "What do orcas eat?"}, {"regenerate": "click"}):
+        async with await chat.turn("q1", **asked) as turn:
+            await turn.append(AIMessage("Fish."))
+    async with await chat.turn("q2", human="What do seals eat?", instead_of="q1"):
+        pass
+    found = [message["metadata"].get("variant") for message in (await ui_messages(chat, format=form)).messages]
+    assert found == [None, None, *[{"id": "click", "number": 2, "count": 2}] * 2]
+    await chat.activate((await chat.variants("q1"))[0])
+    page = await ui_messages(chat, format=form)
+    assert page.messages[-1]["metadata"]["variant"] == {"id": "q1", "number": 1, "count": 2}
+
+
+@pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
+async def test_what_is_cut_is_named(chat: Conversation, form: Any) -> None:
+    """A long result and a large file say which message has the rest, and so does the report."""
+    image = {"type": "image", "base64": PIXEL, "mime_type": "image/png"}
+    await chat.append(
+        [
+            HumanMessage([image, {"type": "file", "file_id": "f1"}], id="q1"),
+            AIMessage([{"type": "server_tool_use", "id": "s1"}], tool_calls=[call("search", "c1")], id="a1"),
+            ToolMessage("x" * 100, tool_call_id="c1", id="r1"),
+            ToolMessage("Who asked?", tool_call_id="c9", id="r2"),
+            AIMessage("Done.", id="a2"),
+        ]
+    )
+    page = await ui_messages(chat, format=form, output_limit=10, media_limit=5)
+    assert [(one.message_id, one.part) for one in page.report] == [
+        *(("r1", "output"), ("q1", "image"), ("q1", "file"), ("a1", "server_tool_use"), ("r2", "tool")),
+    ]
+    shown = json.dumps(page.messages)
+    assert "xxxxxxxxxx\\n[90 more characters in message r1]" in shown
+    assert shown.count("[image, image/png, 8 bytes]") == 1
+    assert PIXEL not in shown
+
+
+def facts(messages: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
+    """The texts, calls and results that Pydantic AI has read."""
+    found: list[tuple[Any, ...]] = []
+    for part in (one for message in messages for one in message.parts):
+        if isinstance(part, UserPromptPart):
+            content = [part.content] if isinstance(part.content, str) else part.content
+            found.append(("user", *(one for one in content if isinstance(one, str))))
+        elif isinstance(part, TextPart):
+            found.append(("text", part.content))
+        elif isinstance(part, ToolCallPart):
+            found.append(("call", part.tool_call_id, part.tool_name))
+        elif isinstance(part, ToolReturnPart | RetryPromptPart):
+            found.append(("result", part.tool_call_id, part.content))
+    return found
+
+
+async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) -> None:
+    """Its own adapters find the texts, the calls and the results of the log."""
+    await chat.append([one for one in everything() if one.id not in ("a2", "r3", "a4", "r4")])
+    ui = TypeAdapter(list[UIMessage]).validate_python((await ui_messages(chat)).messages)
+    ag_ui = AG_UI.validate_python((await ui_messages(chat, format="ag-ui")).messages)
+    read = facts(VercelAIAdapter.load_messages(ui))
+    assert read == [
+        ("text", "Welcome."),
+        ("user", "What do orcas eat?"),
+        ("text", "Let me look."),
+        ("call", "c1", "search"),
+        ("call", "c2", "search"),
+        ("result", "c1", json.loads(FOUND)),
+        ("result", "c2", "No such index."),
+        ("text", "Fish [1]."),
+        ("user", "And \ufffd this?"),
+        ("text", "A pixel."),
+    ]
+    assert sorted(map(str, facts(AGUIAdapter.load_messages(ag_ui)))) == sorted(map(str, read))
+
+
+async def test_an_empty_conversation_is_an_empty_page(chat: Conversation) -> None:
+    """Nothing is created by reading it."""
+    assert await ui_messages(chat) == UIPage(messages=[])
