@@ -6,6 +6,7 @@ from convstore.conversation.state import ConversationState
 from convstore.conversation.turn import TurnSession
 from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
+from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -54,6 +55,7 @@ __all__ = [
     "Growth",
     "History",
     "HistoryReport",
+    "LogItem",
     "MessagePreview",
     "Migration",
     "Omitted",
@@ -66,6 +68,7 @@ __all__ = [
     "SourcePage",
     "StateSnapshot",
     "StoreStats",
+    "StoredItem",
     "StoredMessage",
     "Summary",
     "TokenCounter",

@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from itertools import count as counting
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
+from convstore.append.items import PlacedItem, PreparedItem, prepare_items
 from convstore.exceptions import UnencodableError
 from convstore.log.branch import Branch
 from convstore.log.comparison import content_digest
-from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent, is_named
+from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent, is_named
+from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
     PART_MINIMUM,
@@ -89,6 +92,7 @@ class Batch:
         through: The highest number of the sequence that they come from.
         claims: Numbers that the tools of a child gave its sources, in a reservation for it.
         claimant: The conversation of that child.
+        items: The items that are no messages, in order.
     """
 
     prepared: tuple[Prepared, ...]
@@ -102,6 +106,7 @@ class Batch:
     through: int = 0
     claims: tuple[int, ...] = ()
     claimant: str = ""
+    items: tuple[PreparedItem, ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -117,11 +122,18 @@ class Batch:
     @property
     def chunks(self) -> list[Chunk]:
         """Return the compressed payloads."""
-        return [chunk for one in self.prepared for chunk in one.chunks]
+        return [chunk for part in (self.prepared, self.items) for one in part for chunk in one.chunks]
 
-    def without(self, ids: Mapping[str, Any]) -> Batch:
-        """Return the batch without the messages that are in the log already."""
-        return replace(self, prepared=tuple(one for one in self.prepared if one.stored.id not in ids))
+    def without(self, ids: Mapping[str, Any], item_ids: Collection[str] = ()) -> Batch:
+        """Return the batch without the messages and items that are in the log already."""
+        prepared = tuple(one for one in self.prepared if one.stored.id not in ids)
+        kept = [*accumulate((one.stored.id not in ids for one in self.prepared), initial=0)]
+        items = tuple(
+            one._replace(stored=replace(one.stored, after=kept[one.stored.after]))
+            for one in self.items
+            if one.stored.id not in item_ids
+        )
+        return replace(self, prepared=prepared, items=items)
 
 
 def prepare(
@@ -135,6 +147,7 @@ def prepare(
     renumber: bool = False,
     stamp: ViewStamp | None = None,
     indexes: Sequence[int] | None = None,
+    items: Sequence[PlacedItem] = (),
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
 
@@ -150,7 +163,12 @@ def prepare(
         prepared, omitted = work.prepare_all(zip(indexes or counting(), messages, strict=False), omit=omit)
         if sum(map(_entry_bytes, prepared)) <= _ENTRY_BYTES:
             break
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp)
+    batch = Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp)
+    if not items:
+        return batch
+    paths: list[str] | None = [] if omit else None
+    made = prepare_items(items, codec, token=token, first_chunk=len(batch.chunks), omitted=paths)
+    return replace(batch, items=made, omitted=(*omitted, *(paths or ())))
 
 
 def _entry_bytes(one: Prepared) -> int:
@@ -350,9 +368,20 @@ class Request:
             return (self.after.entries, self.after.link) == (tail.entries, tail.link)
         return self.after is None or self.after == tail.messages
 
+    def needs_shown(self, new: Batch) -> bool:
+        """Return True if composing needs the sources that were shown before."""
+        return self.reserve > 0 or any(one.sources for one in new.prepared)
+
+    def can_follow(self, tail: Totals, new: Batch) -> bool:
+        """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
+        if tail.shown is None and tail.shown_at and self.needs_shown(new):
+            return False
+        has_preview = not self.branch and any(preview_of(one.message) for one in new.prepared)
+        return tail.preview is not UNREAD or has_preview
+
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""
-        return not (new.prepared or new.claims or self.reserve or self.event)
+        return not (new.prepared or new.items or new.claims or self.reserve or self.event)
 
 
 class Written(NamedTuple):

@@ -42,12 +42,14 @@ def compose(
     for_child: bool = False,
     taken: frozenset[int] = frozenset(),
     event: TurnEvent | None = None,
+    last_active: int = 0,
 ) -> Entry:
     """Compose the entry that appends a batch to a log with these totals.
 
     Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved,
     for a child as if sources here had them.
     `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
+    Items before the first message follow the message `last_active`.
 
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
@@ -70,6 +72,10 @@ def compose(
         running.add_size(message)
         messages.append(message)
         sources += own
+    items = [
+        replace(one.stored, after=after.messages + one.stored.after if one.stored.after else last_active)
+        for one in batch.items
+    ]
     running.sources_through += reserve
     if for_child:
         running.given_through = running.sources_through
@@ -83,6 +89,7 @@ def compose(
         event=event,
         claims=batch.claims,
         claimant=batch.claimant,
+        items=tuple(items),
     )
 
 

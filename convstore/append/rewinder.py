@@ -14,7 +14,8 @@ from convstore.exceptions import (
     StoreError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import Entry, EntryItem, Totals
+from convstore.log.items import active_items, item_rows
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
@@ -29,7 +30,7 @@ from convstore.values.scope import Scope
 
 _TRIES = 100
 
-_Make = Callable[[Rewinds], Awaitable[Change | None]]
+_Make = Callable[[Snapshot], Awaitable[Change | None]]
 Reselect = Callable[[Snapshot], Awaitable[None]]
 """Makes the longest summary of active messages the current one; see `compaction.history`."""
 
@@ -46,17 +47,36 @@ class Rewinder:
         self._refresher, self.reselect = refresher, reselect
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
-        """Rewind a message and all after it; see `Conversation.rewind`."""
-        cached, ordinal = await self._find(scope, message_id)
+        """Rewind a message or an item and all after it; see `Conversation.rewind`."""
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
+        if cached is None or not (rows or await self._log.entries_with_items(cached.conversation, [message_id])):
+            raise UnknownMessageError(message_id)
 
-        async def make(rewinds: Rewinds) -> Change | None:
-            if not rewinds.has(ordinal):
-                return None
-            entry, point = await self.point(cached, ordinal, rewinds)
-            return Change(rewinds.through(ordinal), ordinal, entry, point)
+        async def make(log: Snapshot) -> Change | None:
+            if not rows:
+                return await self._to_item(log, message_id)
+            ordinal = rows[message_id].message.ordinal
+            return await self._to(log, ordinal) if log.active.has(ordinal) else None
 
         before, after = await self.append(cached, make)
         return before.active - after.active
+
+    async def _to(self, log: Snapshot, ordinal: int, *cuts: EntryItem) -> Change:
+        """Return the rewind to an active message, or to the end of the log."""
+        if ordinal > log.tail.messages:
+            return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, cuts=cuts)
+        entry, point = await self.point(log.cached, ordinal, log.active)
+        return Change(log.active.through(ordinal), ordinal, entry, point, cuts=cuts)
+
+    async def _to_item(self, log: Snapshot, id_: str) -> Change | None:
+        """Return the rewind to an item, with the messages and items after it; None if it is not active."""
+        rows = item_rows(await self._log.entries_with_items(log.cached.conversation))
+        found = next((row for row in active_items(rows, log.active) if row.item.id == id_), None)
+        if found is None:
+            return None
+        cut = EntryItem("", "", found.item.after, cut=found.place)
+        return await self._to(log, log.active.next_active(found.item.after + 1), cut)
 
     async def undo(self, scope: Scope, message_id: str | None) -> int:
         """Undo the last rewind; see `Conversation.undo_rewind`."""
@@ -68,9 +88,9 @@ class Rewinder:
             return 0
         restored = 0
 
-        async def make(rewinds: Rewinds) -> Change | None:
+        async def make(log: Snapshot) -> Change | None:
             nonlocal restored
-            undo = rewinds.undo
+            rewinds, undo = log.active, log.active.undo
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
                 return None
@@ -84,8 +104,11 @@ class Rewinder:
             undone = await self._log.entry(cached.conversation, undo)
             restored = before.active - undone.totals.active
             event = undone.event and undone.event._replace(kind="undo")
+            items = item_rows(await self._log.entries_with_items(cached.conversation))
+            since = {row.item.after for row in items if row.place >= (undo, 0)}
+            cuts = tuple(EntryItem("", "", after, cut=(undo, 0)) for after in sorted(since))
             # What was appended since then is rewound instead.
-            return Change(earlier.ranges, before.messages + 1, before.entries + 1, before, earlier.undo, event)
+            return Change(earlier.ranges, before.messages + 1, before.entries + 1, before, earlier.undo, event, cuts)
 
         before, after = await self.append(cached, make)
         return restored if after is not before else 0
@@ -149,7 +172,7 @@ class Rewinder:
         for tries in range(_TRIES):
             tail = await self._log.last_totals(cached.conversation)
             log = await self._reader.snapshot(cached, tail, known=NO_REWINDS)  # a backup may have been restored
-            change = await make(log.active)
+            change = await make(log)
             if change is None:
                 if tail.entries:  # an earlier call may have failed after its insert
                     await self._refresher.catch_up(cached, tail)

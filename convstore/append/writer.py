@@ -18,6 +18,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, Known, Request, TailMoved, Written, prepare
 from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
+from convstore.append.items import PlacedItem, stored_items
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
@@ -28,9 +29,8 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.branch import Branch
-from convstore.log.entry import UNREAD, Entry, Totals, TurnEvent
+from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rows import Row, rows_of
-from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import parent_id
 from convstore.mongo.log import SlotTaken
@@ -84,12 +84,14 @@ class Writer:
         stamp: ViewStamp | None = None,
         indexes: Sequence[int] | None = None,
         numbers: Sequence[int] = (),
+        items: Sequence[PlacedItem] = (),
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
         With an event there may be no messages; it is written even if the log has them. With a branch the messages
         belong to that variant, which becomes active with its last entry. `indexes` are those of the messages in the
-        caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child.
+        caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child. There may be
+        items instead of messages; they belong to no turn.
 
         Raises:
             TailMoved: The log ends with something else than `after`, and lacks a message.
@@ -106,6 +108,7 @@ class Writer:
             renumber=renumber,
             stamp=stamp,
             indexes=indexes,
+            items=items,
         )
         batch = replace(await run_in_thread_if_long(work, characters=characters_in(messages)), reserved=numbers)
         request = Request(batch, turn=turn, after=after, event=event, branch=branch)
@@ -245,14 +248,15 @@ class Writer:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
         continues_turn = bool(request.turn) and request.turn not in request.batch.ids
         is_last_turn = cached.last_question == (request.turn, tail.link)
-        return self._log.must_look_first or (continues_turn and not is_last_turn) or not request.follows(tail)
+        is_forced = self._log.must_look_first or bool(request.batch.items)  # no index keeps their ids unique
+        return is_forced or (continues_turn and not is_last_turn) or not request.follows(tail)
 
     async def _tail(self, cached: CachedConversation, request: Request, new: Batch) -> Totals:
         """Return the tail with everything that this append needs of it; no command when warm."""
         tail = cached.tail
-        if tail is None or not _is_sufficient(tail, request, new):
+        if tail is None or not request.can_follow(tail, new):
             cached.tail = None
-            tail = await self._log.last_totals(cached.conversation, shown=_needs_shown(request, new))
+            tail = await self._log.last_totals(cached.conversation, shown=request.needs_shown(new))
             self._cache.confirm(cached, tail)
         if tail.counter != self._counter.name:
             tail = await self._reader.recount_tail(cached, tail)
@@ -262,13 +266,13 @@ class Writer:
     async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         batch, conversation = request.batch, cached.conversation
-        if not batch.prepared:
+        if not batch.prepared and not batch.items:
             if cached.tail and not request.follows(cached.tail):
                 tail, cached.tail = await self._log.last_totals(conversation, shown=request.reserve > 0), None
                 self._cache.confirm(cached, tail)
             return Known(batch)
-        read_tail = self._log.last_totals(conversation, shown=_needs_shown(request, batch))
-        if request.turn or self._log.must_look_first:
+        read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
+        if request.turn or batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
             found = await self._log.messages_by_id(conversation, {request.turn, *batch.ids} - {""})
         else:
@@ -291,7 +295,9 @@ class Writer:
             check_turn(request.turn, batch.ids, found=rows, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
-        known = Known(batch.without(stored), stored, renumbered)
+        known = Known(
+            batch.without(stored, await stored_items(self._log, conversation, batch.items)), stored, renumbered
+        )
         if self._log.must_look_first:
             await self._refuse_taken_source_ids(cached, known.new)
         return known
@@ -320,6 +326,8 @@ class Writer:
                     raise
                 return await self._compose(cached, request, new, tail)
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
+        if new.items:
+            asked["last_active"] = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
         at, link, branch = self._clock.now(), self._clock.link(), request.branch
         work = partial(compose, new, branch.tail(tail) if branch else tail, at=at, link=link, taken=taken, **asked)
         made = await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
@@ -433,16 +441,3 @@ class Writer:
 
 def _last_numbers(tail: Totals, number: int) -> range:
     return range(tail.sources_through - number + 1, tail.sources_through + 1)
-
-
-def _needs_shown(request: Request, new: Batch) -> bool:
-    """Return True if composing needs the sources that were shown before."""
-    return request.reserve > 0 or any(one.sources for one in new.prepared)
-
-
-def _is_sufficient(tail: Totals, request: Request, new: Batch) -> bool:
-    """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
-    if tail.shown is None and tail.shown_at and _needs_shown(request, new):
-        return False
-    has_preview = not request.branch and any(preview_of(one.message) for one in new.prepared)
-    return tail.preview is not UNREAD or has_preview

@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.batch import TailMoved
 from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
+from convstore.append.items import PlacedItem, named_items, split_items
 from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
 from convstore.conversation.host import Host, read_back
@@ -26,6 +27,7 @@ from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.turns.keeper import Busy
 from convstore.turns.variants import check_asked
+from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -81,7 +83,7 @@ class Conversation:
 
     async def append(
         self,
-        messages: BaseMessage | dict[str, Any] | Iterable[BaseMessage | dict[str, Any]],
+        messages: BaseMessage | LogItem | dict[str, Any] | Iterable[BaseMessage | LogItem | dict[str, Any]],
         *,
         key: str | None = None,
         unencodable: Literal["raise", "omit"] = "raise",
@@ -101,7 +103,8 @@ class Conversation:
 
         Args:
             messages: Messages, or dicts in the format of OpenAI, Anthropic or LangChain. A message without an id gets
-                one, on the caller's object.
+                one, on the caller's object. A `LogItem` among them keeps its place in the log, but is no message; see
+                `items`. A batch with items takes three more commands.
             key: Seed for the ids of dicts without one, such as a request id. A repeated request then gets the same ids.
             unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
             on_source_clash: "renumber" gives a source whose number is taken the next free one. The message is
@@ -139,10 +142,15 @@ class Conversation:
             check_number(after, name="after", minimum=0, maximum=2**53)
             if resent:
                 raise InvalidInputError("after cannot be combined with resent, which compares the batch with the log")
-        whole = whole_messages(given := items_of(messages), key=key)
+        messages, found = split_items(messages)
+        if found and resent:
+            raise InvalidInputError("a history of a client has messages only; append a LogItem in a call of its own")
+        given = items_of(messages) if messages or not found else []
+        whole = whole_messages(given, key=key)
+        items = named_items(found, given, key=key)
         with naming_conflicts(whole, key=key):
             receipt = await self._append(
-                whole, unencodable, on_source_clash, resent=resent, trust=trust, stamp=stamp, after=after
+                whole, unencodable, on_source_clash, resent=resent, trust=trust, stamp=stamp, after=after, items=items
             )
         if resent:
             copy_ids(whole, given)  # messages that were in the log already have the log's ids
@@ -159,6 +167,7 @@ class Conversation:
         trust: Trust = Trust(),  # noqa: B008 - frozen
         stamp: ViewStamp | None = None,
         after: int | None = None,
+        items: Sequence[PlacedItem] = (),
     ) -> Receipt:
         check_choice(unencodable, "raise", "omit", name="unencodable")
         check_choice(clash, "raise", "renumber", name="on_source_clash")
@@ -169,7 +178,8 @@ class Conversation:
         if resent:
             return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
         try:
-            return (await services.writer.append(self._scope, whole, turn=turn, after=after, **options)).receipt
+            written = await services.writer.append(self._scope, whole, turn=turn, after=after, items=items, **options)
+            return written.receipt
         except TailMoved as moved:
             raise LogMovedError(after or 0, last=moved.args[0]) from None
 
@@ -442,14 +452,17 @@ class Conversation:
 
         They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
         restores them. The next append follows the message before. Returns the number of messages removed; 0 if this one
-        was already rewound, so a failed call can be retried as it is. Atomic; six commands, or more after
-        earlier rewinds.
+        was already rewound, so a failed call can be retried as it is. Atomic; six commands, or more after earlier
+        rewinds.
+
+        A `LogItem` leaves `items` with the message that it follows. With the id of one, that item and all messages and
+        items after it are removed.
 
         Args:
-            before: Id of the first message to remove.
+            before: Id of the first message, or item, to remove.
 
         Raises:
-            UnknownMessageError: No message of this conversation has the id.
+            UnknownMessageError: No message and no item of this conversation has the id.
         """
         return await (await self._services()).rewinder.rewind(self._scope, check_id(before, name="before"))
 
@@ -575,6 +588,23 @@ class Conversation:
                 messages = await reader.decode_all(cached, entry.messages)
             for message in messages:
                 yield message
+
+    async def items(self, *, kind: str | None = None) -> AsyncIterator[StoredItem]:
+        """Iterate over the items that were appended as `LogItem`, in the order of the log, with equal data.
+
+        Without those that a rewind removed: an item goes, and comes back, with the message that it follows. Two
+        commands, and one more for each append with large items.
+
+        Args:
+            kind: Only items of this kind; None for all.
+
+        Raises:
+            CorruptDocumentError: A stored item is damaged.
+        """
+        reader = (await self._services()).items
+        async with aclosing(reader.read(self._scope, kind)) as items:
+            async for item in items:
+                yield item
 
     async def turns(
         self,

@@ -36,6 +36,7 @@ from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.readback.annotations import Annotator
+from convstore.readback.items import ItemReader
 from convstore.readback.listing import Listing
 from convstore.readback.pager import Pager
 from convstore.readback.records import Records
@@ -101,7 +102,7 @@ class Services:
         annotations = Annotations(driver)
         self.annotator, self.states = Annotator(reader, annotations), StateKeeper(reader, annotations)
         self.records, self.turns = Records(reader, self.annotator), Turns(reader, Drafts(driver))
-        self.pager, self.listing = Pager(reader), Listing(reader)
+        self.pager, self.listing, self.items = Pager(reader), Listing(reader), ItemReader(reader)
         self.changes = Changes(driver, clock)
         leases, drafts = TurnLeases(driver), Drafts(driver)
         self.summaries = SummaryHistory(ends)

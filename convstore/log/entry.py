@@ -183,6 +183,29 @@ class EntrySource:
     entry: str = field(default="", compare=False)
 
 
+@dataclass(slots=True)
+class EntryItem:
+    """An item of an entry that is no message, or a cut, which removes items before it; see `log.items`.
+
+    Attributes:
+        id: Its id; "" for a cut.
+        kind: Its kind; "" for a cut.
+        after: Ordinal of the message that it follows, 0 for none.
+        body: Its encoded data; "" if the payload holds it.
+        digest: Digest of all that.
+        payload: Location of its data outside the entry.
+        cut: For a cut, number of the entry and index among its items of the first item that it removes.
+    """
+
+    id: str
+    kind: str
+    after: int
+    body: str = ""
+    digest: bytes = b""
+    payload: PayloadRef | None = None
+    cut: tuple[int, int] | None = None
+
+
 class OpenCall(NamedTuple):
     """A call without a result.
 
@@ -370,6 +393,7 @@ class Entry:
             the variant. None for all others.
         claims: Source ids that the tools of a child gave, which no other conversation of the family may use then.
         claimant: The conversation of that child, "" for none.
+        items: Items that are no messages; only reads of items and whole entries have them.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -389,6 +413,7 @@ class Entry:
     branch: Totals | None = None
     claims: tuple[int, ...] = ()
     claimant: str = ""
+    items: tuple[EntryItem, ...] = ()
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Totals, TurnEvent
+from convstore.log.entry import Entry, EntryItem, EntryMessage, Repair, RewoundRange, Totals, TurnEvent
 
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
@@ -109,6 +109,21 @@ class Rewinds:
         """
         index = bisect_right(self.ranges, ordinal, key=_first) if self.ranges else 0
         return not index or self.ranges[index - 1].last < ordinal
+
+    def last_active(self, ordinal: int) -> int:
+        """Return the last active ordinal up to one, 0 if there is none."""
+        for one in reversed(self.through(ordinal)):
+            if one.last < ordinal:
+                break
+            ordinal = one.first - 1
+        return ordinal
+
+    def next_active(self, ordinal: int) -> int:
+        """Return the first ordinal from one on that was not rewound; it may be the next one of the log."""
+        for one in self.ranges[max(0, bisect_right(self.ranges, ordinal, key=_first) - 1) :]:
+            if one.first <= ordinal <= one.last:
+                ordinal = one.last + 1
+        return ordinal
 
     def through(self, ordinal: int) -> Ranges:
         """Return the ranges that begin at an ordinal or before it."""
@@ -232,6 +247,7 @@ class Change(NamedTuple):
         point: Totals with the counts of the messages that are active then.
         undo: Number of the rewind that can be undone then; None for this one.
         event: The change of a variant that it makes.
+        cuts: What it removes of items that follow an active message.
     """
 
     kept: Ranges
@@ -240,6 +256,7 @@ class Change(NamedTuple):
     point: Totals
     undo: int | None = None
     event: TurnEvent | None = None
+    cuts: tuple[EntryItem, ...] = ()
 
 
 def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int) -> Entry:
@@ -247,7 +264,7 @@ def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetim
     number = after.entries + 1
     ranges = joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
     totals = replace(after, entries=number, updated_at=at, link=link)
-    made = Entry(after.messages + 1, at, (), totals, after.link, event=change.event)
+    made = Entry(after.messages + 1, at, (), totals, after.link, event=change.event, items=change.cuts)
     return changed(made, rewinds, ranges, point=change.point, undo=number if change.undo is None else change.undo)
 
 

@@ -3,7 +3,7 @@
 The documents of ``log``, whose order of keys `keys` explains::
 
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
-    <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, sources, lookup}
+    <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, sources, lookup, items}
     <conversation>:~                 {conversation, revision, summary, starts, system}; see `state_documents`
 """
 
@@ -23,6 +23,7 @@ from convstore.log.entry import (
     RULES,
     UNREAD,
     Entry,
+    EntryItem,
     EntryMessage,
     Lost,
     OpenCall,
@@ -83,6 +84,8 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["claimant"] = entry.claimant
     if lookup := lookup_of(entry):
         document["lookup"] = lookup
+    if entry.items:
+        document["items"] = [_item_document(item) for item in entry.items]
     if entry.rules > 1:
         document["rules"] = entry.rules
     if entry.event:
@@ -93,15 +96,25 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 
 
 def lookup_of(entry: Entry) -> list[str | int]:
-    """Return the values by which an index finds an entry: ids of answered calls, blocks of source ids, its variants."""
+    """Return the values by which an index finds an entry: answered calls, blocks of source ids, variants, items."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
     variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
-    return [*calls, *variants, *source_blocks([*entry.claims, *(source.id for source in entry.sources)])]
+    items = [ITEMS, *(item_name(item.id) for item in entry.items if item.id)] if entry.items else []
+    return [*calls, *variants, *source_blocks([*entry.claims, *(source.id for source in entry.sources)]), *items]
 
 
 def variants_at(first_turn: str) -> str:
     """Return the value by which the entries of the variants at one place are found."""
     return f"variants of {first_turn}"
+
+
+ITEMS = "items"
+"""The value by which entries with items are found."""
+
+
+def item_name(id_: str) -> str:
+    """Return the value by which the entry of an item is found."""
+    return f"item {id_}"
 
 
 def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False) -> Entry:
@@ -139,13 +152,14 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         rules=stored_number(document.get("rules", 1)),
         event=TurnEvent(*json.loads(unsealed(found, document["_id"]))) if (found := document.get("event")) else None,
         branch=totals_from(document["branch"]) if "branch" in document else None,
+        items=tuple(map(_item_from, stored_list(document["items"]))) if "items" in document else (),
         **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
         raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
     if entry.rules != RULES:
         return entry
-    if messages and "lookup" in document and document["lookup"] != lookup_of(entry):
+    if (messages or entry.items) and "lookup" in document and document["lookup"] != lookup_of(entry):
         raise ValueError("`lookup` does not match the entry's results and sources, so the index misses or misplaces it")
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
         raise ValueError("`results_at` does not match the entry's results, so the index misses or misplaces it")
@@ -256,6 +270,29 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         is_named(type_, view_tokens),
         stamp,
         "failed" in document,
+    )
+
+
+def _item_document(item: EntryItem) -> dict[str, Any]:
+    if item.cut:
+        return {"after": item.after, "cut": list(item.cut)}
+    document = {"id": item.id, "kind": item.kind, "after": item.after, "digest": item.digest}
+    return document | ({"payload": _payload_document(item.payload)} if item.payload else {"body": to_stored(item.body)})
+
+
+def _item_from(document: Mapping[str, Any]) -> EntryItem:
+    after, payload = stored_number(document["after"]), document.get("payload")
+    if "cut" in document:
+        number, index = map(stored_number, stored_list(document["cut"]))
+        return EntryItem("", "", after, cut=(number, index))
+    id_, kind = stored_texts((document["id"], document["kind"]))
+    return EntryItem(
+        id_,
+        kind,
+        after,
+        "" if payload else from_stored(document["body"]),
+        stored_bytes(document["digest"], length=DIGEST_BYTES),
+        _payload_from(payload) if payload else None,
     )
 
 

@@ -29,7 +29,7 @@ from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_document, entry_from, variants_at
+from convstore.mongo.documents import ITEMS, entry_document, entry_from, item_name, variants_at
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -43,13 +43,13 @@ _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
-LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0}
+LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, "items": 0}
 """Projection that drops the fields of an entry that few readers use."""
 VIEW_FIELDS = {**LEAN, "messages.stamp": 0, "messages.content_digest": 0}
 """Projection that drops the fields of an entry that views do not use."""
-SEARCHED = {"lookup": 0, "totals.preview": 0}
+SEARCHED = {"lookup": 0, "totals.preview": 0, "items": 0}
 """Projection that drops the fields of an entry that a search does not use."""
-NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0} | {
+NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "items": 0} | {
     f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
 }
 """Projection that keeps what compares messages: about 150 bytes for each, whatever its size."""
@@ -82,7 +82,7 @@ class Log:
 
     async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
         """Return the totals of the last entry, zeros if none; `shown` adds the newest distinct sources. One command."""
-        projection = {"messages": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
+        projection = {"messages": 0, "items": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
         query = within(conversation, *entry_range(conversation))
         documents = await self._log.find(query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1)
         if not documents:
@@ -106,7 +106,7 @@ class Log:
         """
         key = entry_id(conversation, number)
         query = {"_id": key, "conversation": conversation}
-        document = await self._log.find_one(query, {"messages": 0, "sources": 0})
+        document = await self._log.find_one(query, {"messages": 0, "sources": 0, "items": 0})
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         return entry_from(document)
@@ -176,6 +176,13 @@ class Log:
         query = {"conversation": conversation, "lookup": {"$in": [variants_at(one) for one in first_turns]}}
         found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
         return [entry for entry in found if entry.event and entry.event.first_turn in first_turns]
+
+    async def entries_with_items(self, conversation: str, ids: Iterable[str] | None = None) -> list[Entry]:
+        """Return the entries with items, or with some items, without their messages, in order. One command."""
+        names = [ITEMS] if ids is None else [item_name(one) for one in ids]
+        query = {"conversation": conversation, "lookup": {"$in": names}}
+        found = await self._log.find(query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER)
+        return [entry_from(decoded(document)) for document in found]
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
         """Return the message with an ordinal, or None. One command."""

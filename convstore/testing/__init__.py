@@ -22,6 +22,7 @@ from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
 from convstore.testing.interrupted_writes import InterruptedWriteContract
 from convstore.testing.isolation import IsolationContract
+from convstore.testing.items import ItemContract
 from convstore.testing.listing import ListContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.long_texts import LongTextContract
@@ -75,6 +76,7 @@ class StoreContract(
     CompactContract,
     StateContract,
     IsolationContract,
+    ItemContract,
     EndContract,
     ListContract,
     InterruptedWriteContract,

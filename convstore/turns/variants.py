@@ -21,7 +21,7 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals, TurnEvent
-from convstore.log.rewind import Change, Rewinds, continued
+from convstore.log.rewind import Change, continued
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -145,7 +145,7 @@ class Variants:
         if (cached := await self._reader.find(scope)) is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
 
-        async def make(_: Rewinds) -> Change | None:
+        async def make(_: Snapshot) -> Change | None:
             place = await self._place(scope, turn_id)
             if variant != place.first_turn and variant not in place.stood:
                 raise InvalidInputError(f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`")

@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
+from convstore.log.items import ItemRow, read_log_item
 from convstore.log.stored_message import read_message, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, totals_after
 from convstore.messages.tool_calls import calls_of
@@ -62,6 +63,19 @@ def check_entry(
     if len({message.id for message in entry.messages}) < len(entry.messages):
         problems.append(("message", "two messages have the same id"))
     return problems, list(decoded.values()) if len(decoded) == len(entry.messages) else None
+
+
+def item_problem(row: ItemRow, payload: str | None, *, key: str, codec: Codec) -> str:
+    """Return the problem of an item or a cut of an entry, "" if there is none."""
+    item = row.item
+    if item.after > row.entry.last or (item.cut or (0, 0)) >= row.place:
+        return "an item or a cut of it has a place that the log does not have"
+    try:
+        if not item.cut:
+            read_log_item(codec, row, payload, key=key)
+    except CorruptDocumentError as error:
+        return str(error)
+    return ""
 
 
 def check_totals(

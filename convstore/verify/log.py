@@ -17,14 +17,15 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.entry import Entry, EntryMessage, PayloadRef, Repair, Totals
+from convstore.log.entry import Entry, PayloadRef, Repair, Totals
+from convstore.log.items import item_rows
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.verify.active_totals import ActiveTotals, branch_problem, number_in
-from convstore.verify.entry import RecentSources, check_entry, check_totals
+from convstore.verify.entry import RecentSources, check_entry, check_totals, item_problem
 from convstore.verify.findings import ORPHAN_AGE, Subject
 
 _CHUNKS_AT_ONCE = 16
@@ -110,6 +111,7 @@ class LogCheck:
             await asyncio.to_thread(self._check_content, entry, payloads)
         else:
             self._check_content(entry, payloads)
+        await self._check_items(entry, key)
         self.active.add(entry)
         is_recounted = self._repair and self._repair.entry <= entry.number < self._repair.until
         for problem in self.active.problems if not is_recounted else ():
@@ -178,15 +180,23 @@ class LogCheck:
     async def _payloads(self, entry: Entry) -> dict[str, str]:
         """Return the payloads of an entry's messages by id; damaged ones are reported and left out."""
         found = {
-            message.id: await self._payload(entry, message, message.payload)
+            message.id: await self._payload(entry, f"message {message.id!r}", message.payload)
             for message in entry.messages
             if message.payload is not None
         }
         return {id_: text for id_, text in found.items() if text is not None}
 
-    async def _payload(self, entry: Entry, message: EntryMessage, ref: PayloadRef) -> str | None:
+    async def _check_items(self, entry: Entry, key: str) -> None:
+        for row in item_rows([entry]):
+            item, text = row.item, None
+            if item.payload and (text := await self._payload(entry, f"item {item.id!r}", item.payload)) is None:
+                continue  # already reported
+            if problem := item_problem(row, text, key=key, codec=self.subject.codec):
+                self._report("checksum", key, problem)
+
+    async def _payload(self, entry: Entry, name: str, ref: PayloadRef) -> str | None:
         conversation = self.subject.conversation
-        where = f"of message {message.id!r} in {entry_id(conversation, entry.number)!r}"
+        where = f"of {name} in {entry_id(conversation, entry.number)!r}"
         texts, start = list[str | None](), 0
         for offset in range(0, len(ref.ends), _CHUNKS_AT_ONCE):
             ends = ref.ends[offset : offset + _CHUNKS_AT_ONCE]
@@ -246,8 +256,7 @@ def token_of(key: str) -> str:
 
 
 def _tokens_in(document: Document) -> set[str]:
-    """Return the payload tokens in an entry's messages, as far as they can be read."""
-    messages = document.get("messages")
-    found = messages if isinstance(messages, list) else []
-    payloads = (message.get("payload") for message in found if isinstance(message, Mapping))
+    """Return the payload tokens in an entry's messages and items, as far as they can be read."""
+    lists = [found for name in ("messages", "items") if isinstance(found := document.get(name), list)]
+    payloads = (one.get("payload") for found in lists for one in found if isinstance(one, Mapping))
     return {str(payload.get("token")) for payload in payloads if isinstance(payload, Mapping)}

@@ -172,6 +172,7 @@ IN_SHORT = {
     "test_conversations_are_listed_newest_first_by_pages",
     "test_annotations_are_stored_outside_the_log",
     "test_a_rewind_is_taken_back",
+    "test_an_item_goes_and_comes_back_with_its_message",
     "test_question_and_answer_are_one_turn",
     "test_what_is_whole_is_found_whole",
     "test_heads_are_brought_back",

@@ -258,6 +258,7 @@ CALLS: dict[str, Call] = {
     "undo_compaction": lambda _, chat, __: chat.undo_compaction(),
     "get_tool_messages": lambda _, chat, guess: chat.get_tool_messages(guess.ids()),
     "messages": lambda _, chat, __: _all(chat.messages()),
+    "items": lambda _, chat, __: _all(chat.items()),
     "turns": lambda _, chat, guess: _all(chat.turns(after=guess.number(), newest_first=guess.dice.random() < 0.5)),
     "watch": lambda _, chat, guess: _first(chat.watch(after=guess.number(), limit=7)),
     "get_turn": lambda _, chat, guess: chat.get_turn(guess.id()),

@@ -235,6 +235,7 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("chat", "reserve_source_ids"): lambda: chat.reserve_source_ids(2),
         ("chat", "find_shown_sources"): lambda: chat.find_shown_sources(["Orcas"]),
         ("chat", "get_turn"): lambda: chat.get_turn("q1"),
+        ("chat", "items"): lambda: anext(chat.items(), None),
         ("chat", "list_messages"): chat.list_messages,
         ("chat", "search"): lambda: chat.search("orcas", limit=1),
         ("chat", "annotate"): lambda: chat.annotate("q1", rating=1),

@@ -1,0 +1,113 @@
+"""Take the items that are no messages out of a batch, and prepare them for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import NAMESPACE_OID, uuid4, uuid5
+
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
+
+from convstore.append.formats import Item
+from convstore.exceptions import ContentConflictError, InvalidInputError
+from convstore.log.entry import EntryItem, PayloadRef
+from convstore.log.items import item_digest, item_rows
+from convstore.messages.compression import Chunk, compress, cut
+from convstore.messages.encoding import PART_MINIMUM, digest_of
+from convstore.messages.values import Codec
+from convstore.mongo.log import Log
+from convstore.values.items import LogItem
+from convstore.values.scope import id_problem
+
+
+class PlacedItem(NamedTuple):
+    """An item of a batch, and the number of messages before it."""
+
+    item: LogItem
+    position: int
+
+
+class PreparedItem(NamedTuple):
+    """An item, encoded; `stored.after` is the number of messages before it in the batch."""
+
+    stored: EntryItem
+    chunks: tuple[Chunk, ...] = ()
+
+
+def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
+    """Return a batch without its items, and the items, each with the number of other elements before it.
+
+    >>> mark = LogItem(kind="mark", data=1)
+    >>> split_items([{"role": "user"}, mark])
+    ([{'role': 'user'}], [PlacedItem(item=LogItem(kind='mark', data=1, id=None), position=1)])
+    """
+    if isinstance(batch, LogItem):
+        return [], [PlacedItem(batch, 0)]
+    if isinstance(batch, str | bytes | bytearray | BaseModel | BaseMessage | dict) or not isinstance(batch, Iterable):
+        return batch, []
+    others, items = list[Any](), list[PlacedItem]()
+    for one in batch:
+        if isinstance(one, LogItem):
+            items.append(PlacedItem(one, len(others)))
+        else:
+            others.append(one)
+    return others, items
+
+
+def named_items(items: Sequence[PlacedItem], given: Sequence[Item], *, key: str | None) -> list[PlacedItem]:
+    """Set the missing ids of items, from `key` if there is one; return them with the number of messages before each.
+
+    A dict of the batch may have become several messages, which `given` has.
+
+    Raises:
+        InvalidInputError: An id or a kind is invalid, or two items have the same id. Nothing was set.
+    """
+    ids = dict[str, int]()
+    for index, (item, _) in enumerate(items):
+        made = str(uuid4() if key is None else uuid5(NAMESPACE_OID, f"item {index}:{key}"))
+        id_ = made if item.id is None else item.id
+        for name, value in (("kind", item.kind), ("id", id_)):
+            if problem := id_problem(value):
+                raise InvalidInputError(f"item {index}: its {name} {problem}")
+        if ids.setdefault(id_, index) != index:
+            raise InvalidInputError(f"item {index} has the id of item {ids[id_]}; give each its own")
+    for (item, _), id_ in zip(items, ids, strict=True):
+        item.id = id_
+    return [PlacedItem(item, sum(one.position < place for one in given)) for item, place in items]
+
+
+def prepare_items(
+    items: Sequence[PlacedItem], codec: Codec, *, token: str, first_chunk: int, omitted: list[str] | None
+) -> tuple[PreparedItem, ...]:
+    """Encode items, the large ones as chunks; see `batch.prepare`.
+
+    Raises:
+        UnencodableError: The codec cannot encode the type of a value, unless `omitted` takes its path.
+    """
+    prepared = list[PreparedItem]()
+    for index, (item, position) in enumerate(items):
+        id_, text = str(item.id), codec.encode(item.data, path=f"item {index}.data", omitted=omitted)
+        digest, chunks = item_digest(id_, item.kind, text), tuple[Chunk, ...]()
+        stored = EntryItem(id_, item.kind, position, text, digest)
+        if len(text) >= PART_MINIMUM:
+            ends = cut(text)
+            chunks = tuple(Chunk(first_chunk + at, data) for at, data in enumerate(compress(text, ends)))
+            size = sum(len(chunk.data) for chunk in chunks)
+            stored.payload = PayloadRef(token, first_chunk, tuple(ends), len(text), digest_of(text), size)
+            stored.body, first_chunk = "", first_chunk + len(chunks)
+        prepared.append(PreparedItem(stored, chunks))
+    return tuple(prepared)
+
+
+async def stored_items(log: Log, conversation: str, items: Sequence[PreparedItem]) -> set[str]:
+    """Return the ids of items that the log has. No command without items.
+
+    Raises:
+        ContentConflictError: One of them has other data, or another kind.
+    """
+    given = {one.stored.id: one.stored.digest for one in items}
+    rows = item_rows(await log.entries_with_items(conversation, given)) if given else []
+    if conflict := next((item.id for item, *_ in rows if given.get(item.id, item.digest) != item.digest), ""):
+        raise ContentConflictError(conflict)
+    return {item.id for item, *_ in rows}

@@ -1,0 +1,130 @@
+"""Items of the log that are no messages: kept in their place, in no view and no count.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import (
+    ContentConflictError,
+    CorruptDocumentError,
+    InvalidInputError,
+    InvalidMessageError,
+    UnencodableError,
+)
+from convstore.store import ConversationStore
+from convstore.types import LogItem
+
+__all__ = ["ItemContract"]
+
+_ODD = {"a.b": [1, {"$set": (2, b"x")}], "": "\0 \ud800", "when": datetime(2026, 1, 1, tzinfo=UTC), "big": 2**70}
+
+
+def _item(id_: str, data: Any = None, *, kind: str = "mark") -> LogItem:
+    return LogItem(kind=kind, data=data, id=id_)
+
+
+def _one(chat: Conversation) -> dict[str, Any]:
+    return dict(chat.scope)
+
+
+async def _ids(chat: Conversation) -> list[tuple[str, int]]:
+    return [(item.id, item.after) async for item in chat.items()]
+
+
+class ItemContract:
+    """`Conversation.items`."""
+
+    async def test_items_keep_their_place_and_are_no_messages(
+        self, chat: Conversation, elsewhere: Conversation, store: ConversationStore
+    ) -> None:
+        """Of any size and type; views, counts and messages are as without them; they are deleted with the rest."""
+        question, answer, large = HumanMessage("q", id="q"), AIMessage("a", id="a"), "é" * 1_200_000
+        unnamed = LogItem(kind="title", data="Seals")
+        await chat.append([_item("first", _ODD), question, _item("second", large, kind="large")])
+        await chat.append(unnamed)
+        receipt = await chat.append([answer, _item("last")], after=1)
+        assert (receipt.message_ids, receipt.first, receipt.written) == (("a",), 2, 1)
+        found = [item async for item in elsewhere.items()]
+        assert [(one.id, one.kind, one.after) for one in found] == [
+            ("first", "mark", 0),
+            ("second", "large", 1),
+            (unnamed.id, "title", 1),
+            ("last", "mark", 2),
+        ]
+        assert [one.data for one in found] == [_ODD, large, "Seals", None]
+        assert [item.id async for item in chat.items(kind="title")] == [unnamed.id]
+        assert (await elsewhere.load_history()).messages == [question, answer]
+        assert [message async for message in chat.messages()] == [question, answer]
+        assert [one.ordinal for one in await chat.list_messages()] == [1, 2]
+        assert (await chat.info()).message_count == 2
+        assert not (await store.verify(**_one(chat))).findings
+        await chat.delete()
+        assert not [item async for item in chat.items()]
+
+    async def test_an_item_is_stored_once(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """Its id again writes nothing, with other data it is a conflict; ids of messages are another matter."""
+        batch: list[Any] = [HumanMessage("q", id="x"), _item("x", 1), AIMessage("a", id="a")]
+        await chat.append(batch)
+        assert (await elsewhere.append(batch)).written == 0
+        receipt = await elsewhere.append([*batch, _item("y"), HumanMessage("more", id="m"), _item("z")])
+        assert (receipt.written, await _ids(chat)) == (1, [("x", 1), ("y", 2), ("z", 3)])
+        for other in (_item("x", 2), _item("x", 1, kind="other")):
+            with pytest.raises(ContentConflictError, match="'x'"):
+                await chat.append([HumanMessage("not written"), other])
+        for _ in range(2):
+            await chat.append([{"role": "user", "content": "dict"}, LogItem(kind="k", data=1)], key="request")
+        assert [await _ids(chat), (await chat.info()).message_count] == [await _ids(elsewhere), 4]
+        assert len(await _ids(chat)) == 4
+
+    async def test_a_wrong_item_is_refused(self, chat: Conversation) -> None:
+        """Before anything is written; a client's history has none."""
+        wrong: list[tuple[Any, type[Exception]]] = [
+            (_item("", 1), InvalidInputError),
+            (_item("i", 1, kind="\ud800"), InvalidInputError),
+            ([_item("i", 1), _item("i", 2)], InvalidInputError),
+            (_item("i", {"a": [object()]}), UnencodableError),
+            ([HumanMessage("q"), {"kind": "k", "data": 1}], InvalidMessageError),
+        ]
+        for batch, error in wrong:
+            with pytest.raises(error):
+                await chat.append(batch)
+        with pytest.raises(InvalidInputError, match="messages only"):
+            await chat.append([HumanMessage("q"), _item("i")], resent="skip")
+        with pytest.raises(InvalidMessageError):
+            await chat.append_turn("t", human="q", messages=[_item("i")])  # type: ignore[list-item]
+        assert (await chat.info()).created_at is None
+        receipt = await chat.append(_item("i", {"a": [object()]}), unencodable="omit")
+        assert receipt.omitted == ("item 0.data.a[0]",)
+
+    async def test_an_item_goes_and_comes_back_with_its_message(
+        self, chat: Conversation, store: ConversationStore
+    ) -> None:
+        """A rewind to an item takes it and all after it; what is appended then follows the message before."""
+        await chat.append([HumanMessage("q", id="q"), _item("1"), _item("2"), AIMessage("a", id="a"), _item("3")])
+        await chat.append(_item("4"))
+        whole = [("1", 1), ("2", 1), ("3", 2), ("4", 2)]
+        for before, messages, left in (("a", 1, 2), ("4", 0, 3), ("2", 1, 1), ("q", 2, 0)):
+            assert (await chat.rewind(before=before), await _ids(chat)) == (messages, whole[:left])
+            assert await chat.rewind(before=before) == 0
+            await chat.append(_item(f"then-{before}"))
+            assert await _ids(chat) == [*whole[:left], (f"then-{before}", min(left, 1) + (left == 3))]
+            assert (await chat.undo_rewind(), await _ids(chat)) == (messages, whole)
+        assert not (await store.verify(**_one(chat))).findings
+
+    async def test_a_damaged_item_is_named(
+        self, chat: Conversation, elsewhere: Conversation, store: ConversationStore, database: Any
+    ) -> None:
+        """When it is read, and by `verify`."""
+        await chat.append([HumanMessage("q", id="q"), _item("i", "data")])
+        await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "other"}})
+        with pytest.raises(CorruptDocumentError, match="item 'i'"):
+            await _ids(elsewhere)
+        assert [one.kind for one in (await store.verify(**_one(chat))).findings] == ["checksum"]

@@ -1,0 +1,67 @@
+"""Items of a log under rewinds: what is shown is what a plain list of all that was appended would show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.types import LogItem
+
+_STEPS = st.lists(
+    st.one_of(
+        st.lists(st.booleans(), min_size=1, max_size=3),  # an append: True for a message, False for an item
+        st.floats(0, 0.99),  # a rewind to something active
+        st.none(),  # an undo
+    ),
+    min_size=2,
+    max_size=10,
+)
+
+
+async def _shown(chat: Conversation) -> list[str]:
+    """Return the ids of active messages and items, in order."""
+    said = [(one.ordinal, 0, str(one.message.id)) for one in await chat.list_messages(limit=100)]
+    items = [(item.after, place, item.id) async for place, item in _numbered(chat)]
+    return [id_ for *_, id_ in sorted([*said, *items])]
+
+
+async def _numbered(chat: Conversation) -> Any:
+    place = 0
+    async for item in chat.items():
+        yield (place := place + 1), item
+
+
+def _made(kinds: list[bool], number: int) -> list[Any]:
+    ids = [f"{number}.{index}" for index in range(len(kinds))]
+    return [
+        HumanMessage("text", id=id_) if is_message else LogItem(kind="k", data=id_, id=id_)
+        for is_message, id_ in zip(kinds, ids, strict=True)
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=_STEPS)
+async def test_rewinds_take_and_undoing_them_returns_items_as_a_list_does(steps: list[Any]) -> None:
+    """In any order of appends, rewinds to a message or an item, and undoing them."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat, shown, before = store.conversation(user_id="ada", thread_id="t"), list[str](), list[list[str]]()
+        for number, step in enumerate(steps):
+            if isinstance(step, list):
+                made = _made(step, number)
+                await chat.append(made)
+                shown = [*shown, *(one.id for one in made)]
+            elif step is None:
+                await chat.undo_rewind()
+                shown = before.pop() if before else shown
+            elif shown:
+                place = int(step * len(shown))
+                await chat.rewind(before=shown[place])
+                before.append(shown)
+                shown = shown[:place]
+            assert await _shown(chat) == shown
+        assert not (await store.verify()).findings
