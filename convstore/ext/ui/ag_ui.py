@@ -13,21 +13,22 @@ _MEDIA = ("image", "audio", "video")
 
 
 def ag_ui_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a turn: system messages, the question, and what each step of the answer consists of."""
-    for asked in turn.asked:
-        is_text = asked.role == "system" or all(part["type"] == "text" for part in asked.parts)
-        yield _message(turn, asked.id, asked.role, content=_text(asked.parts) if is_text else _content(asked.parts))
-    yield from ag_ui_answer(turn)
+    """Yield the messages of a turn in order, those of each step of the answer, and the draft that follows them."""
+    for step in turn.steps:
+        is_text = step.role == "system" or all(part["type"] == "text" for part in step.parts)
+        if step.role == "assistant":
+            yield from _step(step, turn)
+        else:
+            yield _message(turn, step.id, step.role, content=_text(step.parts) if is_text else _content(step.parts))
+    if turn.draft:
+        known = {**turn.metadata.get(turn.turn_id, {}), "draft": True}
+        id_ = f"draft:{turn.turn_id}:{sum(step.role == 'assistant' for step in turn.steps)}"
+        yield {"id": id_, "role": "assistant", "content": turn.draft, "metadata": known}
 
 
 def ag_ui_answer(turn: ShownTurn) -> Iterator[dict[str, Any]]:
-    """Yield the messages after the question, and the draft that follows what is in the log."""
-    for step in turn.steps:
-        yield from _step(step, turn)
-    if turn.draft:
-        known = {**turn.metadata.get(turn.turn_id, {}), "draft": True}
-        id_ = f"draft:{turn.turn_id}:{len(turn.steps)}"
-        yield {"id": id_, "role": "assistant", "content": turn.draft, "metadata": known}
+    """Return the messages of the answer alone."""
+    return (message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user"))
 
 
 def _step(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:

@@ -147,9 +147,10 @@ def _shown(turn: Turn, known: _Facts, writer: PartWriter, *, system: bool, clien
         sources={id_: known.records[id_].sources for id_ in map(_id, turn.messages) if id_ in known.records},
         metadata=_metadata(turn, known),
         draft=state.draft if state else "",
+        is_over=turn.is_finished,
     )
-    for one in [] if system else [one for one in shown.asked if one.role == "system"]:
-        shown.asked.remove(one)
+    for one in [] if system else [one for one in shown.steps if one.role == "system"]:
+        shown.steps.remove(one)
         writer.report.append(Dropped(one.id, "system message", "it is not meant for users; system=True returns it"))
     return shown
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,14 +15,6 @@ from convstore.types import Source, TurnCall
 _ANSWER = "answer:"
 
 
-class Shown(NamedTuple):
-    """A system message or a question: its role, its id, its parts."""
-
-    role: str
-    id: str
-    parts: list[Part]
-
-
 class Result(NamedTuple):
     """The result of a call: its id, the part of the call, and the files and sources in it."""
 
@@ -33,14 +25,16 @@ class Result(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """One reply of the model, or a message that a tool added.
+    """One message of a turn, with the results of its calls; what a tool added counts as the assistant's.
 
     Attributes:
+        role: "system", "user" or "assistant".
         id: Id of the message.
         parts: Its texts, reasoning and media in order, then its calls.
         results: Those of its calls that it has, in the order of the log.
     """
 
+    role: str
     id: str
     parts: list[Part]
     results: list[Result] = field(default_factory=list)
@@ -52,14 +46,12 @@ class ShownTurn:
 
     Attributes:
         turn_id: Its id.
-        asked: Its system messages and its question.
-        steps: The answer.
+        steps: Its messages but for results, in order.
         metadata: By message id, and that of the whole answer by `answer_id`.
         draft: The beginning of a reply that is being streamed.
     """
 
     turn_id: str
-    asked: list[Shown]
     steps: list[Step]
     metadata: Mapping[str, Mapping[str, Any]]
     draft: str = ""
@@ -85,6 +77,7 @@ def read_turn(
     sources: Mapping[str, Sequence[Source]] | None = None,
     metadata: Mapping[str, Mapping[str, Any]] | None = None,
     draft: str = "",
+    is_over: bool = False,
 ) -> ShownTurn:
     """Return a turn as front ends show it.
 
@@ -97,21 +90,24 @@ def read_turn(
         sources: Those of its results, by message id.
         metadata: As in `ShownTurn`.
         draft: As in `ShownTurn`.
+        is_over: A call without a result will never have one.
     """
-    turn = ShownTurn(turn_id, [], [], metadata or {}, valid_text(draft))
+    turn = ShownTurn(turn_id, [], metadata or {}, valid_text(draft))
     steps, results = dict[str, Step](), dict[int, tuple[str, Result]]()
-    calls = _calls(messages, writer, lambda call: call.result_id in waiting and call.name not in client_tools)
-    for call, part, files, result in calls:
-        steps.setdefault(call.message_id, Step(call.message_id, [])).parts.append(part)
+    for call, part, files, result in _calls(messages, writer):
+        if part["state"] == "input-available" and is_over:
+            part |= {"state": "output-error", "errorText": "The call has no result."}
+        elif part["state"] == "input-available" and call.result_id in waiting and call.name not in client_tools:
+            part |= {"state": "approval-requested", "approval": {"id": call.result_id}}
+        steps.setdefault(call.message_id, Step("assistant", call.message_id, [])).parts.append(part)
         if result:
             more = [*files, *source_parts((sources or {}).get(str(result.id), ()))]
             results[id(result)] = call.message_id, Result(str(result.id), part, more)
     for message in messages:
-        id_, is_question = str(message.id), message is messages[0] and isinstance(message, HumanMessage)
-        if is_question or isinstance(message, SystemMessage):
-            turn.asked.append(Shown("user" if is_question else "system", id_, writer.content(message)))
-        elif isinstance(message, AIMessage | HumanMessage):
-            step = steps.setdefault(id_, Step(id_, []))
+        if isinstance(message, AIMessage | HumanMessage | SystemMessage):
+            id_, is_question = str(message.id), message is messages[0] and isinstance(message, HumanMessage)
+            role = "system" if isinstance(message, SystemMessage) else "user" if is_question else "assistant"
+            step = steps.setdefault(id_, Step(role, id_, []))
             step.parts[:0] = writer.content(message)
             turn.steps.append(step)
         elif found := results.get(id(message)):
@@ -122,17 +118,14 @@ def read_turn(
 
 
 def _calls(
-    messages: Sequence[BaseMessage], writer: PartWriter, waits: Callable[[TurnCall], bool]
+    messages: Sequence[BaseMessage], writer: PartWriter
 ) -> Iterator[tuple[TurnCall, Part, list[Part], ToolMessage | None]]:
     """Yield the calls of a turn, each with its part, whose id is its own in the turn, its files and its result."""
     seen = {""}
     for call, result in pairs_of(messages):
         id_ = call.result_id if call.id in seen else valid_text(call.id)
         seen.add(call.id)
-        part, files = writer.call(call, id_, _written(messages, call) if call.error else "", result)
-        if part["state"] == "input-available" and waits(call):
-            part |= {"state": "approval-requested", "approval": {"id": call.result_id}}
-        yield call, part, files, result
+        yield call, *writer.call(call, id_, _written(messages, call) if call.error else "", result), result
 
 
 def _written(messages: Sequence[BaseMessage], call: TurnCall) -> str:

@@ -187,7 +187,8 @@ async def test_a_stopped_answer_is_marked(chat: Conversation) -> None:
 async def test_variants_are_marked(chat: Conversation, form: Any) -> None:
     """The shown one of several answers or questions, at its place alone; an unfinished one is not shown."""
     await chat.append([HumanMessage("Hello", id="q0"), AIMessage("Hi.", id="a0")])
-    for asked in ({"human": "What do orcas eat?"}, {"regenerate": "click"}):
+    asks: list[dict[str, Any]] = [{"human": "What do orcas eat?"}, {"regenerate": "click"}]
+    for asked in asks:
         async with await chat.turn("q1", **asked) as turn:
             await turn.append(AIMessage("Fish."))
     async with await chat.turn("q2", human="What do seals eat?", instead_of="q1"):
@@ -257,6 +258,14 @@ async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) ->
         ("text", "A pixel."),
     ]
     assert sorted(map(str, facts(AGUIAdapter.load_messages(ag_ui)))) == sorted(map(str, read))
+
+
+async def test_a_call_that_a_turn_left_open_is_an_error(chat: Conversation) -> None:
+    """A page does not wait for its result for ever."""
+    await chat.append([HumanMessage("Go.", id="q1"), AIMessage("", tool_calls=[call("search", "c1")], id="a1")])
+    assert parts(await ui_messages(chat), "answer:q1")[1]["state"] == "input-available"
+    await chat.append(HumanMessage("And now?", id="q2"))
+    assert parts(await ui_messages(chat), "answer:q1")[1]["errorText"] == "The call has no result."
 
 
 async def test_an_empty_conversation_is_an_empty_page(chat: Conversation) -> None:
