@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from inspect import isawaitable
+from types import TracebackType
 from typing import Any, Literal
 
 import bson
@@ -279,40 +280,53 @@ async def close_client(client: Any) -> None:
             await closing
 
 
-@asynccontextmanager
-async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIterator[None]:
+class driver_errors:  # noqa: N801 - used as a function; one made of a generator takes three times as long
     """Turn the driver's errors into ours, with the driver's as ``__cause__``, and limit the wait for an answer.
 
     A suspended server neither answers nor closes connections, so callers would hang without a limit. With
     ``seconds=None`` the caller has to detect a dead server in another way.
     """
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except (ConnectionFailure, ExecutionTimeout, WTimeoutError, TimeoutError) as error:
+
+    def __init__(self, *, seconds: float | None = COMMAND_SECONDS) -> None:
+        self._limit = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            error = late
+        if error is not None and (ours := _ours(error)):
+            raise ours from error
+
+
+def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for each kind
+    """Return our error for one of the driver or of a time limit; None for any other."""
+    if isinstance(error, ConnectionFailure | ExecutionTimeout | WTimeoutError | TimeoutError):
         reason = reason_of(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
-        raise StoreUnavailableError(
-            f"MongoDB cannot be reached or did not answer in time: {reason}{_dns_hint(reason)}"
-        ) from error
-    except InvalidOperation as error:
-        raise StoreClosedError(
+        text = f"MongoDB cannot be reached or did not answer in time: {reason}{_dns_hint(reason)}"
+        return StoreUnavailableError(text)
+    if isinstance(error, InvalidOperation):
+        return StoreClosedError(
             f"the MongoDB client of this store is closed or was taken over ({error}); close the store before its client"
-        ) from error
-    except RuntimeError as error:
-        if "Lock is not acquired" in str(error):  # a flaw of PyMongo under cancellations, before it sends anything
-            raise StoreUnavailableError("a cancellation broke the search for the server; call again") from error
-        if "loop" not in str(error):
-            raise
-        raise StoreError(
+        )
+    if isinstance(error, RuntimeError) and "Lock is not acquired" in str(error):
+        # A flaw of PyMongo under cancellations, before it sends anything.
+        return StoreUnavailableError("a cancellation broke the search for the server; call again")
+    if isinstance(error, RuntimeError) and "loop" in str(error):
+        return StoreError(
             "the MongoDB client of this store belongs to the event loop of its first use, which is not this one or "
             "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
-        ) from error
-    except (PyMongoError, BSONError, OverflowError) as error:
-        raise _refusal(error) from error
-    except ValueError as error:
-        if not str(error).startswith("SASLprep"):
-            raise
-        raise StoreError(f"the user name or the password contains a character that cannot be sent: {error}") from error
+        )
+    if isinstance(error, PyMongoError | BSONError | OverflowError):
+        return _refusal(error)
+    if isinstance(error, ValueError) and str(error).startswith("SASLprep"):
+        return StoreError(f"the user name or the password contains a character that cannot be sent: {error}")
+    return None
 
 
 def reason_of(error: Exception) -> str:
