@@ -189,17 +189,10 @@ class LogReader:
     ) -> dict[str, StoredMessageRow]:
         """Return the messages with some ids, by id; read again if one is missing and `retry_if_stale`."""
         found = await self.log.messages_by_id(cached.conversation, ids)
-        is_missing = len(found) < len(set(ids)) and cached.entries
-        if retry_if_stale and is_missing and await self._was_stale(cached):
+        if retry_if_stale and len(found) < len(set(ids)) and cached.entries:
+            await self.tail(cached)  # a new primary may have shown less before; from now on it will not
             found = await self.log.messages_by_id(cached.conversation, ids)
         return found
-
-    async def _was_stale(self, cached: CachedConversation) -> bool:
-        """Return True if the last read may have missed acknowledged entries; later reads will not."""
-        if (await self.log.last_totals(cached.conversation)).entries >= cached.entries:
-            return False
-        await self.tail(cached)
-        return True
 
     async def newest_results(
         self, log: Snapshot, *, before: int = _END, limit: int, tools_only: bool = False

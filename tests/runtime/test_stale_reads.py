@@ -121,6 +121,14 @@ async def test_a_store_reads_what_was_acknowledged_to_it(
     assert list(behind.left.values()) != [1] * 5
 
 
+async def test_a_message_that_a_new_primary_lacked_is_found_once_it_has_it(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The primary has caught up when the end of the log is compared, so that shows nothing of the read before."""
+    Behind(monkeypatch, 1).left |= dict.fromkeys(WAYS, 0) | {"messages_by_id": 1}
+    assert await chat.rewind(before="a2") == 1
+
+
 PAYLOAD_READS: dict[str, Callable[[Conversation], Awaitable[object]]] = {
     "messages": lambda chat: chat.get_tool_messages(["r"]),
     "sources": lambda chat: chat.get_sources([1]),
