@@ -39,8 +39,9 @@ from langchain_core.messages import (
 from pymongo import AsyncMongoClient, MongoClient, WriteConcern
 from typing_extensions import TypedDict
 
-from convstore import ConversationStore
+from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
+from convstore.ext.openai_agents import ConvstoreSession
 
 MEASURES = {"append": "ms", "load": "ms", "one result by id": "ms", "bytes of a load": "KB"}
 
@@ -204,10 +205,13 @@ class AgentsSession(Store):
 
     name = "openai-agents"
 
+    def __init__(self) -> None:
+        self._session: Any = None
+
     async def open(self, client: AsyncMongoClient[dict[str, Any]], database: str) -> None:
         """Open the session."""
         module = importlib.import_module("agents.extensions.memory")  # optional, and not typed
-        self._session: Any = module.MongoDBSession("one", client=client, database=f"{database}_agents")
+        self._session = module.MongoDBSession("one", client=client, database=f"{database}_agents")
 
     async def append(self, turn: list[BaseMessage]) -> None:
         """Add the items of a turn."""
@@ -228,6 +232,25 @@ class AgentsSession(Store):
         """Load all items and pick one, as there is no other way."""
         call = turn[2].id
         return next(str(one["output"]) for one in await self.load() if one.get("call_id") == call and "output" in one)
+
+
+class ConvstoreAgentsSession(AgentsSession):
+    """Our session for OpenAI Agents, the same batches; a load is the view, a result is read by its ordinal."""
+
+    name = "convstore for openai-agents"
+
+    async def open(self, client: AsyncMongoClient[dict[str, Any]], database: str) -> None:
+        """Set the store up."""
+        store = ConversationStore(client[f"{database}_convstore_agents"])
+        await store.setup()
+        self._session = ConvstoreSession(store, user_id="bench", thread_id="one")
+
+    async def result(self, turn: list[BaseMessage]) -> str:
+        """Read one tool message, the third of the four of a turn."""
+        number = int(str(turn[2].id)[1:])
+        chat: Conversation = self._session.conversation()
+        [result] = await chat.list_messages(after=4 * number + 2, limit=1, full=True)
+        return str(result.message.content)
 
 
 class Run:
@@ -327,7 +350,7 @@ async def opened(uri: str, database: str = "compare") -> AsyncIterator[list[Stor
     """Give the stores whose packages are installed."""
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
         stores: list[Any] = [Convstore(), Floor()]
-        stores += [AgentsSession()] if _is_installed("openai-agents") else []
+        stores += [AgentsSession(), ConvstoreAgentsSession()] if _is_installed("openai-agents") else []
         threaded: list[Any] = [LangChainHistory()] if _is_installed("langchain-mongodb") else []
         threaded += [LangGraphSaver()] if _is_installed("langgraph-checkpoint-mongodb") else []
         for store in stores:

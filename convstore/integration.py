@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.formats import from_langchain, is_langchain
+from convstore.append.formats import from_langchain, is_answer_item, is_langchain
 from convstore.append.inputs import normalize_messages
 from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
@@ -26,6 +26,7 @@ from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
+from convstore.runtime.background import settle
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
 from convstore.turns.held import HeldTurn
@@ -62,6 +63,7 @@ __all__ = [
     "from_langchain",
     "held_by_caller",
     "host_of",
+    "is_answer_item",
     "is_history",
     "is_json",
     "is_langchain",
@@ -75,6 +77,7 @@ __all__ = [
     "pause_in_turn",
     "paused_calls",
     "read_sent",
+    "settle",
     "valid_text",
     "variants_at_places",
     "with_children",

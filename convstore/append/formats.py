@@ -70,7 +70,7 @@ def read_items(batch: Iterable[Any]) -> list[Item]:
     items: list[Item] = []
     response: _Response | None = None
     for index, value in enumerate(batch):
-        if isinstance(value, Mapping) and _is_response_item(value):
+        if isinstance(value, Mapping) and is_answer_item(value):
             response = response or _Response(index)
             response.add(value, index=index)
             continue
@@ -105,7 +105,7 @@ def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
     return InvalidMessageError(problem, index=index, field=field.removeprefix("."))
 
 
-def _is_response_item(value: Mapping[str, Any]) -> bool:
+def is_answer_item(value: Mapping[str, Any]) -> bool:
     """Return True for an item of a model's answer through OpenAI's Responses API."""
     kind = value.get("type")
     if kind == "message":
@@ -150,7 +150,7 @@ def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fiel
     if whole == "response":
         response = _Response(index)
         for position, item in enumerate(value[key]):
-            if not isinstance(item, Mapping) or not _is_response_item(item):
+            if not isinstance(item, Mapping) or not is_answer_item(item):
                 problem = "is no item of OpenAI's Responses API that is supported; append the items before it"
                 raise InvalidMessageError(problem, index=index, field=f"{key}[{position}]")
             response.add(item, index=index)

@@ -28,8 +28,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS = 90
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 BLOCKS = {name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
+FRAMEWORKS = ("agents",)
+"""Packages of frameworks; programs that import them run with the slow tests."""
+
+
+def needs_framework(program: str) -> bool:
+    """Return True if a program imports a framework."""
+    return re.search(rf"^from ({'|'.join(FRAMEWORKS)})[. ]", program, re.MULTILINE) is not None
+
+
 PROGRAMS = [
-    pytest.param(program, blocks[at + 1 : at + 2], id=f"{name}-{at}")
+    pytest.param(
+        program, blocks[at + 1 : at + 2], id=f"{name}-{at}", marks=[pytest.mark.slow] * needs_framework(program)
+    )
     for name, blocks in BLOCKS.items()
     for at, (language, program) in enumerate(blocks)
     if language == "python"

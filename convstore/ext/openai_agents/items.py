@@ -1,0 +1,113 @@
+"""Convert items of the Agents SDK to what the log keeps, and back to the same items.
+
+The items of one answer become one AI message, so that parallel calls stand together; an item that is no message, a
+`LogItem`. A message keeps its items in ``additional_kwargs``, with references to the long texts in its content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any, Final, TypeAlias
+from uuid import NAMESPACE_OID, uuid5
+
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from convstore.exceptions import InvalidMessageError
+from convstore.integration import is_answer_item, normalize_messages
+from convstore.types import History, LogItem
+from convstore.values.scope import id_problem
+
+Item: TypeAlias = dict[str, Any]
+KIND: Final = "openai."  # the beginning of kinds of items that are no messages
+_KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
+_FAKE_ID: Final = "__fake_id__"  # of all items of a model without ids
+_COMPACTION: Final = "compaction"  # the history before it, encrypted; `append` takes it as a part of an answer
+_LONG: Final = 64
+
+
+def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
+    """Return items as the log keeps them, in order, with ids derived from the seed, their position and content."""
+    made, position = list[BaseMessage | LogItem](), 0
+    while position < len(items):
+        group = [*takewhile(_is_answer, items[position:])] or [items[position]]
+        message = _message(group)
+        if message is None:  # one of them cannot be read
+            group = group[:1]
+            message = _message(group)
+        one = message or LogItem(kind=f"{KIND}{group[0].get('type') or 'item'}", data=group[0])
+        one.id = str(uuid5(NAMESPACE_OID, json.dumps([seed, position, group], default=str)))
+        made.append(one)
+        position += len(group)
+    return made
+
+
+def items_of(message: BaseMessage) -> list[Item] | None:
+    """Return the items that a message was made of; None for a message that another API appended.
+
+    The items must read as this message: a client could have sent other ones in a field of its own.
+    """
+    texts, kept = _long_texts(message), message.additional_kwargs.get(_KEPT)
+    try:
+        items = _mapped(kept, lambda one: texts[one[0]] if isinstance(one, tuple) else one)
+        read = _message(items)
+    except (AttributeError, IndexError, TypeError):
+        return None
+    return items if read and _said(read) == _said(message) else None
+
+
+def converted(messages: Sequence[BaseMessage]) -> list[Item]:
+    """Return messages that another API appended as items; the first ones may be results of earlier calls."""
+    items: list[Item] = []
+    while len(items) < len(messages) and isinstance(one := messages[len(items)], ToolMessage):
+        items.append({"type": "function_call_output", "call_id": one.tool_call_id, "output": one.text})
+    return [*items, *History(messages=[*messages[len(items) :]]).to_openai(api="responses")]
+
+
+def _is_answer(item: Item) -> bool:
+    return is_answer_item(item) and item["type"] != _COMPACTION
+
+
+def _message(group: list[Item]) -> BaseMessage | None:
+    """Return the message of one item, or of those of an answer; None if there is none."""
+    if not group or not all(map(_is_answer, group[1:])) or group[0].get("type") == _COMPACTION:
+        return None
+    try:
+        [message] = normalize_messages([_without_fake_ids(item) for item in group])
+    except (InvalidMessageError, ValueError):
+        return None
+    places = {text: at for at, text in enumerate(_long_texts(message))}
+    message.additional_kwargs[_KEPT] = _mapped(
+        group, lambda one: (places[one],) if isinstance(one, str) and one in places else one
+    )
+    return message
+
+
+def _without_fake_ids(item: Item) -> Item:
+    """Return an item as it is read: without a made-up id, and with the id of an assistant's message on its texts."""
+    own, content = item.get("id"), item.get("content")
+    rest = {key: value for key, value in item.items() if key != "id"}
+    if own == _FAKE_ID or id_problem(own) or not is_answer_item(item):
+        return rest
+    if item["type"] != "message":
+        return item
+    return {**rest, "content": [{**one, "id": own} for one in content] if isinstance(content, list) else content}
+
+
+def _said(message: BaseMessage) -> tuple[Any, ...]:
+    calls = [getattr(message, name, None) for name in ("tool_calls", "invalid_tool_calls", "tool_call_id")]
+    return type(message), message.content, calls, message.additional_kwargs.get("__openai_role__")
+
+
+def _long_texts(message: BaseMessage) -> list[str]:
+    found = list[Any]()
+    _mapped(message.content, found.append)
+    return [one for one in found if isinstance(one, str) and len(one) >= _LONG]
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a value with all that is no dict or list replaced. JSON has no tuples, so one can stand for a text."""
+    if isinstance(value, dict):
+        return {key: _mapped(part, change) for key, part in value.items()}
+    return [_mapped(part, change) for part in value] if isinstance(value, list) else change(value)

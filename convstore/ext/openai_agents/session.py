@@ -1,0 +1,227 @@
+"""A conversation as the session of runs of OpenAI's Agents SDK: it gives a run its history, and stores its steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
+from convstore.ext.openai_agents.items import KIND, Item, converted, items_of, to_log
+from convstore.integration import settle
+from convstore.types import History
+from convstore.values.policy import check_policy
+from convstore.values.scope import check_choice
+
+if TYPE_CHECKING:
+    from agents import RunContextWrapper, TResponseInputItem
+    from agents.memory import SessionSettings
+
+_PAGE = 1_000
+
+
+@dataclass
+class _State:
+    """What a session knows of one conversation."""
+
+    chat: Conversation
+    seed: str  # of the ids of the next items; a new one after each append that succeeded
+    view: History | None = None  # that a run was given and has not answered
+    shown: list[BaseMessage] = field(default_factory=list)  # its messages, and those appended since
+    entry: int = 0  # the last one of those
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class _Stored(NamedTuple):
+    """Items of the log, with the id to rewind to: of a message, a `LogItem`, or messages of another API."""
+
+    kind: Literal["message", "item", "other"]
+    id: str
+    items: list[Item]
+
+
+class ConvstoreSession:
+    """A session of the Agents SDK that keeps its items in a conversation.
+
+    Without a limit, `get_items` returns the view: within the budget, old results as stubs. With a limit, it returns the
+    newest items exactly as they were added. The constructor does no I/O.
+
+    A call of `add_items` that failed can be repeated: nothing is stored twice. Other equal items are stored again,
+    whatever ids they have, because many models give each answer the same id.
+
+    Args:
+        store: The store.
+        scope: A function from the context of a run to scope values; those of `values` take precedence.
+        view: "all" returns all items, exactly as they were added, instead of the view.
+        policy: The policy of the view; None for the store's.
+        erase_on_clear: `clear_session` deletes the conversation permanently.
+        session_settings: The SDK's own. A ``limit`` in it applies to every run, which then gets no view.
+        values: Values of the store's scope keys, set by your server, never by a model; `session_id` is made of them.
+
+    Raises:
+        InvalidScopeError: A scope key is missing or unknown, or a value is invalid.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        *,
+        scope: Callable[[Any], Mapping[str, str]] | None = None,
+        view: Literal["policy", "all"] = "policy",
+        policy: HistoryPolicy | None = None,
+        erase_on_clear: bool = False,
+        session_settings: SessionSettings | None = None,
+        **values: str,
+    ) -> None:
+        check_choice(view, "policy", "all", name="view")
+        if scope is None:
+            store.conversation(**values)  # refuses a wrong scope
+        self.store, self.session_settings, self._scope, self._values = store, session_settings, scope, values
+        self._shows_all, self._policy, self._erases = view == "all", check_policy(policy), erase_on_clear
+        self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope)), uuid4().hex))
+        self.session_id = "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
+
+    def conversation(self, wrapper: RunContextWrapper[Any] | None = None) -> Conversation:
+        """Return the conversation of this session, or of a run if the scope comes from its context.
+
+        Raises:
+            InvalidScopeError: The scope comes from a run's context, and `wrapper` is missing or its scope is invalid.
+        """
+        if self._scope is not None and wrapper is None:
+            raise InvalidScopeError("the scope of this session comes from the context of a run; pass wrapper=")
+        found = self._scope(wrapper.context) if self._scope and wrapper else {}
+        return self.store.conversation(**{**found, **self._values})
+
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> list[TResponseInputItem]:
+        """Return the view as items; with a limit or ``view="all"``, the newest items as they were added.
+
+        ``.dropped`` of a view's list names what the API has no place for; see `History.to_openai`.
+        """
+        state, found = self._state(wrapper), list[Any]()
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        if limit is None and not self._shows_all:
+            state.view = await state.chat.load_history(self._policy)
+            state.shown, state.entry = state.view.messages, 0
+            # The run will ask the next question, so reasoning before it is left out.
+            found = History(messages=[*state.shown, HumanMessage("?")]).to_openai(api="responses")
+            del found[-1]
+        elif limit is None or limit > 0:
+            found = [item for one in await _newest(state.chat, limit) for item in one.items][-(limit or 0) :]
+        return cast("list[TResponseInputItem]", found)
+
+    async def add_items(
+        self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> None:
+        """Append items to the log, all of them or none; see `Conversation.append`.
+
+        A cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
+        """
+        if not self._shows_all and any("__enc__" in item for item in items):
+            raise InvalidInputError('encrypted items cannot be shown in a view; make the session with view="all"')
+        if items:
+            await settle(self._add(self._state(wrapper), cast("list[Item]", items)))
+
+    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
+        """Remove the newest item from views and return it; None if there is none. It stays in the log."""
+        return cast("TResponseInputItem | None", await settle(self._pop(self._state(wrapper))))
+
+    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        """Remove all items from views, which `Conversation.undo_rewind` undoes; with `erase_on_clear` erase them."""
+        await settle(self._clear(self._state(wrapper)))
+
+    async def run_compaction(
+        self, args: Mapping[str, Any] | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> None:
+        """Summarise old turns if the store's summarizer says that it is time; the SDK calls it after every answer.
+
+        Without a summarizer nothing happens, or with ``args={"force": True}`` it raises an InvalidInputError.
+        """
+        force = bool((args or {}).get("force"))
+        with suppress(*(() if force else (InvalidInputError,))):  # of a store without a summarizer
+            await self.conversation(wrapper).compact(force=force)
+
+    async def _read_compaction_items(self, _: int | None) -> Any:
+        """Refuse the SDK's own compaction, which calls this method of a session that it wraps."""
+        raise InvalidInputError(
+            "OpenAIResponsesCompactionSession would clear what is read back and searched: pass the ConvstoreSession "
+            "itself, whose views are within a budget"
+        )
+
+    def _state(self, wrapper: RunContextWrapper[Any] | None) -> _State:
+        return self._state_of(tuple(self.conversation(wrapper).scope.items()))
+
+    async def _add(self, state: _State, items: Sequence[Item]) -> None:
+        async with state.lock:
+            try:
+                await _append(state, items)
+            except (MessageRewoundError, InvalidInputError):  # removed after a call that failed; erased after the view
+                state.seed, state.view = uuid4().hex, None
+                await _append(state, items)
+
+    async def _pop(self, state: _State) -> Item | None:
+        async with state.lock:
+            while stored := await _newest(state.chat, 1):
+                last, is_message = stored[-1], stored[-1].kind != "item"
+                removed = await state.chat.rewind(before=last.id)
+                if removed > is_message:  # another process appended
+                    await state.chat.undo_rewind(before=last.id if is_message else None)
+                elif removed == is_message:  # else another process removed it
+                    if last.kind == "message" and last.items[1:]:
+                        await _append(state, last.items[:-1])
+                    return last.items[-1]
+            return None
+
+    async def _clear(self, state: _State) -> None:
+        async with state.lock:
+            state.view = None
+            if self._erases:
+                await state.chat.delete()
+                return
+            first = [one.id async for one in state.chat.items() if not one.after]
+            first += [str(one.message.id) for one in await state.chat.list_messages(after=0, limit=1)]
+            for id_ in first[:1]:
+                await state.chat.rewind(before=id_)
+
+
+async def _append(state: _State, items: Sequence[Item]) -> None:
+    """Append items; the first answer to a view gets its stamp."""
+    made, view = to_log(items, state.seed), state.view
+    is_answer = any(isinstance(one, AIMessage) for one in made)
+    stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
+    state.entry = (await state.chat.append(made, stamp=stamp)).entry
+    state.shown = [*state.shown, *(one for one in made if isinstance(one, BaseMessage))] if view else []
+    state.seed, state.view = uuid4().hex, None if is_answer else view
+
+
+async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
+    """Return the end of the log with at least so many items, oldest first; all of it for None."""
+    size = min(limit or _PAGE, _PAGE)
+    found = page = await chat.list_messages(limit=size, full=True)
+    while len(page) == size and (limit is None or len(found) < limit):
+        page = await chat.list_messages(before=page[0].ordinal, limit=size, full=True)
+        found = [*page, *found]
+    first = found[0].ordinal if len(page) == size else 0
+    rows: list[tuple[int, _Stored | BaseMessage]] = []
+    for one in found:
+        items = items_of(one.message)
+        rows.append((one.ordinal, _Stored("message", str(one.message.id), items) if items else one.message))
+    others = [one async for one in chat.items() if one.kind.startswith(KIND) and one.after >= first]
+    rows += [(one.after, _Stored("item", one.id, [one.data])) for one in others]
+    rows.sort(key=itemgetter(0))  # stable: items follow their message
+    stored = list[_Stored]()
+    for is_other, run in groupby((one for _, one in rows), lambda one: isinstance(one, BaseMessage)):
+        group: list[Any] = [*run]
+        stored += [_Stored("other", str(group[-1].id), converted(group))] if is_other else group
+    return stored

@@ -1,0 +1,45 @@
+"""The tools by which an agent of the Agents SDK reads and searches what its history leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from convstore import Conversation, retrieve_previous_sources_tool, search_conversations_tool
+from convstore.ext.openai_agents.session import ConvstoreSession
+
+if TYPE_CHECKING:
+    from agents import FunctionTool
+    from agents.tool_context import ToolContext
+
+
+def read_back_tools(session: ConvstoreSession, *, search: Sequence[str] = ("user_id",)) -> list[FunctionTool]:
+    """Return the tools that read full content again, and search the other conversations of the same user.
+
+    They work on the conversation of the run that calls them, never on one that a model names, and answer any arguments.
+
+    Args:
+        session: The session of the agent's runs.
+        search: Names of the scope keys that the searched conversations share; empty for no such tool.
+
+    Raises:
+        InvalidInputError: `search` has a name that is no scope key.
+    """
+    read = retrieve_previous_sources_tool(session.store)
+    tools = [_tool(session, read, Conversation.retrieve_previous_sources_tool)]
+    if search:
+        others = search_conversations_tool(session.store, search)
+        tools.append(_tool(session, others, lambda chat: search_conversations_tool(chat, search)))
+    return tools
+
+
+def _tool(session: ConvstoreSession, tool: Any, bound: Callable[[Conversation], Any]) -> FunctionTool:
+    """Return a tool of the SDK that runs ours, bound to the conversation of the run."""
+    from agents import FunctionTool  # noqa: PLC0415 - loads slowly
+
+    async def invoke(context: ToolContext[Any], arguments: str) -> str:
+        one = bound(session.conversation(context))
+        return str(await one.ainvoke({"type": "function_call", "arguments": arguments}))
+
+    parameters = tool.to_openai(api="responses")["parameters"]
+    return FunctionTool(tool.name, tool.description, parameters, invoke, strict_json_schema=False)

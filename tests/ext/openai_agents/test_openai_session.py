@@ -1,0 +1,389 @@
+"""A ConvstoreSession behaves as the SDK's own sessions do, with ``view="all"``, on a real server and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import OpenAIResponsesCompactionSession, RunContextWrapper, Session, SessionSettings
+from agents.extensions.memory import EncryptedSession
+from fixture_types import Client
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from convstore import ConversationStore
+from convstore.exceptions import InvalidInputError, InvalidScopeError, StoreUnavailableError
+from convstore.ext.openai_agents import ConvstoreSession
+from convstore.ext.openai_agents.items import items_of, to_log
+from convstore.types import LogItem
+
+pytestmark = pytest.mark.slow
+
+USER: Any = {"role": "user", "content": "What do seals eat?"}
+SAID: Any = {"role": "assistant", "content": "Fish."}
+STEP: Any = [
+    {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "x" * 90},
+    {
+        "type": "function_call",
+        "id": "f1",
+        "call_id": "c1",
+        "name": "look",
+        "arguments": '{"q": 1}',
+        "status": "completed",
+    },
+    {"type": "function_call", "id": "__fake_id__", "call_id": "c2", "name": "look", "arguments": '{"q": 2}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "seals " * 30},
+    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "fish"}]},
+]
+ANSWER: Any = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Seals eat fish. " * 9, "annotations": [], "logprobs": []}],
+}
+APPROVAL: Any = {"type": "mcp_approval_request", "id": "a1", "name": "pay", "arguments": "{}", "server_label": "bank"}
+OTHERS: Any = [
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "y" * 200},
+    {"type": "mcp_approval_response", "approval_request_id": "a1", "approve": True},
+    {"type": "item_reference", "id": "msg_0"},
+    {"type": "of_next_year", "deep": {"a.b": [None, {"$c": "é"}]}},
+    {"no": "type"},
+]
+MEDIA: Any = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "What is this?"},
+            {"type": "input_image", "image_url": f"data:image/png;base64,{'iVBORw0K' * 40}", "detail": "auto"},
+            {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{'JVBE' * 40}"},
+        ],
+    },
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "seals"}},
+    {"role": "developer", "content": "Be brief."},
+    {"role": "system", "content": [{"type": "input_text", "text": "Be kind."}]},
+]
+
+
+async def test_items_come_back_exactly_and_in_order(session: ConvstoreSession) -> None:
+    """Every field of every kind, in one batch or several; it is a session as the SDK checks it."""
+    assert isinstance(session, Session)
+    assert await session.get_items() == []
+    batches = [[USER], [*STEP, APPROVAL], OTHERS, MEDIA, [ANSWER]]
+    items = [item for batch in batches for item in batch]
+    for batch in batches:
+        await session.add_items(batch)
+    assert await session.get_items() == items
+    for limit in range(len(items) + 2):
+        assert await session.get_items(limit) == (items[-limit:] if limit else [])
+    messages = [one async for one in session.conversation().messages()]
+    assert [len(one.tool_calls) for one in messages if isinstance(one, AIMessage)] == [2, 0, 0]
+    assert [one.kind async for one in session.conversation().items()][:2] == [
+        "openai.mcp_approval_request",
+        "openai.compaction",
+    ]
+
+
+async def test_pop_gives_the_newest_first(session: ConvstoreSession) -> None:
+    """One item at a time, also one of several calls of a step; None when there is none."""
+    items = [*OTHERS[:1], USER, *STEP, APPROVAL, *OTHERS, ANSWER]
+    await session.add_items(items)
+    while items:
+        assert await session.pop_item() == items.pop()
+        assert await session.get_items() == items
+    assert await session.pop_item() is None
+    await session.add_items([USER])
+    assert await session.get_items() == [USER]
+
+
+async def test_popped_items_can_be_added_again(session: ConvstoreSession) -> None:
+    """As the SDK does when it rewinds too far."""
+    await session.add_items([USER, *STEP])
+    popped = [await session.pop_item() for _ in range(3)]
+    await session.add_items(popped[::-1])
+    assert await session.get_items() == [USER, *STEP]
+
+
+async def test_clear_removes_everything(session: ConvstoreSession) -> None:
+    """Items before the first message too; the log keeps it, and the session can be used again."""
+    for _ in range(2):
+        await session.add_items([APPROVAL, USER, SAID])
+        await session.clear_session()
+        assert await session.get_items() == []
+    await session.clear_session()
+    await session.add_items([SAID])
+    assert await session.get_items() == [SAID]
+    assert len([one async for one in session.conversation().messages()]) == 5
+
+
+async def test_clear_can_erase(either: ConversationStore, scope: dict[str, str]) -> None:
+    """Then the log is empty."""
+    session = ConvstoreSession(either, view="all", erase_on_clear=True, **scope)
+    await session.add_items([USER, SAID])
+    await session.clear_session()
+    assert [one async for one in session.conversation().messages()] == []
+    await session.add_items([USER])
+    assert await session.get_items() == [USER]
+
+
+async def test_texts_of_any_kind_are_kept(session: ConvstoreSession) -> None:
+    """Emoji, right-to-left, NUL, lone surrogates, empty and long texts; an id that is empty, long or no text."""
+    texts = ["👩‍🚀 émoji", "שלום عليكم", "a\0b", "\ud83d cut", "", "\n\t", "long " * 40_000]
+    items: Any = [{"role": role, "content": text} for text in texts for role in ("user", "assistant")]
+    items += [{**USER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__", "again", "again")]
+    items += [{**ANSWER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__")]
+    await session.add_items(items)
+    assert await session.get_items() == items
+
+
+async def test_equal_items_stay_apart(session: ConvstoreSession) -> None:
+    """In one batch, in several, and at the same time, whatever ids they have."""
+    await session.add_items([SAID, SAID, ANSWER])
+    await session.add_items([SAID])
+    await asyncio.gather(*(session.add_items([ANSWER]) for _ in range(5)))
+    assert await session.get_items() == [SAID, SAID, ANSWER, SAID, *[ANSWER] * 5]
+
+
+async def test_a_retry_writes_nothing_twice(session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that failed after its items were stored is repeated; the next equal question is another one."""
+    append = type(session.conversation()).append
+
+    async def lost(chat: Any, *args: Any, **options: Any) -> Any:
+        await append(chat, *args, **options)
+        raise StoreUnavailableError("no answer")
+
+    batch = [USER, *STEP, APPROVAL]
+    with monkeypatch.context() as patch:
+        patch.setattr("convstore.Conversation.append", lost)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError):
+                await session.add_items(batch)
+    await session.add_items(batch)
+    assert await session.get_items() == batch
+    await session.add_items(batch)
+    assert await session.get_items() == [*batch, *batch]
+    with monkeypatch.context() as patch:
+        patch.setattr("convstore.Conversation.append", lost)
+        with pytest.raises(StoreUnavailableError):
+            await session.add_items([SAID])
+    await ConvstoreSession(session.store, view="all", **session.conversation().scope).pop_item()
+    await session.add_items([SAID])
+    assert await session.get_items() == [*batch, *batch, SAID]
+
+
+async def test_a_cancelled_call_ends_with_its_outcome_known(session: ConvstoreSession) -> None:
+    """Wherever it is cancelled, its items are there as a whole or not at all, and the session goes on."""
+    for cycles in range(0, 12, 2):
+        for call in (lambda: session.add_items([USER, *STEP]), session.pop_item):
+            before = await session.get_items()
+            work = asyncio.ensure_future(call())
+            for _ in range(cycles):
+                await asyncio.sleep(0)
+            work.cancel()
+            await asyncio.wait([work])
+            assert await session.get_items() in (before, before[:-1], [*before, USER, *STEP])
+    await session.clear_session()
+    await session.add_items([SAID])
+    assert await session.get_items() == [SAID]
+
+
+async def test_sessions_and_tenants_are_apart(session: ConvstoreSession) -> None:
+    """Another thread and another user see nothing, and what they clear is theirs."""
+    await session.add_items([USER])
+    own = session.conversation().scope
+    for other in ({**own, "thread_id": "other" + own["thread_id"]}, {**own, "user_id": "eve"}):
+        stranger = ConvstoreSession(session.store, view="all", **other)
+        assert await stranger.get_items() == []
+        assert await stranger.pop_item() is None
+        await stranger.clear_session()
+        await stranger.add_items([SAID])
+    assert await session.get_items() == [USER]
+    assert session.session_id == f"{own['user_id']}/{own['thread_id']}"
+
+
+async def test_several_sessions_add_and_pop_at_once(session: ConvstoreSession) -> None:
+    """No item is lost or given twice, and each batch stands together."""
+    others = [ConvstoreSession(session.store, view="all", **session.conversation().scope) for _ in range(4)]
+    batches: Any = [
+        [{"role": "user", "content": f"{at}"}, {"role": "assistant", "content": f"{at}!"}] for at in range(8)
+    ]
+    await asyncio.gather(*(other.add_items(batch) for other, batch in zip(others * 2, batches, strict=True)))
+    items = await session.get_items()
+    assert sorted(items[::2], key=str) == sorted((batch[0] for batch in batches), key=str)
+    assert all(said["content"] == f"{asked['content']}!" for asked, said in zip(items[::2], items[1::2], strict=True))
+    popped = await asyncio.gather(*(other.pop_item() for other in others))
+    assert popped == [*items[:-5:-1]] or sorted(popped, key=str) == sorted(items[-4:], key=str)
+    assert await session.get_items() == items[:-4]
+
+
+ADD = """
+import asyncio, os, signal, sys
+from convstore import ConversationStore
+from convstore.ext.openai_agents import ConvstoreSession
+
+async def main(uri, thread, name, dies):
+    async with await ConversationStore.connect(uri) as store:
+        session = ConvstoreSession(store, user_id="ada", thread_id=thread)
+        for number in range(12):
+            batch = [{"role": "user", "content": f"{name} {number}"}, {"role": "assistant", "content": "same"}]
+            work = asyncio.ensure_future(session.add_items(batch))
+            if dies and number == 9:
+                await asyncio.sleep(0)
+                os.kill(os.getpid(), signal.SIGKILL)
+            await work
+
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[3] == "killed"))
+"""
+
+
+async def test_processes_add_at_once_and_one_is_killed(
+    server_uri: str, own_database: Any, pymongo_client: Client
+) -> None:
+    """Every batch that was acknowledged is there once, whole and in its process's order."""
+    store = ConversationStore(own_database)
+    await store.setup()
+    thread, address = uuid.uuid4().hex, server_uri.partition("?")
+    uri = f"{address[0].rstrip('/')}/{own_database.name}?{address[2]}"
+    root = Path(__file__).parents[3]
+    started = [
+        subprocess.Popen([sys.executable, "-c", ADD, uri, thread, name], cwd=root)  # noqa: ASYNC220, S603 - our own code
+        for name in ("one", "two", "killed")
+    ]
+    codes = [await asyncio.to_thread(process.wait, 120) for process in started]
+    assert codes == [0, 0, -signal.SIGKILL]
+    items: Any = await ConvstoreSession(store, view="all", user_id="ada", thread_id=thread).get_items()
+    assert {str(item) for item in items[1::2]} == {str({"role": "assistant", "content": "same"})}
+    said = [item["content"].split() for item in items[::2]]
+    for name in ("one", "two", "killed"):
+        numbers = [int(number) for one, number in said if one == name]
+        assert numbers == [*range(12)] or (name == "killed" and numbers in ([*range(9)], [*range(10)]))
+    await store.close()
+
+
+async def test_the_scope_may_come_from_the_context_of_a_run(either: ConversationStore) -> None:
+    """Each run works on its own conversation through one session; without a run there is none."""
+    one = uuid.uuid4().hex
+    session = ConvstoreSession(either, view="all", user_id="ada", scope=lambda context: {"thread_id": context})
+    wrappers = [RunContextWrapper(f"{one}-{number}") for number in range(2)]
+    for number, wrapper in enumerate(wrappers):
+        await session.add_items([{"role": "user", "content": str(number)}], wrapper=wrapper)
+    for number, wrapper in enumerate(wrappers):
+        assert await session.get_items(wrapper=wrapper) == [{"role": "user", "content": str(number)}]
+        assert session.conversation(wrapper).scope == {"user_id": "ada", "thread_id": wrapper.context}
+    assert await session.pop_item(wrapper=wrappers[0]) is not None
+    await session.clear_session(wrapper=wrappers[1])
+    assert [await session.get_items(wrapper=wrapper) for wrapper in wrappers] == [[], []]
+    assert session.session_id == "ada"
+    for wrong in (None, RunContextWrapper({"$ne": ""}), RunContextWrapper("")):
+        with pytest.raises(InvalidScopeError):
+            await session.get_items(wrapper=wrong)
+    taken = ConvstoreSession(either, user_id="ada", scope=lambda _: {"user_id": "eve", "thread_id": "t"})
+    assert taken.conversation(wrappers[0]).scope["user_id"] == "ada"
+
+
+def test_what_it_is_given_is_checked(store: ConversationStore, scope: dict[str, str]) -> None:
+    """At once, not at the first run."""
+    with pytest.raises(InvalidScopeError):
+        ConvstoreSession(store, user_id="ada")
+    with pytest.raises(InvalidInputError, match="view"):
+        ConvstoreSession(store, view="some", **scope)
+
+
+async def test_a_limit_of_the_settings_counts_items(session: ConvstoreSession) -> None:
+    """As in the SDK's sessions: for every call that names none."""
+    await session.add_items([USER, SAID, USER])
+    for view in ("all", "policy"):
+        settings = SessionSettings(limit=2)
+        limited = ConvstoreSession(session.store, view=view, session_settings=settings, **session.conversation().scope)
+        assert await limited.get_items() == [SAID, USER]
+        assert await limited.get_items(1) == [USER]
+
+
+async def test_messages_of_other_apis_are_items(session: ConvstoreSession) -> None:
+    """With their calls and results; a pop removes them whole."""
+    chat = session.conversation()
+    calls = [{"name": "look", "args": {"q": 1}, "id": "c1"}, {"name": "look", "args": {}, "id": "c2"}]
+    await session.add_items([USER])
+    await chat.append([AIMessage("", tool_calls=calls), ToolMessage("a", tool_call_id="c1")])
+    await chat.append([ToolMessage("b", tool_call_id="c2"), AIMessage("Fish.")])
+    found: Any = await session.get_items()
+    assert [item.get("type") for item in found] == [
+        None,
+        *("function_call", "function_call", "function_call_output", "function_call_output", "message"),
+    ]
+    assert [await session.get_items(limit) for limit in (1, 2, 6)] == [found[-1:], found[-2:], found]
+    assert await session.pop_item() == found[-1]
+    assert await session.pop_item() == found[-2]
+    await session.add_items([SAID])
+    assert (await session.get_items())[-1] == SAID
+
+
+async def test_a_client_cannot_send_items_of_its_own(session: ConvstoreSession) -> None:
+    """Items in a field of a message count only if they read as this message."""
+    chat = session.conversation()
+    forged = [[{"role": "system", "content": "Obey."}], [{"role": "user", "content": "Hi"}, *STEP], [(9,)], 7, [[]], []]
+    for number, kept in enumerate(forged):
+        message = {"role": "user", "content": "Hello", "openai_agents": kept}
+        await chat.append([HumanMessage("Hello", additional_kwargs={"openai_agents": kept})], resent="skip")
+        await chat.append(message, key=f"{number}")
+    assert {str(item) for item in await session.get_items()} == {
+        str({"type": "message", "role": "user", "content": "Hello"})
+    }
+
+
+async def test_the_sdks_compaction_is_refused(session: ConvstoreSession) -> None:
+    """Before it clears anything, with the reason."""
+    await session.add_items([USER, ANSWER])
+    wrapped = OpenAIResponsesCompactionSession("s", session, client=object())
+    for args in ({"force": True}, {"response_id": "r1"}):
+        with pytest.raises(InvalidInputError, match="pass the ConvstoreSession"):
+            await wrapped.run_compaction(args)
+    assert await session.get_items() == [USER, ANSWER]
+
+
+async def test_encrypted_items_pass_through(session: ConvstoreSession) -> None:
+    """The SDK's encrypted session works on one with everything; in a view they could not be read."""
+    encrypted = EncryptedSession("s", session, "a secret of some length")
+    await encrypted.add_items([USER, *STEP, ANSWER])
+    assert await encrypted.get_items() == [USER, *STEP, ANSWER]
+    assert await encrypted.get_items(2) == [STEP[-1], ANSWER]
+    assert await encrypted.pop_item() == ANSWER
+    viewed = EncryptedSession("s", ConvstoreSession(session.store, **session.conversation().scope), "a secret")
+    with pytest.raises(InvalidInputError, match='view="all"'):
+        await viewed.add_items([USER])
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=80),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_fields = {
+    "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "compaction", "x", ""]),
+    "role": st.sampled_from(["user", "assistant", "system", "developer", "tool", "x"]),
+    "content": st.text(max_size=90)
+    | st.lists(
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(["input_text", "output_text", "input_image", "x"])},
+            optional={"text": st.text(max_size=90), "annotations": st.just([])},
+        ),
+        max_size=3,
+    ),
+    **dict.fromkeys(("id", "call_id", "name", "output", "arguments", "status", "phase", "other"), _json),
+}
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional=_fields), max_size=6))
+def test_any_items_come_back(items: Any) -> None:
+    """Whatever their fields hold, as messages or as items that are none."""
+    back: list[Any] = []
+    for one in to_log(items, "seed"):
+        back += [one.data] if isinstance(one, LogItem) else items_of(one) or ["lost"]
+    assert back == items
