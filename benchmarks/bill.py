@@ -123,15 +123,15 @@ class Bill:
     def add(self, messages: Sequence[BaseMessage], *, budget: int) -> None:
         """Add a call of the model."""
         call = [Sent.of(message) for message in messages]
-        size = sum(one.tokens for one in call)
+        size = sum(item.tokens for item in call)
         shared = [_shared_tokens(earlier, call) for earlier in self._last]
         if shared:
-            before = sum(one.tokens for one in self._last[-1])
+            before = sum(item.tokens for item in self._last[-1])
             self.broken += before - shared[-1] > max(_BREAK_TOKENS, before * _BREAK_SHARE)
         self.calls += 1
         self.sent += size
         self.new += size - max(shared, default=0)
-        self.over += size > budget >= sum(one.tokens for one in call[_unread_from(messages) :])
+        self.over += size > budget >= sum(item.tokens for item in call[_unread_from(messages) :])
         self._last.append(call)
 
     def price(self, cached: float) -> float:
@@ -151,15 +151,15 @@ def _unread_from(messages: Sequence[BaseMessage]) -> int:
 
 def _shared_tokens(earlier: Sequence[Sent], call: Sequence[Sent]) -> int:
     tokens = 0
-    for one, other in zip(earlier, call, strict=False):
-        if one.text != other.text:
-            return tokens + _shared_characters(one.text, other.text) // CHARACTERS_PER_TOKEN
-        tokens += one.tokens
+    for item, other in zip(earlier, call, strict=False):
+        if item.text != other.text:
+            return tokens + _shared_characters(item.text, other.text) // CHARACTERS_PER_TOKEN
+        tokens += item.tokens
     return tokens
 
 
-def _shared_characters(one: str, other: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _shared_characters(text: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
 
 
 class Strategies:
@@ -196,15 +196,15 @@ class Strategies:
 
 def _newest(messages: list[BaseMessage]) -> list[BaseMessage]:
     newest = messages[-50:]
-    return newest[next((at for at, one in enumerate(newest) if one.type == "human"), 0) :]
+    return newest[next((at for at, message in enumerate(newest) if message.type == "human"), 0) :]
 
 
 def _masked(messages: list[BaseMessage]) -> list[BaseMessage]:
-    results = [at for at, one in enumerate(messages) if isinstance(one, ToolMessage)]
+    results = [at for at, message in enumerate(messages) if isinstance(message, ToolMessage)]
     masked = set(results[:-10])
     return [
-        one.model_copy(update={"content": "[result left out]"}) if at in masked else one
-        for at, one in enumerate(messages)
+        message.model_copy(update={"content": "[result left out]"}) if at in masked else message
+        for at, message in enumerate(messages)
     ]
 
 
@@ -222,7 +222,7 @@ class _Summarized:
         state: Any = {"messages": list(self._state)}
         update = self._middleware.before_model(state, Runtime())
         if update is not None:
-            self._state = [one for one in update["messages"] if not isinstance(one, RemoveMessage)]
+            self._state = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
         return self._state
 
 

@@ -147,8 +147,8 @@ def generated(*, scale: float = 1.0) -> list[Workload]:
 def recorded(paths: Iterable[Path], *, limit: int) -> Iterator[Workload]:
     """Return the longest conversations of each file that `convstore import` reads."""
     for path in paths:
-        records = [one for one in read_file(path) if isinstance(one, ConversationRecord)]
-        longest = sorted(records, key=lambda one: len(one.messages), reverse=True)[:limit]
+        records = [record for record in read_file(path) if isinstance(record, ConversationRecord)]
+        longest = sorted(records, key=lambda record: len(record.messages), reverse=True)[:limit]
         yield from map(partial(_replayable, path.name), longest)
 
 

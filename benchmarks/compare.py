@@ -119,7 +119,7 @@ class Floor(Store):
     async def load(self) -> Sequence[Any]:
         """Read the last turns without their results."""
         last = await self._turns.find({}, {"result": 0}).sort("_id", -1).limit(_LAST_TURNS).to_list(None)
-        return messages_from_dict([one for document in reversed(last) for one in document["messages"]])
+        return messages_from_dict([message for document in reversed(last) for message in document["messages"]])
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Read one document."""
@@ -152,7 +152,7 @@ class LangChainHistory(Store):
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load all messages and pick one, as there is no other way."""
-        return next(str(one.content) for one in await self.load() if one.id == turn[2].id)
+        return next(str(message.content) for message in await self.load() if message.id == turn[2].id)
 
     async def close(self) -> None:
         """Close the client."""
@@ -193,7 +193,7 @@ class LangGraphSaver(Store):
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load the state and pick a message, as there is no other way."""
-        return next(str(one.content) for one in await self.load() if one.id == turn[2].id)
+        return next(str(message.content) for message in await self.load() if message.id == turn[2].id)
 
     async def close(self) -> None:
         """Close the client."""
@@ -219,7 +219,7 @@ class AgentsSession(Store):
         arguments = {"type": "function_call", "call_id": result.id, "name": "search", "arguments": str(call.content)}
         output = {"type": "function_call_output", "call_id": result.id, "output": result.content}
         asked, said = (
-            {"role": role, "content": one.content} for role, one in (("user", question), ("assistant", answer))
+            {"role": role, "content": message.content} for role, message in (("user", question), ("assistant", answer))
         )
         await self._session.add_items([asked, arguments, output, said])
 
@@ -231,7 +231,9 @@ class AgentsSession(Store):
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load all items and pick one, as there is no other way."""
         call = turn[2].id
-        return next(str(one["output"]) for one in await self.load() if one.get("call_id") == call and "output" in one)
+        return next(
+            str(item["output"]) for item in await self.load() if item.get("call_id") == call and "output" in item
+        )
 
 
 class ConvstoreAgentsSession(AgentsSession):

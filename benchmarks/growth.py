@@ -232,8 +232,8 @@ class Benchmark:
                 for way, work in ways.items():
                     chat = store.conversation(**_USER, thread_id=f"{turns} {way}")
                     costs[way].append(await self._cost_once(partial(work, chat, f"q{number}")))
-            each = {way: statistics.median(one.milliseconds for one in found) for way, found in costs.items()}
-            commands = {way: statistics.median(one.commands for one in found) for way, found in costs.items()}
+            each = {way: statistics.median(cost.milliseconds for cost in found) for way, found in costs.items()}
+            commands = {way: statistics.median(cost.commands for cost in found) for way, found in costs.items()}
             shown = {f"{way}, each": f"{commands[way]:.0f} / {each[way]:.1f} ms" for way in ways}
             yield f"{turns} turns", shown | {"ratio": f"{each['by chat.turn'] / each['by append']:.2f}"}
 

@@ -42,7 +42,7 @@ def cost_of(packages: list[str], imports: str, folder: Path) -> Cost:
     archives = list(wheels.iterdir())
     run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *archives)
     [site] = folder.glob("lib/python*/site-packages")
-    files = [one for one in site.rglob("*") if one.is_file() and not is_tool(one.relative_to(site))]
+    files = [path for path in site.rglob("*") if path.is_file() and not is_tool(path.relative_to(site))]
     timed = f"import time\nbegan = time.process_time()\n{imports}\nprint(time.process_time() - began)"
     seconds = min(float(run(python, "-c", timed)) for _ in range(RUNS))
     return Cost(len(archives), size(archives), size(files), seconds)
@@ -55,12 +55,12 @@ def is_tool(path: Path) -> bool:
 
 def size(files: list[Path]) -> int:
     """Return the bytes of some files."""
-    return sum(one.stat().st_size for one in files)
+    return sum(file.stat().st_size for file in files)
 
 
 def run(*command: str | Path) -> str:
     """Return what a command prints."""
-    found = subprocess.run([str(one) for one in command], check=True, capture_output=True, text=True)  # noqa: S603
+    found = subprocess.run([str(path) for path in command], check=True, capture_output=True, text=True)  # noqa: S603
     return found.stdout
 
 

@@ -145,8 +145,12 @@ class Users:
     async def fill(self, turns: int) -> None:
         """Give every conversation its turns."""
         for begin in range(0, turns, _FILL_AT_ONCE):
-            maximum = min(_FILL_AT_ONCE, turns - begin)
-            await _each(self.chats, lambda chat: chat.append([one for _ in range(maximum) for one in self._take(0.0)]))  # noqa: B023
+            count = min(_FILL_AT_ONCE, turns - begin)
+            await _each(self.chats, lambda chat: chat.append(self._turns(count)))  # noqa: B023
+
+    def _turns(self, count: int) -> list[BaseMessage]:
+        """Return turns under new ids."""
+        return [message for _ in range(count) for message in self._take(0.0)]
 
     def _take(self, large: float) -> list[BaseMessage]:
         """Return a turn under new ids."""
@@ -214,17 +218,17 @@ def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) ->
     print("memory, MB, at the beginning of each third and at the end:", *(f"{figure:.0f}" for figure in memory))
     shares = ", ".join(f"p{share} {_quantile(late, share / 100) * 1000:.1f} ms" for share in (50, 95, 99))
     print(f"ticks late: {shares}, ", end="")
-    above = sum(one > _STALL for one in late)
+    above = sum(number > _STALL for number in late)
     print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {above} of {len(late):,}")
     longest = max(stalls.collections, default=0.0) * 1000
     print(f"full garbage collections: {len(stalls.collections)}, the longest {longest:.0f} ms")
-    busy = sum(one[1] > _STALL for one in stalls.callbacks)
+    busy = sum(callback[1] > _STALL for callback in stalls.callbacks)
     print(
         f"callbacks above {_STALL * 1000:.0f} ms: {len(stalls.callbacks)} by the clock, {busy} by their own work; ",
         end="",
     )
     print("the longest:")
-    for wall, own, name in sorted(stalls.callbacks, key=lambda one: one[1], reverse=True)[:_NAMED]:
+    for wall, own, name in sorted(stalls.callbacks, key=lambda callback: callback[1], reverse=True)[:_NAMED]:
         print(f"  {own * 1000:7.1f} of {wall * 1000:7.1f} ms: {name}")
 
 

@@ -189,7 +189,7 @@ def _count(outcome: Outcome, reader: str, window: Given, pages: Sequence[str]) -
 def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """Return shares by reader or ranking and stratum, and mean tokens, of some outcomes; empty strata are left out."""
     outcomes = list(outcomes)
-    strata = {name: [one for one in outcomes if one.question.stratum == name] for name in STRATA}
+    strata = {name: [outcome for outcome in outcomes if outcome.question.stratum == name] for name in STRATA}
     strata = {name: found for name, found in strata.items() if found}
     return {
         "questions": {name: len(found) for name, found in strata.items()},
@@ -205,14 +205,15 @@ def _shares(
 ) -> dict[str, dict[str, float]]:
     return {
         name: {
-            stratum: round(statistics.fmean(values(one)[name] for one in found), 4) for stratum, found in strata.items()
+            stratum: round(statistics.fmean(values(outcome)[name] for outcome in found), 4)
+            for stratum, found in strata.items()
         }
         for name in names
     }
 
 
 def _means(outcomes: list[Outcome], values: Callable[[Outcome], dict[str, int]]) -> dict[str, int]:
-    return {reader: round(statistics.fmean(values(one)[reader] for one in outcomes)) for reader in READERS}
+    return {reader: round(statistics.fmean(values(outcome)[reader] for outcome in outcomes)) for reader in READERS}
 
 
 def table(title: str, found: dict[str, Any]) -> str:
@@ -265,13 +266,13 @@ def main() -> None:
     conversations = [*own(tokens=options.tokens, names=options.only), *(mtrag(options.data) if options.data else [])]
     outcomes = asyncio.run(run(conversations))
     halves = {
-        "held out": summary(one for one in outcomes if one.question.held_out),
-        "tuning half": summary(one for one in outcomes if not one.question.held_out),
+        "held out": summary(outcome for outcome in outcomes if outcome.question.held_out),
+        "tuning half": summary(outcome for outcome in outcomes if not outcome.question.held_out),
     }
     if options.chart:
         options.chart.write_text(chart(halves["held out"]), "utf-8")
     if options.json:
-        print(json.dumps({**halves, "outcomes": [as_json(one) for one in outcomes]}, ensure_ascii=False))
+        print(json.dumps({**halves, "outcomes": [as_json(outcome) for outcome in outcomes]}, ensure_ascii=False))
         return
     sizes = [approximate_tokens(conversation.messages) for conversation in conversations]
     print(f"{len(sizes)} conversations of {min(sizes):,} to {max(sizes):,} tokens, {len(outcomes)} questions")

@@ -309,7 +309,7 @@ def _message(id_: str, message: dict[str, Any]) -> BaseMessage:
     if message["role"] == "user":
         return HumanMessage(content, id=id_)
     if message["role"] == "tool":
-        artifact = [(one["text"], {"title": one.get("title") or ""}) for one in message["sources"]]
+        artifact = [(source["text"], {"title": source.get("title") or ""}) for source in message["sources"]]
         call = message["tool_call_id"]
         return ToolMessage(content, id=id_, name=message["name"], tool_call_id=call, artifact=artifact)
     calls = [

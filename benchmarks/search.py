@@ -98,7 +98,7 @@ async def one_conversation(
     characters = sum(len(text_of(message)) for turn in turns for message in turn)
     print(f"{kind}: {tokens:,} tokens, {characters / 1e6:.1f} MB of text")
     documents = await database["search"].find({}, {"sections": 1}).to_list(None)
-    own_bytes = sum(len(data) for one in documents for data in one["sections"].values())
+    own_bytes = sum(len(data) for document in documents for data in document["sections"].values())
     print(f"  segments: {len(documents)}, {own_bytes / characters:.1%} of the text")
 
     def searching(**options: Any) -> Callable[[str], Awaitable[object]]:
@@ -140,7 +140,7 @@ async def appends(database: Any, turns: Sequence[list[BaseMessage]]) -> None:
     """Print the processor time of an append with the index and without it, one after the other in turns."""
     spent: dict[bool, list[float]] = {True: [], False: []}
     stores = {has_index: ConversationStore(database, search_index=has_index) for has_index in spent}
-    chats = {one: store.conversation(user_id="appends", thread_id=str(one)) for one, store in stores.items()}
+    chats = {value: store.conversation(user_id="appends", thread_id=str(value)) for value, store in stores.items()}
     for number, turn in enumerate(turns[:_APPENDS]):
         for has_index in (True, False) if number % 2 else (False, True):
             began = time.process_time()

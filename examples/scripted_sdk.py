@@ -59,7 +59,7 @@ class ScriptedClient:
         said, number = self.script(messages), len(self.requests)
         text = said if isinstance(said, str) else None
         made = [] if isinstance(said, str) else said
-        calls = [call_of(*one, id_=f"call_{number}_{at}") for at, one in enumerate(made)]
+        calls = [call_of(*pair, id_=f"call_{number}_{at}") for at, pair in enumerate(made)]
         return chunks(text, calls, number, pause=self.pause) if stream else completion(text, calls, number)
 
 

@@ -69,9 +69,11 @@ class Model:
                 ids = [str(call["id"]) for call in message.tool_calls]
                 yield from (f"call id {id_!r}" for id_ in ids if not re.fullmatch(ID_FORMS[self.provider], id_))
                 blocks = message.content if isinstance(message.content, list) else []
-                yield from (f"a {foreign} block" for one in blocks if isinstance(one, dict) and one["type"] == foreign)
+                yield from (
+                    f"a {foreign} block" for block in blocks if isinstance(block, dict) and block["type"] == foreign
+                )
                 after = messages[index + 1 : index + 1 + len(ids)]
-                if ids != [one.tool_call_id for one in after if isinstance(one, ToolMessage)]:
+                if ids != [result.tool_call_id for result in after if isinstance(result, ToolMessage)]:
                     yield "a call without its result"
             elif message.type == "system" and index:
                 yield "a system message in the middle"
@@ -144,9 +146,9 @@ async def main(uri: str) -> None:
         print(f"  Its own reasoning of this turn came back to it: {[block_of(message) for message in own]}")
         await run_turn(chat, first, "What was day 12 like?")
 
-        for one in await chat.summaries():
-            kinds = ", ".join(message.type for message in one.messages)
-            print(f"Messages {one.first}-{one.last} are shown as: {kinds}. {one.text}")
+        for summary in await chat.summaries():
+            kinds = ", ".join(message.type for message in summary.messages)
+            print(f"Messages {summary.first}-{summary.last} are shown as: {kinds}. {summary.text}")
         log = [message async for message in chat.messages()]
         kept = {provider: sum(block_of(message) == name for message in log) for provider, name in REASONING.items()}
         print(f"The log keeps all {len(log)} messages, with the reasoning of both: {kept}.")

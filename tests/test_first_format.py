@@ -97,8 +97,8 @@ async def test_setup_changes_no_document(old: Any) -> None:
     ran = [migration.name for migration in discover()]
     assert [document["_id"] for document in after.pop(MIGRATIONS)["documents"]] == ran
     before.pop(MIGRATIONS)
-    kept = {name: one["documents"] for name, one in after.items() if one["documents"] or name in before}
-    assert kept == {name: one["documents"] for name, one in before.items()}
+    kept = {name: value["documents"] for name, value in after.items() if value["documents"] or name in before}
+    assert kept == {name: value["documents"] for name, value in before.items()}
 
 
 async def test_every_message_comes_back_equal(chat: Conversation) -> None:
@@ -158,13 +158,16 @@ async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
     """Sizes at which something is stored in another way; results are as long as they were."""
     store = ConversationStore(old, scope_keys=KEYS)
     await store.setup()
-    chat, expected = store.conversation(**SCOPES[2]), [one for batch in (*edges(), *regretted()) for one in batch]
+    chat, expected = (
+        store.conversation(**SCOPES[2]),
+        [message for batch in (*edges(), *regretted()) for message in batch],
+    )
     assert same_messages([message async for message in chat.messages()], expected)
-    listed = [one.message.id for one in await chat.list_messages(limit=1_000)]
-    assert listed == [one.id for one in expected if not str(one.id).startswith("no-")]
-    results = [one for one in expected if isinstance(one, ToolMessage)]
-    records = await chat.get_tool_messages([str(one.id) for one in results])
-    assert [record.content for record in records] == [one.content for one in results]
+    listed = [message.message.id for message in await chat.list_messages(limit=1_000)]
+    assert listed == [message.id for message in expected if not str(message.id).startswith("no-")]
+    results = [result for result in expected if isinstance(result, ToolMessage)]
+    records = await chat.get_tool_messages([str(result.id) for result in results])
+    assert [record.content for record in records] == [result.content for result in results]
     assert await chat.undo_rewind() == 1
     assert (await store.verify()).ok
 
@@ -177,7 +180,7 @@ async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
     turn = await chat.get_turn("t3")
     assert turn is not None
     assert (turn.draft, turn.is_finished) == ("Paid ", False)
-    assert [one.is_finished async for one in chat.turns()] == [True, True, False]
+    assert [read.is_finished async for read in chat.turns()] == [True, True, False]
     async with await chat.turn("t3") as entered:
         assert [(call.id, call.args) for call in entered.open_calls] == [("c3", {"sum": 2}), ("c5", {"sum": 1})]
         for call in entered.open_calls:
@@ -194,20 +197,20 @@ async def test_variants_and_sub_agents_are_there(old: Any) -> None:
     await store.setup()
     chat = store.conversation(**SCOPES[4])
     variants = await chat.variants("v2")
-    assert [(one.turn_id, one.variant_id, one.is_active) for one in variants] == [
+    assert [(variant.turn_id, variant.variant_id, variant.is_active) for variant in variants] == [
         ("v1", "v1", False),
         ("v1", "w1", False),
         ("v2", "v2", True),
     ]
-    assert [one.id for one in (await chat.load_history()).messages] == ["v2", "indeed"]
+    assert [message.id for message in (await chat.load_history()).messages] == ["v2", "indeed"]
     async with await chat.turn("v2", regenerate="w2") as turn:
         await turn.add_result(turn.open_calls[0], "done")
         await turn.append(AIMessage("No.", id="no"))
     assert (await chat.load_history()).messages[-1].id == "no"
     await chat.activate(variants[0])
-    assert [one.id for one in (await chat.load_history()).messages] == ["v1", "so"]
+    assert [message.id for message in (await chat.load_history()).messages] == ["v1", "so"]
     [child] = await chat.children()
-    assert [one.id async for one in store.conversation(**child.scope).messages()] == ["s1", "seen"]
+    assert [message.id async for message in store.conversation(**child.scope).messages()] == ["s1", "seen"]
     assert (await store.verify()).findings == ()
 
 

@@ -33,7 +33,7 @@ class Catalog:
     async def children(self, scope: Scope) -> list[ConversationInfo]:
         """Return the conversations of sub-agents directly below one, oldest first. Two commands."""
         head = await self._heads.find(dict(scope))
-        return [self._listed(one) for one in await self._heads.children(head.conversation)] if head else []
+        return [self._listed(child) for child in await self._heads.children(head.conversation)] if head else []
 
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
         """Return the scope of the conversation with an id; None if there is none with these scope values."""
@@ -46,18 +46,18 @@ class Catalog:
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
         # The cursor follows the stored order of heads; the page is sorted by the dates it shows.
         next_cursor = found[limit - 1].cursor if len(found) > limit else None
-        shown = sorted(found[:limit], key=lambda one: one.updated_at, reverse=True)
-        return ConversationPage(conversations=[self._listed(one) for one in shown], next_cursor=next_cursor)
+        shown = sorted(found[:limit], key=lambda info: info.updated_at, reverse=True)
+        return ConversationPage(conversations=[self._listed(head) for head in shown], next_cursor=next_cursor)
 
     async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[ListedHead, ConversationInfo]]:
         """Return the newest conversations with these scope values, with their heads. One command."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
-        return [(one, self._listed(one)) for one in await self._heads.page(dict(partial_scope), limit=limit)]
+        return [(head, self._listed(head)) for head in await self._heads.page(dict(partial_scope), limit=limit)]
 
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
         """Return the beginning of the first question of each conversation, by its id. At most one command."""
         found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
-        return {id_: _beginning(read_message(self._codec, one).content) for id_, one in found.items()}
+        return {id_: _beginning(read_message(self._codec, message).content) for id_, message in found.items()}
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
@@ -113,6 +113,6 @@ class Catalog:
 def _beginning(content: Any) -> str:
     """Return the beginning of the first text of a question, in one line; the body keeps that of a long one."""
     blocks = content if isinstance(content, list) else [content]
-    texts = (one.get("text") if isinstance(one, dict) else one for one in blocks)
+    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
     heads = (text.head if isinstance(text, PayloadRange) else text for text in texts)
     return " ".join(next((text for text in heads if isinstance(text, str)), "")[:_QUESTION_CHARACTERS].split())

@@ -25,8 +25,8 @@ class StatsReader:
 
     async def read(self, partial_scope: Scope, *, sizes: bool, budget: int | None) -> StoreStats:
         """Return the statistics; see `ConversationStore.stats`."""
-        heads = [one async for one in self._heads.each(dict(partial_scope))]
-        totals = [one.totals for one in heads]
+        heads = [head async for head in self._heads.each(dict(partial_scope))]
+        totals = [head.totals for head in heads]
         groups = _batches(heads) if partial_scope else [None]
         amounts = [
             amount
@@ -34,32 +34,32 @@ class StatsReader:
             for collection in _COLLECTIONS
             for amount in await self._statistics.amounts(collection, group)
         ]
-        summaries = {id_: one for group in groups for id_, one in (await self._statistics.summaries(group)).items()}
+        summaries = {id_: last for group in groups for id_, last in (await self._statistics.summaries(group)).items()}
         folded = {id_: before - shown for id_, (before, shown) in summaries.items()}
-        views = (one.totals.view_tokens - folded.get(one.head.conversation, 0) for one in heads)
+        views = (head.totals.view_tokens - folded.get(head.head.conversation, 0) for head in heads)
         return StoreStats(
             conversations=len(heads),
-            damaged=sum(one.damage is not None for one in heads),
-            messages=sum(one.active for one in totals),
-            turns=sum(one.turns for one in totals),
-            tokens=sum(one.tokens for one in totals),
-            saved_by_stubs=sum(one.tokens - one.view_tokens for one in totals),
+            damaged=sum(head.damage is not None for head in heads),
+            messages=sum(total.active for total in totals),
+            turns=sum(total.turns for total in totals),
+            tokens=sum(total.tokens for total in totals),
+            saved_by_stubs=sum(total.tokens - total.view_tokens for total in totals),
             saved_by_summaries=sum(folded.values()),
             saved_by_budget=0 if budget is None else sum(max(0, view - budget) for view in views),
             summarized=len(summaries),
-            bytes={kind: sum(one.size for one in amounts if one.kind == kind) for kind in _KINDS} if sizes else {},
+            bytes={kind: sum(part.size for part in amounts if part.kind == kind) for kind in _KINDS} if sizes else {},
             growth=_growth(heads, amounts) if sizes else [],
         )
 
 
 def _batches(heads: Sequence[ListedHead]) -> Sequence[list[str] | None]:
-    ids = [one.head.conversation for one in heads if one.head.conversation]
+    ids = [head.head.conversation for head in heads if head.head.conversation]
     return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
 
 
 def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:
     """Return the days on which something was written, in order."""
-    conversations = Counter(one.head.created_at.date() for one in heads if not one.damage)
+    conversations = Counter(head.head.created_at.date() for head in heads if not head.damage)
     messages, sizes = Counter[date](), Counter[date]()
     for amount in amounts:
         if amount.kind == "entries" and amount.day:

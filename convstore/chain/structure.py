@@ -49,7 +49,7 @@ class Header:
 
     def messages(self) -> list[BaseMessage]:
         """Return all messages of the header, in order."""
-        return [one for one in (self.system, *self.before, self.human, *self.after) if one is not None]
+        return [message for message in (self.system, *self.before, self.human, *self.after) if message is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,13 +118,13 @@ class Work:
     def calls(self) -> tuple[SummaryCall, ...]:
         """Return the calls made so far."""
         return tuple(
-            SummaryCall(strategy=one.strategy, shown=one.shown, error=one.error, request=one.key)
-            for one in self._requests
+            SummaryCall(strategy=request.strategy, shown=request.shown, error=request.error, request=request.key)
+            for request in self._requests
         )
 
     def result(self) -> ChainSummary:
         """Return the result of the run; raise its first error if it made nothing shorter."""
-        error = next((one.error for one in self._requests if one.error and one.strategy != "oversized_pair"), None)
+        error = next((sent.error for sent in self._requests if sent.error and sent.strategy != "oversized_pair"), None)
         if error and self._chain.size >= self._before:
             raise error
         messages = self._chain.messages()
@@ -177,10 +177,10 @@ class Work:
         self, strategy: Strategy, prompts: Sequence[Prompt], pairs: Sequence[Pair]
     ) -> list[_ChainRequest]:
         """Return requests for the prompts, and record them for `calls` in this order."""
-        prefix = SUMMARY_PREFIX if pairs else ""
+        prefix, shown_by = SUMMARY_PREFIX if pairs else "", self._origins.shown_by
         requests = [
-            _ChainRequest([HumanMessage(one.text)], prefix, strategy=strategy, shown=self._origins.shown_by(one.shown))
-            for one in prompts
+            _ChainRequest([HumanMessage(part.text)], prefix, strategy=strategy, shown=shown_by(part.shown))
+            for part in prompts
         ]
         self._requests += requests
         return requests

@@ -39,7 +39,7 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base class has it
         """Write each group of commands with their summaries, whole."""
         all_commands: Any = self.commands
-        for purpose, commands in groupby(all_commands.items(), lambda one: one[1].rich_help_panel):
+        for purpose, commands in groupby(all_commands.items(), lambda command: command[1].rich_help_panel):
             with formatter.section(purpose):
                 formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in commands])
 
@@ -59,9 +59,9 @@ class _Command(TyperCommand):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        for one in self.params:
-            if isinstance(one, TyperOption) and not one.is_flag:
-                one.metavar = one.metavar or str(one.name).strip("_").rpartition("_")[2].upper()
+        for parameter in self.params:
+            if isinstance(parameter, TyperOption) and not parameter.is_flag:
+                parameter.metavar = parameter.metavar or str(parameter.name).strip("_").rpartition("_")[2].upper()
 
 
 @contextmanager

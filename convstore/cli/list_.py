@@ -52,11 +52,11 @@ async def list_command(
 
     async with target.open() as store:
         page = await store.list_conversations(limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen)
-        families = [[one async for one in with_children(store, info)] for info in page.conversations]
+        families = [[member async for member in with_children(store, info)] for info in page.conversations]
         keys = [key for key in store.scope_keys if key not in target.chosen]
 
     def document() -> dict[str, Any]:
-        children = [one.model_dump() for family in families for one in family[1:]]
+        children = [child.model_dump() for family in families for child in family[1:]]
         return page.model_dump() | ({"children": children} if children else {})
 
     def show(console: Console) -> None:

@@ -139,14 +139,14 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
 
     An option of its own replaces the one that all commands have under this name. Its examples begin with the address.
     """
-    shared, (_, *own) = (list(signature(one, eval_str=True).parameters.values()) for one in (Target, command))
-    shared = [one for one in shared if one.name not in {other.name for other in own}]
+    shared, (_, *own) = (list(signature(function, eval_str=True).parameters.values()) for function in (Target, command))
+    shared = [parameter for parameter in shared if parameter.name not in {other.name for other in own}]
 
     def run_command(**given: Any) -> None:
-        target = Target(**{one.name: given.pop(one.name) for one in shared})
+        target = Target(**{parameter.name: given.pop(parameter.name) for parameter in shared})
         answer(command(target, **given), as_document=target.as_document)
 
-    parameters = [*shared[:2], *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared[2:]]
+    parameters = [*shared[:2], *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *shared[2:]]
     run_command.__name__, run_command.__doc__ = command.__name__, cleandoc(str(command.__doc__)).replace(*_EXAMPLES)
     run_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run_command

@@ -129,7 +129,7 @@ def plain(text: str, *, lines: bool = False) -> str:
         return "\n".join(plain(line) for line in text.replace("\r\n", "\n").split("\n"))
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _ESCAPES.get(one) or ascii(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() else _ESCAPES.get(char) or ascii(char)[1:-1] for char in text)
 
 
 def short(text: str, *, maximum: int) -> str:
@@ -155,13 +155,13 @@ def compact(number: float) -> str:
     return f"{number / 1e9:.1f}G"
 
 
-def number_of(count: int, one: str, many: str = "") -> str:
+def number_of(count: int, singular: str, many: str = "") -> str:
     """Format a count with its noun.
 
     >>> number_of(1, "message"), number_of(2_000, "message"), number_of(0, "entry", "entries")
     ('1 message', '2,000 messages', '0 entries')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
 
 
 def percent(part: float | None) -> str:

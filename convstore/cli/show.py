@@ -112,11 +112,11 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
     from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)
-    info, *children = [one async for one in with_children(chat.store, await chat.info())]
+    info, *children = [member async for member in with_children(chat.store, await chat.info())]
 
     def document() -> dict[str, Any]:
-        found = {"conversation": info.model_dump(), "messages": [one.model_dump() for one in messages]}
-        return found | ({"children": [one.model_dump() for one in children]} if children else {})
+        found = {"conversation": info.model_dump(), "messages": [message.model_dump() for message in messages]}
+        return found | ({"children": [child.model_dump() for child in children]} if children else {})
 
     shown = partial(_print_log, info=info, messages=messages, children=children, full=full)
     return Answer(document, shown, is_long=True)
@@ -157,7 +157,7 @@ async def _in_row(store: ConversationStore, row: int, below: int, chosen: dict[s
     page = await store.list_conversations(limit=row, everything=not chosen, **chosen)
     if len(page.conversations) < row:
         raise InvalidInputError(f"the list has {number_of(len(page.conversations), 'row')}, not {row}")
-    family = [one async for one in with_children(store, page.conversations[-1])]
+    family = [member async for member in with_children(store, page.conversations[-1])]
     if below >= len(family):
         raise InvalidInputError(f"row {row} has {number_of(len(family) - 1, 'sub-agent')}, not {below}")
     return store.conversation(**family[below].scope)
@@ -179,11 +179,11 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
             raise InvalidInputError(f"--at is no stamp, such as the field `stamp` of `show --json`: {error}") from error
     ordinal = int(text) if text.isdecimal() else 0
     if not ordinal:
-        ordinal = next((one.ordinal for one in await chat.get_tool_messages([text])), 0)
+        ordinal = next((record.ordinal for record in await chat.get_tool_messages([text])), 0)
     found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if 0 < ordinal < 2**53 else []
     if ordinal and not found:
         raise InvalidInputError(f"the log ends before message {ordinal}")
-    return next((one.stamp for one in found if one.stamp and one.ordinal == ordinal), None) or ordinal or text
+    return next((item.stamp for item in found if item.stamp and item.ordinal == ordinal), None) or ordinal or text
 
 
 def _print_source(console: Console, source: Source) -> None:
@@ -252,7 +252,7 @@ def _print_message(console: Console, position: str, message: BaseMessage, *, ful
     words = (position, message.type, message.name or "", message.id or "", "failed" if has_failed(message) else "")
     console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
     blocks = message.content if isinstance(message.content, list) else [{}]
-    is_text = all(isinstance(one, str) or one.get("type") == "text" for one in blocks)
+    is_text = all(isinstance(block, str) or block.get("type") == "text" for block in blocks)
     for text in (str(message.text) if is_text else text_of(message.content), *_calls(message)):
         if text:
             shown = text if full or len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"

@@ -69,12 +69,12 @@ def _growth_table(growth: Sequence[Growth]) -> Table:
     table = new_table("written", *names, numbers=names)
     table.add_column(max_width=_BAR)
     earlier, days = growth[:-_MOST_DAYS], growth[-_MOST_DAYS:]
-    most = max(one.messages for one in days)
-    rows = ([("earlier", earlier)] if earlier else []) + [(f"{one.day}", [one]) for one in days]
-    for name, some in rows:
-        conversations, messages = sum(one.conversations for one in some), sum(one.messages for one in some)
+    most = max(day.messages for day in days)
+    rows = ([("earlier", earlier)] if earlier else []) + [(f"{day.day}", [day]) for day in days]
+    for name, group in rows:
+        conversations, messages = sum(part.conversations for part in group), sum(part.messages for part in group)
         bar = "" if name == "earlier" else Bar(most, 0, messages)
-        table.add_row(name, f"{conversations:,}", f"{messages:,}", decimal(sum(one.bytes for one in some)), bar)
+        table.add_row(name, f"{conversations:,}", f"{messages:,}", decimal(sum(part.bytes for part in group)), bar)
     return table
 
 

@@ -248,7 +248,7 @@ class Compactor:
 
     async def _whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         whole = await self._reader.decode_all(cached, messages)
-        return [without_media(without_mark(one), everywhere=True) for one in whole]
+        return [without_media(without_mark(message), everywhere=True) for message in whole]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
         """Return the human message of the turn that the summary ends in, even if an earlier summary covers it."""

@@ -47,13 +47,13 @@ class SummaryHistory:
                 newest = (await self._ends.state(cached)).newest
                 found = await self._summaries.all(cached.conversation)
                 committed = _whole_chain(cached.conversation, found, newest, "previous")
-        record = next((one for one in committed if one.version == version), None)
+        record = next((kept for kept in committed if kept.version == version), None)
         if record is None or cached is None:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() lists all versions")
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1)
             messages = (message for entry in entries for message in entry.messages)
-            return await self._reader.decode_all(cached, [one for one in messages if record.covers(one.ordinal)])
+            return await self._reader.decode_all(cached, [item for item in messages if record.covers(item.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Restore the summary before the current one; see `Conversation.undo_compaction`."""
@@ -103,7 +103,7 @@ class SummaryHistory:
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
         """Convert a stored summary to the public model; `found` holds the summaries it extends."""
-        results = [result for one in reversed(_chain(found, record.token, "parent")) for result in one.folded]
+        results = [result for kept in reversed(_chain(found, record.token, "parent")) for result in kept.folded]
         return Summary(
             version=record.version,
             first=record.first,

@@ -87,7 +87,7 @@ class _RunningStrategy(CompactionStrategy):
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
         if len(request.summary_messages) > 1:  # made by a chain summarizer: its text alone lacks the questions
-            earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in request.summary_messages)
+            earlier = "\n\n".join(f"{item.type}: {indented(words_of(item), '  ')}" for item in request.summary_messages)
         text = await self._summarizer.summarize(request.messages[: request.cut], summary=earlier)
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"the summarizer returned {type(text).__name__} without text")
@@ -153,35 +153,35 @@ class _ChainInput:
     """
 
     def __init__(self, request: CompactionRequest) -> None:
-        summary_messages = [_as_answer(one) for one in request.summary_messages]
+        summary_messages = [_as_answer(message) for message in request.summary_messages]
         messages = [*summary_messages, *request.messages]
-        self._originals = {id(read): one for read, one in zip(summary_messages, request.summary_messages, strict=True)}
+        self._originals = dict(zip(map(id, summary_messages), request.summary_messages, strict=True))
         self._summary_messages, self._cuts = len(summary_messages), request.cuts
         pairing = pair(messages)
         kept = {index for index in pairing.indexes if index is not None}
         self._messages = messages
-        self._indexes = [index for index, one in enumerate(messages) if not isinstance(one, SystemMessage)]
+        self._indexes = [index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)]
         self.chain = [_as_text(messages[index], is_kept=index in kept) for index in self._indexes]
 
     def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
         """Return the system and the human messages of older sections, which summaries of answers do not replace."""
-        is_human = [isinstance(one, HumanMessage) for one in self.chain]
+        is_human = [isinstance(message, HumanMessage) for message in self.chain]
         begins = [at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])]
         older = self._messages[: self._indexes[begins[-keep]]] if len(begins) >= keep else []
-        system = [one for one in older if isinstance(one, SystemMessage)]
-        return system, [one for one in older if isinstance(one, HumanMessage)]
+        system = [message for message in older if isinstance(message, SystemMessage)]
+        return system, [message for message in older if isinstance(message, HumanMessage)]
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
         """Return the replacement up to the first possible cut after all new summaries, or the last one before."""
         given, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
-        new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in given]
+        new = [(id(result), origins) for result, origins in results if is_summary(result) and id(result) not in given]
         last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)
         last -= self._summary_messages
         after, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]
         for cut in [*after, *before] if new else ():
             messages = self.in_place_of(done, self._summary_messages + cut)
-            if not {id(one) for one in messages}.isdisjoint(made for made, _ in new):
-                texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
+            if not {id(message) for message in messages}.isdisjoint(made for made, _ in new):
+                texts = [text_of(message.content) for message in messages if is_summary(message) and message.content]
                 return CompactionResult(cut, "\n\n".join(texts), messages)
         return None
 
@@ -192,8 +192,8 @@ class _ChainInput:
         covered = {self._indexes[origin] for origins in done.origins[:count] for origin in origins}
         if covered != {index for index in self._indexes if index < end}:
             return []
-        system = [one for one in self._messages[:end] if isinstance(one, SystemMessage)]
-        shown = (self._originals.get(id(one), one) for one in done.messages[:count])
+        system = [message for message in self._messages[:end] if isinstance(message, SystemMessage)]
+        shown = (self._originals.get(id(message), message) for message in done.messages[:count])
         return [*system, *map(self._with_joined_id, shown, done.origins)]
 
     def _with_joined_id(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
@@ -245,5 +245,5 @@ def _checked(done: ChainSummary) -> ChainSummary:
 
 def _combined(first: ChainSummary, second: ChainSummary) -> ChainSummary:
     """Combine two steps, of which the second read the result of the first."""
-    origins = [sorted({index for one in ones for index in first.origins[one]}) for ones in second.origins]
+    origins = [sorted({index for number in indexes for index in first.origins[number]}) for indexes in second.origins]
     return replace(second, calls=(*first.calls, *second.calls), origins=tuple(map(tuple, origins)))

@@ -250,5 +250,5 @@ class ConversationLog:
     async def _with_annotations(
         self, services: Services, cached: CachedConversation, page: Sequence[LogMessage]
     ) -> list[LogMessage]:
-        found = await services.annotator.of(cached, [one.ordinal for one in page])
-        return [replace(one, annotations=found.get(one.ordinal, {})) for one in page]
+        found = await services.annotator.of(cached, [message.ordinal for message in page])
+        return [replace(message, annotations=found.get(message.ordinal, {})) for message in page]

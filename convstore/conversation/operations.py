@@ -53,14 +53,14 @@ def observe(services: Services, observer: Observer) -> None:
         cached = services.reader.cache.get(scope)
         return cached.conversation if cached else ""
 
-    for one in _OPERATIONS:
-        service = getattr(services, one.service)
-        setattr(service, one.method, observer.observed(one, getattr(service, one.method), id_of))
+    for operation in _OPERATIONS:
+        service = getattr(services, operation.service)
+        setattr(service, operation.method, observer.observed(operation, getattr(service, operation.method), id_of))
 
 
 def _of_append(written: Any) -> Counts:
     messages = written.entry.messages if written.entry else ()
-    return {"messages": len(messages), "tokens_stored": sum(one.tokens for one in messages)}
+    return {"messages": len(messages), "tokens_stored": sum(message.tokens for message in messages)}
 
 
 def _of_history(history: Any) -> Counts:

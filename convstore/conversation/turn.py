@@ -232,7 +232,7 @@ class TurnSession:
         """Return what was said before a stop, with results for its calls."""
         message = self._unsaid.message() if self._unsaid.text else None
         said = [] if message is None else self._normalized(message)
-        calls = [call for one in said for call in calls_without_result([one])]
+        calls = [call for item in said for call in calls_without_result([item])]
         return [*said, *[result_of(call, _STOPPED, is_error=True) for call in calls]]
 
     async def add_result(
@@ -270,7 +270,7 @@ class TurnSession:
         return await self.reserve(len(texts)), await self._chat.find_shown_sources(texts)
 
     def _check_open(self, call: TurnCall) -> None:
-        if not isinstance(call, TurnCall) or call.result_id not in {one.result_id for one in self.open_calls}:
+        if not isinstance(call, TurnCall) or call.result_id not in {pending.result_id for pending in self.open_calls}:
             raise InvalidInputError(f"call must be one of turn.open_calls, which {call!r} is not")
 
     async def finish(self) -> None:
@@ -304,7 +304,7 @@ class TurnSession:
         if self._renewing is not None:
             raise InvalidInputError("a session is entered once; call chat.turn again")
         self._is_entered = True
-        _ENTERED.set((*(one for one in _ENTERED.get() if one._is_entered), self))  # noqa: SLF001 - of this class
+        _ENTERED.set((*(session for session in _ENTERED.get() if session._is_entered), self))  # noqa: SLF001 - of this class
         self._renewing = asyncio.create_task(self._renew())
         return self
 
@@ -337,9 +337,9 @@ class TurnSession:
 
 def entered_turn(store: Any, scope: Scope) -> TurnSession | None:
     """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
-    for one in reversed(_ENTERED.get()):
-        if one._is_entered and one._chat.store is store and tuple(one._chat.scope.items()) == scope:  # noqa: SLF001
-            return one
+    for session in reversed(_ENTERED.get()):
+        if session._is_entered and session._chat.store is store and tuple(session._chat.scope.items()) == scope:  # noqa: SLF001
+            return session
     return None
 
 

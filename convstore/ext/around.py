@@ -72,4 +72,4 @@ async def with_turn_id(
     if await log_of(chat).find([str(messages[at].id)]):
         return messages, []
     named = [messages[at].model_copy(update={"id": held.record.turn_id}), *messages[at + 1 :]]
-    return [*messages[:at], *named], [*(RemoveMessage(str(one.id)) for one in messages[at:]), *named]
+    return [*messages[:at], *named], [*(RemoveMessage(str(message.id)) for message in messages[at:]), *named]

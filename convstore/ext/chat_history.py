@@ -160,7 +160,7 @@ class _RunHistory(ChatMessageHistory):
     async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None) -> None:
         new = _without_repeats(messages)
         if self._view is not None:
-            asked = list(takewhile(lambda one: not isinstance(one, AIMessage), new))
+            asked = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
             stamp = self._view.stamp_for([*self._view.messages, *asked], adapted=bool(asked))
         self._view = None
         try:
@@ -284,10 +284,10 @@ async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> Async
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
     """Return the messages that the log has, by id, as views show them once their turn is finished."""
-    left = [one.ordinal for one in (await log_of(chat).find([id_ for id_ in ids if id_])).values()]
+    left = [stored_id.ordinal for stored_id in (await log_of(chat).find([id_ for id_ in ids if id_])).values()]
     shown: dict[str, BaseMessage] = {}
     while left and (page := await chat.list_messages(after=min(left) - 1, limit=_PAGE)):
-        shown |= {str(one.message.id): one.message for one in page}
+        shown |= {str(message.message.id): message.message for message in page}
         left = [ordinal for ordinal in left if ordinal > page[-1].ordinal]
     return shown
 

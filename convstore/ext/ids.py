@@ -38,8 +38,8 @@ def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     answers: list[ToolMessage] = []
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
-            later = takewhile(lambda one: not isinstance(one, AIMessage), messages[index + 1 :])
-            ai, renamed = _renamed(message, [one for one in later if isinstance(one, ToolMessage)])
+            later = takewhile(lambda item: not isinstance(item, AIMessage), messages[index + 1 :])
+            ai, renamed = _renamed(message, [result for result in later if isinstance(result, ToolMessage)])
             own.append(ai)
             answers = list(renamed)
         else:

@@ -50,7 +50,7 @@ def is_addressed() -> bool:
 
 def may_be_behind(history: History, messages: Sequence[BaseMessage]) -> bool:
     """Return True if a view goes on after the messages of a state, or the run's configuration names a checkpoint."""
-    last = next((one.id for one in reversed(history.messages) if not kind_of(one)), None)
+    last = next((message.id for message in reversed(history.messages) if not kind_of(message)), None)
     return is_addressed() or (last is not None and last not in ids_of(messages))
 
 
@@ -63,16 +63,16 @@ async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: 
     if not since:
         return None
     stored = await log_of(chat).find(sorted(ids_of(messages)))
-    first = min((one.ordinal for one in stored.values()), default=1)
+    first = min((stored_id.ordinal for stored_id in stored.values()), default=1)
     active, later = await _after(chat, first, messages)
-    question = next((one for one in reversed(messages) if one.type == "human"), None)
+    question = next((message for message in reversed(messages) if message.type == "human"), None)
     edited = question if question and await _is_edited(chat, question, stored) else None
-    lost = [str(one.id) for one in messages if one.id in stored.keys() - active and one is not edited]
+    lost = [str(message.id) for message in messages if message.id in stored.keys() - active and message is not edited]
     is_repeated = question and held is not None and question.id in active - held
     if is_repeated or (since.isdisjoint(later) and not lost):
         return None
     # Without a message of the state in the log, only what is in a later checkpoint is certain to be abandoned.
-    before = next((one for one in later if active or one in since), None)
+    before = next((id_ for id_ in later if active or id_ in since), None)
     if edited and edited.id in active:
         before = edited.id
     if on_fork == "raise":
@@ -84,8 +84,8 @@ async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: 
     if before:
         await chat.rewind(before=before)
     new = {edited.id: edited.model_copy(update={"id": str(uuid4())})} if edited else {}
-    changes = [change for id_, one in new.items() for change in (RemoveMessage(str(id_)), one)]
-    return Branch(frozenset(later), [new.get(one.id, one) for one in messages], changes)
+    changes = [change for id_, message in new.items() for change in (RemoveMessage(str(id_)), message)]
+    return Branch(frozenset(later), [new.get(message.id, message) for message in messages], changes)
 
 
 async def _is_edited(chat: Conversation, question: BaseMessage, stored: Mapping[str, StoredId]) -> bool:
@@ -98,9 +98,9 @@ async def _is_edited(chat: Conversation, question: BaseMessage, stored: Mapping[
 
 async def _after(chat: Conversation, first: int, messages: Sequence[BaseMessage]) -> tuple[set[str], list[str]]:
     """Return the ids of a state's messages that are active in the log, and those of the messages after them."""
-    page = [str(one.message.id) for one in await chat.list_messages(after=first - 1, limit=_PAGE)]
+    page = [str(message.message.id) for message in await chat.list_messages(after=first - 1, limit=_PAGE)]
     own = ids_of(messages).intersection(page)
-    return own, page[max((page.index(one) + 1 for one in own), default=0) :]
+    return own, page[max((page.index(id_) + 1 for id_ in own), default=0) :]
 
 
 async def _saved_since() -> tuple[set[str], set[str] | None]:
@@ -112,12 +112,13 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
     configurable, metadata = run_config()
     own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
     end, start, since, parents, has_input = metadata.get("checkpoint_id"), None, set[str](), set[Any](), False
-    async for one in _newest_first(configurable):
-        is_made = one.metadata.get("source") in ("update", "fork")
-        id_, parent = one.checkpoint["id"], ((one.parent_config or {}).get("configurable") or {}).get("checkpoint_id")
+    async for snapshot in _newest_first(configurable):
+        is_made = snapshot.metadata.get("source") in ("update", "fork")
+        id_ = snapshot.checkpoint["id"]
+        parent = ((snapshot.parent_config or {}).get("configurable") or {}).get("checkpoint_id")
         end = end or (id_ if is_made else None)
         if id_ == end:
-            start, since = start or one, since | (_message_ids(one) if id_ in parents else set())
+            start, since = start or snapshot, since | (_message_ids(snapshot) if id_ in parents else set())
             if not is_made or not parent:
                 break
             end = parent
@@ -126,9 +127,9 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
         elif id_ in own:
             own.add(parent)
         elif end is not None:
-            since |= _message_ids(one)
+            since |= _message_ids(snapshot)
             parents.add(parent)
-        has_input = has_input or one.metadata.get("source") == "input"
+        has_input = has_input or snapshot.metadata.get("source") == "input"
     if start is None:
         return set(), None
     has_messages = not {"messages", "__start__"}.isdisjoint(start.checkpoint["channel_values"])
@@ -143,11 +144,11 @@ async def _newest_first(configurable: Mapping[str, Any]) -> AsyncIterator[Any]:
     thread = {"configurable": {"thread_id": str(configurable["thread_id"]), "checkpoint_ns": ""}}
     try:
         saved = saver.list(thread)
-        while one := await asyncio.to_thread(next, saved, None):
-            yield one
+        while snapshot := await asyncio.to_thread(next, saved, None):
+            yield snapshot
     except NotImplementedError:
-        async for one in saver.alist(thread):
-            yield one
+        async for snapshot in saver.alist(thread):
+            yield snapshot
 
 
 def _message_ids(saved: Any) -> set[str]:
@@ -156,8 +157,8 @@ def _message_ids(saved: Any) -> set[str]:
     given = values.get("__start__")
     parts = [value for _, channel, value in saved.pending_writes or () if channel == "messages"]
     parts += [values.get("messages"), given.get("messages") if isinstance(given, Mapping) else None]
-    each = (one for part in parts for one in (part if isinstance(part, list) else [part]))
-    return ids_of(one for one in each if isinstance(one, BaseMessage))
+    each = (item for part in parts for item in (part if isinstance(part, list) else [part]))
+    return ids_of(message for message in each if isinstance(message, BaseMessage))
 
 
 def run_config() -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -158,7 +158,7 @@ class _Recorder:
         failed = {_ERROR: found["error"]} if "error" in found else None
         self._durations[operation].record((ended - began) / 1e9, failed, context)
         name = _OPERATIONS[operation]
-        attributes = {_OPERATION: name, **self._system, **{_ATTRIBUTES[one]: found[one] for one in found}}
+        attributes = {_OPERATION: name, **self._system, **{_ATTRIBUTES[key]: found[key] for key in found}}
         if conversation:
             attributes[_CONVERSATION] = conversation
         span = self._tracer.start_span(name, context, self._kind, attributes, start_time=began)

@@ -88,7 +88,7 @@ class IndexBuilder:
 
     def has_room(self, texts: Iterable[Sequence[Text]]) -> bool:
         """Return True unless these texts, of one append, would make it too large; the first ones never do."""
-        size = sum(len(text.text) for some in texts for text in some)
+        size = sum(len(text.text) for of_message in texts for text in of_message)
         return not self.messages or self.characters + size <= self.room
 
     def adding(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> Steps[None]:
@@ -131,7 +131,7 @@ class IndexBuilder:
             # No token contains white space, and most pieces occurred before.
             found = list(chain.from_iterable(map(postings.__getitem__, f"{label} {piece}".split())))
             if text.is_rest:  # without terms that earlier texts of the message have
-                found = [one for one in found if not begin <= _last(one) < until]
+                found = [posting for posting in found if not begin <= _last(posting) < until]
             if found:
                 number = len(self.windows).to_bytes(4, "little")
                 for windows in found:

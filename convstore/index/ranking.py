@@ -74,7 +74,7 @@ def ranked(
         if share >= _SAME_QUESTION and position in values and is_allowed(*log.message(position)):
             answered = log.answered_at(position)
             question = values[position]
-            for key in chain.from_iterable(keys_at.get(one, ()) for one in answered):
+            for key in chain.from_iterable(keys_at.get(term, ()) for term in answered):
                 values[key] = max(values[key], values[key] + _ANSWER_WEIGHT * (question - values[key]))
     for key in values:
         if key % log.size in log.humans:
@@ -111,13 +111,13 @@ class _Log:
         message_of, index = self.parts[part].windows.message_of, position - self.firsts[part]
         windows = range(bisect_left(message_of, index), bisect_right(message_of, index))
         sources = self.parts[part].windows.source_of
-        found = [one for one in windows if one in scores and source in (None, sources[one])]
-        return tuple(sorted(found, key=lambda one: (-scores[one], one)))
+        found = [window for window in windows if window in scores and source in (None, sources[window])]
+        return tuple(sorted(found, key=lambda window: (-scores[window], window)))
 
     def answered_at(self, question: int) -> range:
         """Return where the messages are that may answer a question: those after it in its turn, up to a number."""
         end = min(question + 1 + _ANSWERS, self.size)
-        return range(question + 1, next((one for one in range(question + 1, end) if one in self.humans), end))
+        return range(question + 1, next((at for at in range(question + 1, end) if at in self.humans), end))
 
 
 def _values(
@@ -213,9 +213,9 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
                     terms.setdefault(index, []).append(term)
         if frequency:
             counted.append((frequency, group, terms))
-    counted.sort(key=lambda one: one[:2])
+    counted.sort(key=lambda item: item[:2])
     before = accumulate((frequency for frequency, *_ in counted), initial=0)
-    kept = [one for one, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
+    kept = [pair for pair, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
     return kept[:_MAX_GROUPS]
 
 

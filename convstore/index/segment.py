@@ -45,7 +45,7 @@ def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
         "sizes": bytes_of(array("I", [len(part.by_term[term]) // 4 for term in terms])),
         "postings": bytes(gaps),
         "windows": part.windows.to_bytes(),
-        "types": bytes(_TYPES.index(one.type) for one in part.messages),
+        "types": bytes(_TYPES.index(message.type) for message in part.messages),
         "details": json.dumps(_details(part), separators=(",", ":")).encode(),
     }
     compressed = {}
@@ -237,10 +237,10 @@ def _details(part: IndexBuilder) -> dict[str, Any]:
     return {
         "messages": list(map(_row, part.messages)),
         "labels": list(part.labels.items()),
-        "places": [[*key, one.part, one.middle, one.end, one.length] for key, one in part.places.items()],
+        "places": [[*key, place.part, place.middle, place.end, place.length] for key, place in part.places.items()],
     }
 
 
-def _row(one: IndexedMessage) -> list[Any]:
-    ref, at = one.payload, (one.created_at - _EPOCH) // _MILLISECOND
-    return [one.ordinal, one.first, one.id, one.tool, at, [ref.token, ref.chunk, *ref.ends] if ref else []]
+def _row(row: IndexedMessage) -> list[Any]:
+    ref, at = row.payload, (row.created_at - _EPOCH) // _MILLISECOND
+    return [row.ordinal, row.first, row.id, row.tool, at, [ref.token, ref.chunk, *ref.ends] if ref else []]

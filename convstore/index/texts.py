@@ -82,7 +82,7 @@ def texts_of(
 
 def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
     """Return the texts of the messages of one append, the longest ones cut so that all of them are small enough."""
-    sizes = sorted(len(text.text) for some in texts for text in some)
+    sizes = sorted(len(text.text) for of_message in texts for text in of_message)
     if sum(sizes) <= MAX_CHARACTERS:
         return texts
     room, count = MAX_CHARACTERS, len(sizes)
@@ -90,7 +90,7 @@ def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
         if size * count > room:
             break
         room, count = room - size, count - 1
-    return [[text._replace(text=text.text[: room // count]) for text in some] for some in texts]
+    return [[text._replace(text=text.text[: room // count]) for text in of_message] for of_message in texts]
 
 
 def windows_of(text: str) -> list[tuple[int, int]]:
@@ -119,7 +119,8 @@ def without_copies(text: Text, others: Sequence[Text]) -> str:
     ['1.', 'End']
     """
     shown, end = list[str](), 0
-    for other in [one.text for one in others if not one.is_rest and text.source_id in (0, one.source_id)][:_COPIES]:
+    comparable = [known.text for known in others if not known.is_rest and text.source_id in (0, known.source_id)]
+    for other in comparable[:_COPIES]:
         for copy in _copies(other) if _COPY <= len(other) <= len(text.text) - end else ():
             if (start := text.text.find(copy, end)) >= 0:
                 shown += [text.text[end:start], " " * len(copy)]
@@ -173,16 +174,16 @@ def _collect(value: Any, skip: Collection[str], strings: list[str], ranges: list
     """Add the strings and payload ranges of a value, in order; iterative, as values may be nested deeply."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, PayloadRange):
-            ranges += [] if one.is_media else [one]
-        elif isinstance(one, Mapping):
-            kept = {} if is_media(one) else {key: part for key, part in one.items() if key not in skip}
+        item = pending.pop()
+        if isinstance(item, PayloadRange):
+            ranges += [] if item.is_media else [item]
+        elif isinstance(item, Mapping):
+            kept = {} if is_media(item) else {key: part for key, part in item.items() if key not in skip}
             pending += reversed(kept.values())
-        elif isinstance(one, list | tuple | set | frozenset):
-            pending += reversed(list(one))
-        elif one is not None and not isinstance(one, bool | bytes):
-            text = one if isinstance(one, str) else text_of(one)
+        elif isinstance(item, list | tuple | set | frozenset):
+            pending += reversed(list(item))
+        elif item is not None and not isinstance(item, bool | bytes):
+            text = item if isinstance(item, str) else text_of(item)
             strings += [text] if text else []
 
 

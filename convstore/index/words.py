@@ -227,9 +227,9 @@ def _split(token: str, language: str) -> tuple[str, ...]:
     names = [name for name in _SEPARATOR.split(token) if name]
     if len(names) > 1:
         parts = [part for name in names for part in _split(name, language)]
-    is_prose = "-" in token and len(parts) == len(pieces) and all(one.isalpha() or one == "-" for one in token)
+    is_prose = "-" in token and len(parts) == len(pieces) and token.replace("-", "").isalpha()
     wholes = [] if is_prose else [token]
-    return tuple(_stemmed(_folded(one)[:_TERM_CHARACTERS], language) for one in (*wholes, *parts))
+    return tuple(_stemmed(_folded(word)[:_TERM_CHARACTERS], language) for word in (*wholes, *parts))
 
 
 def _folded(text: str) -> str:

@@ -42,9 +42,11 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
 def _defaults_of(type_: Any) -> dict[str, Callable[[], Any] | None]:
     """Return for each field the function that makes its default, None for a required field."""
     if issubclass(type_, BaseModel):
-        made = {name: partial(one.get_default, call_default_factory=True) for name, one in type_.model_fields.items()}
-        return {name: None if one.is_required() else made[name] for name, one in type_.model_fields.items()}
-    return {one.name: _default_of(one) for one in fields(type_)}
+        return {
+            name: None if field.is_required() else partial(field.get_default, call_default_factory=True)
+            for name, field in type_.model_fields.items()
+        }
+    return {field.name: _default_of(field) for field in fields(type_)}
 
 
 def _default_of(field: Field[Any]) -> Callable[[], Any] | None:
@@ -64,7 +66,7 @@ def _dump(value: Any) -> dict[str, Any]:
 
 def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
     declared, is_model = _defaults_of(type_), issubclass(type_, BaseModel)
-    extra = {name: one for name, one in plain.items() if name not in declared}
+    extra = {name: part for name, part in plain.items() if name not in declared}
     allows_extra = is_model and type_.model_config.get("extra") == "allow"
     missing = [name for name, default in declared.items() if default is None and name not in plain]
     if missing or (extra and not allows_extra):
@@ -75,6 +77,6 @@ def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
     if is_model:
         return new_model(type_, values, extra=extra if allows_extra else None, fields_set=set(plain))
     value: Any = object.__new__(type_)
-    for name, one in values.items():
-        object.__setattr__(value, name, one)
+    for name, item in values.items():
+        object.__setattr__(value, name, item)
     return value

@@ -42,12 +42,12 @@ def plain_json(value: Any) -> str | None:
     return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
 
 
-def is_same_json(one: Any, other: Any) -> bool:
+def is_same_json(left: Any, other: Any) -> bool:
     """Return True if two values that JSON has are equal, and True is not taken for 1."""
     try:
-        return bool(one == other) and orjson.dumps(one) == orjson.dumps(other)
+        return bool(left == other) and orjson.dumps(left) == orjson.dumps(other)
     except orjson.JSONEncodeError:  # a number beyond 64 bits, or a lone surrogate
-        return repr(one) == repr(other)
+        return repr(left) == repr(other)
 
 
 def _is_plain(value: Any) -> bool:
@@ -63,11 +63,11 @@ def _is_plain(value: Any) -> bool:
         if nodes > MANY_NODES:
             return False
         inner: list[Any] = []
-        for one in level:
-            if type(one) is dict:
-                inner.extend(one.values())
-            elif type(one) is list:
-                inner.extend(one)
+        for item in level:
+            if type(item) is dict:
+                inner.extend(item.values())
+            elif type(item) is list:
+                inner.extend(item)
         level = inner
     return False
 
@@ -76,7 +76,7 @@ def has_few_levels(value: Any) -> bool:
     """Return True if dicts, lists and tuples nest at most `MAX_LEVELS` deep, at any depth of the caller's stack."""
     level = [value]
     for _ in range(MAX_LEVELS):
-        children = (child for one in level for child in (one.values() if isinstance(one, dict) else one))
+        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
         level = [child for child in children if isinstance(child, dict | list | tuple)]
         if not level:
             return True

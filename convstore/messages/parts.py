@@ -21,7 +21,7 @@ def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -
     >>> parts_of(view, ())
     ['system', 'turn', 'turn', 'now']
     """
-    questions = (index for index, one in enumerate(messages) if one.type == "human" and not kind_of(one))
+    questions = (index for index, message in enumerate(messages) if message.type == "human" and not kind_of(message))
     is_finished = not messages or (messages[-1].type == "ai" and not has_calls(messages[-1]))
     current = len(messages) if is_finished else max(questions, default=0)
 

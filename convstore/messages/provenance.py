@@ -48,7 +48,7 @@ def model_of(message: BaseMessage) -> str:
     'gpt-5'
     """
     metadata = (message.response_metadata, message.additional_kwargs)  # dicts of OpenAI and Anthropic have it beside
-    names = (one.get(key) for one in metadata if isinstance(one, dict) for key in _MODEL_KEYS)
+    names = (found.get(key) for found in metadata if isinstance(found, dict) for key in _MODEL_KEYS)
     return next((name for name in names if isinstance(name, str) and name), "")
 
 

@@ -54,7 +54,7 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)
     """
-    return sum([_with_blocks(one) if isinstance(one.content, list) else _with_text(one) for one in messages])
+    return sum([_with_blocks(item) if isinstance(item.content, list) else _with_text(item) for item in messages])
 
 
 def _with_text(message: BaseMessage) -> int:

@@ -88,7 +88,7 @@ def compact_names(places: Iterable[Place], numbers: Sequence[int], *, room: int)
     ('m5+2,1-3,9', 1, 4)
     """
     room = min(room, _MAX_NAMES)
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     messages = [(str(place), 1, 0) for place in places]
     sources = [(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]), 0, len(run)) for run in runs]
     kept: list[tuple[str, int, int]] = []
@@ -97,7 +97,7 @@ def compact_names(places: Iterable[Place], numbers: Sequence[int], *, room: int)
         if room < 0 and kept:
             break
         kept.append(name)
-    return ",".join(name for name, *_ in kept), sum(one for _, one, _ in kept), sum(one for *_, one in kept)
+    return ",".join(name for name, *_ in kept), sum(count for _, count, _ in kept), sum(size for *_, size in kept)
 
 
 def last_line(cursor: str) -> str:

@@ -78,7 +78,7 @@ def _late_results(turn: Sequence[Row]) -> set[str]:
     results = [row.message for row in turn if open_ and row.message.type == "tool" and row.message.id in open_]
     callers = [row.message for row in turn if row.message.calls] if results else []
     return {
-        one.id
-        for one in results
-        if not any(result_id(ai.id, one.call, at) == one.id for ai in callers for at in range(ai.calls))
+        result.id
+        for result in results
+        if not any(result_id(ai.id, result.call, at) == result.id for ai in callers for at in range(ai.calls))
     }

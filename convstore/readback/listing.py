@@ -46,7 +46,7 @@ class Listing:
             entries = await self._reader.newest_results(snapshot, limit=_MAX_LISTED, tools_only=True)
             messages = await self._long_messages(snapshot)
             questions = await self._questions(snapshot)
-        readable = sorted([*results_in(entries), *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]
+        readable = sorted([*results_in(entries), *messages], key=lambda item: item.ordinal, reverse=True)[:_MAX_LISTED]
         title = "Tool results and long messages" if messages else "Tool results"
         title += " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, source ids):"
         room = request.room_after(remarks([], [], [], request))
@@ -61,7 +61,7 @@ class Listing:
         found = await self._reader.log.long_messages(
             snapshot.cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
         )
-        return [one for one in found if snapshot.active.has(one.ordinal)]
+        return [message for message in found if snapshot.active.has(message.ordinal)]
 
     async def _questions(self, snapshot: Snapshot) -> list[str]:
         """Return a line for each of the newest turns before the view that was loaded last."""

@@ -132,6 +132,6 @@ class Names:
         firsts = {place.first for place in places}
         rows = await self._reader.log.messages_of_entries(cached.conversation, firsts) if firsts else {}
         unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
-        more = await asyncio.gather(*(self._reader.log.message_at(cached.conversation, one) for one in unknown))
+        more = await asyncio.gather(*(self._reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown))
         rows |= {row.message.ordinal: row for row in more if row}
         return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}

@@ -120,7 +120,7 @@ class Pager:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
             lines.insert(0, no_match(request, page))
-        remark = next((one.remark for one in passages if f"{one.key}@0" == page.following), "")
+        remark = next((passage.remark for passage in passages if f"{passage.key}@0" == page.following), "")
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
         return Answer(page.shown, lines, self._source_page(cached, page, named.missing, request), request)
@@ -150,10 +150,11 @@ class Pager:
         offset = 0 if passages and passages[index].is_repeated else offset
         passages = [passage for passage in passages[index:] if not passage.is_repeated]
         page = Page(
-            room, request.characters // 8, appends={one.compared_append for one in passages if one.compared_append}
+            room, request.characters // 8, appends={part.compared_append for part in passages if part.compared_append}
         )
         largest = 0 if request.find else room
-        passages = [one if one.overhead(page.label) + one.length < largest else one.named_only() for one in passages]
+        fits = [part.overhead(page.label) + part.length < largest for part in passages]
+        passages = [part if fit else part.named_only() for part, fit in zip(passages, fits, strict=True)]
         if request.find:
             await self._fill_matches(cached, page, passages, offset, request.find)
         else:
@@ -256,7 +257,7 @@ class Pager:
     async def _passages(self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]) -> list[Passage]:
         def made() -> list[Passage]:
             each = ((row, read_message(self._codec, row.message)) for row in rows)
-            texts = (passages_of(row, one, self._codec, payloads.get(row.message.ordinal)) for row, one in each)
+            texts = (passages_of(row, message, self._codec, payloads.get(row.message.ordinal)) for row, message in each)
             return list(chain.from_iterable(texts))
 
         return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))

@@ -140,12 +140,12 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
         content = [replace(passage, remark=_REPEATED) for passage in content]
     listed = [*content, *artifact, *_large_parts(message, ref, payload)]
     names = [f"{key}.{position}" if position else key for position in range(len(listed))]
-    own = [replace(one, key=name, suffix=f", {key}") for one, name in zip(listed, names, strict=True)]
+    own = [replace(passage, key=name, suffix=f", {key}") for passage, name in zip(listed, names, strict=True)]
     if ref is None or not is_compared(row, message):
         return [*texts, *own]
     return [
-        replace(one, compared_append=ref.token if payload else "", is_deferred=payload is None)
-        for one in (*texts, *own)
+        replace(passage, compared_append=ref.token if payload else "", is_deferred=payload is None)
+        for passage in (*texts, *own)
     ]
 
 
@@ -173,8 +173,8 @@ def _without_repeats(
             value = None  # a type unknown to this process: the passage shows the stored form
     texts, others = deduplicated(
         {source.id: read_text(codec, source.place, source.piece) for source in row.sources},
-        [one.text for one in content],
-        [one.text for one in artifact],
+        [passage.text for passage in content],
+        [passage.text for passage in artifact],
         value,
         codec,
     )
@@ -196,7 +196,7 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
     for passage in passages:
         by_key.setdefault(passage.key, passage)
     each = by_key.values()
-    shown, is_rest = [one for one in each if not one.is_rest], [one for one in each if one.is_rest]
+    shown, is_rest = [part for part in each if not part.is_rest], [part for part in each if part.is_rest]
     if is_rest and shown and not shown[-1].remark:
         is_rest[0] = replace(is_rest[0], remark=is_rest[0].remark or _REST)
     return [*shown, *is_rest]
@@ -322,7 +322,7 @@ def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource], codec: Co
         return False
     texts = [read_text(codec, source.place, source.piece) for source in sources]
     found = [source_in(item) for item in artifact]
-    return all(one and one.text == text for one, text in zip(found, texts, strict=True))
+    return all(source and source.text == text for source, text in zip(found, texts, strict=True))
 
 
 def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | None) -> list[Passage]:

@@ -76,18 +76,18 @@ class Records:
         """Return messages as listings show them, in full or as views show them."""
         stored, cached = [row.message for row in rows], log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
-        annotations = await self._annotator.of(cached, [one.ordinal for one in stored])
+        annotations = await self._annotator.of(cached, [message.ordinal for message in stored])
         return [
             StoredMessage(
-                ordinal=one.ordinal,
+                ordinal=item.ordinal,
                 created_at=row.entry.at,
                 message=message,
-                annotations=annotations.get(one.ordinal, {}),
-                stamp=stamp_of(cached.conversation, one),
-                tokens=one.tokens,
-                is_rewound=not log.active.has(one.ordinal),
+                annotations=annotations.get(item.ordinal, {}),
+                stamp=stamp_of(cached.conversation, item),
+                tokens=item.tokens,
+                is_rewound=not log.active.has(item.ordinal),
             )
-            for row, one, message in zip(rows, stored, messages, strict=True)
+            for row, item, message in zip(rows, stored, messages, strict=True)
         ]
 
     async def _rows(

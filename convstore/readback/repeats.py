@@ -48,7 +48,7 @@ def leaves(value: Any) -> list[str]:
     >>> leaves({"a": ["x" * 20, 7], "b": "short"})
     ['xxxxxxxxxxxxxxxxxxxx']
     """
-    texts = (one for one in _nodes(value) if type(one) is str and len(one) >= _MIN_LENGTH)
+    texts = (node for node in _nodes(value) if type(node) is str and len(node) >= _MIN_LENGTH)
     return list(islice(texts, _MAX_FOUND))
 
 
@@ -57,9 +57,9 @@ def _nodes(value: Any) -> Iterator[Any]:
     for _ in range(_MAX_NODES):
         if not todo:
             return
-        yield (one := todo.pop())
-        if type(one) in (list, tuple, dict):
-            todo.extend(reversed(list(one.values() if type(one) is dict else one)[:_MAX_NODES]))
+        yield (item := todo.pop())
+        if type(item) in (list, tuple, dict):
+            todo.extend(reversed(list(item.values() if type(item) is dict else item)[:_MAX_NODES]))
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class _Search:
     def _lines_of(self, part: str, form: _Form) -> list[Range]:
         ranges: list[Range] = []
         missed = 0
-        for line in (line for one in part.splitlines() if len(line := one.strip()) >= _MIN_LENGTH):
+        for line in (line for stripped in part.splitlines() if len(line := stripped.strip()) >= _MIN_LENGTH):
             found = self._line(form(line))
             missed = 0 if found else missed + 1
             ranges += [found] if found else []

@@ -136,13 +136,13 @@ class Turns:
         """Yield what stands from one human message to the next, from the first after an ordinal on, with its end."""
         turn: _StoredTurn = []
         async with aclosing(in_order(self._reader, log, after=after, at_once=at_once, start=start)) as messages:
-            async for one in messages:
-                if begins_turn(one):
+            async for row in messages:
+                if begins_turn(row):
                     if turn:
-                        yield turn, one.message.ordinal
-                    turn = [one]
+                        yield turn, row.message.ordinal
+                    turn = [row]
                 elif turn:  # else the rest of a turn that began before
-                    turn.append(one)
+                    turn.append(row)
         if turn:
             yield turn, log.tail.messages + 1
 
@@ -153,10 +153,10 @@ class Turns:
         filer, strays, is_first = Filer(self._reader, log), list[Stray](), True
         end, turn = await self._next_turn(log, before, at_once), list[Row]()
         async with aclosing(newest_first(self._reader, log, before=end, at_once=at_once)) as messages:
-            async for one in messages:
-                turn.append(one)
-                if begins_turn(one):
-                    if one.message.ordinal <= after:
+            async for row in messages:
+                turn.append(row)
+                if begins_turn(row):
+                    if row.message.ordinal <= after:
                         return
                     own, new = await filer.split(turn[::-1])
                     if is_first and not is_over(own) and end < _MAX_NUMBER:
@@ -183,9 +183,9 @@ class Turns:
         after = max(before - 1, 0)
         if after < log.tail.messages:
             async with aclosing(in_order(self._reader, log, after=after, at_once=at_once)) as messages:
-                async for one in messages:
-                    if begins_turn(one):
-                        return one.message.ordinal
+                async for row in messages:
+                    if begins_turn(row):
+                        return row.message.ordinal
         return _MAX_NUMBER
 
     async def _whole(self, log: Snapshot, turn: _StoredTurn) -> Turn:
@@ -201,7 +201,7 @@ class Turns:
             **_facts(log, turn),
             text=" ".join(self._reader.stubbed(turn[0].message).text[:_TEXT_CHARACTERS].split()),
             tokens=sum(row.message.tokens for row in turn),
-            tokens_before=end.totals.tokens - sum(one.tokens for one in end.messages if one.ordinal >= later),
+            tokens_before=end.totals.tokens - sum(row.tokens for row in end.messages if row.ordinal >= later),
             answer=answer.message.ordinal if answer else None,
             stamp=stamp_of(log.cached.conversation, answer.message) if answer else None,
         )

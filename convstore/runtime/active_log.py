@@ -39,8 +39,8 @@ async def read_page(
         reading = in_order(reader, snapshot, after=after, at_once=at_once)
     found = list[Row]()
     async with aclosing(reading) as messages:
-        async for one in messages:
-            found.append(one)
+        async for row in messages:
+            found.append(row)
             if len(found) == limit:
                 break
     return found[::-1] if after is None else found, log

@@ -140,10 +140,10 @@ async def in_parallel(
     """
     gate = asyncio.Semaphore(limit)
 
-    async def one(item: _Item) -> _Result:
+    async def limited(item: _Item) -> _Result:
         async with gate:
             return await work(item)
 
-    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    tasks = [asyncio.ensure_future(limited(item)) for item in items]
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]

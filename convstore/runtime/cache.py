@@ -69,7 +69,7 @@ class LoadedEnd:
     def __post_init__(self) -> None:
         messages = [message for entry in self.entries for message in entry.messages]
         texts = sum([getsizeof(message.body) + len(message.stub or "") for message in messages])
-        texts += sum([len(one.body) for one in self.shown.values() if one.body is not None])
+        texts += sum([len(message.body) for message in self.shown.values() if message.body is not None])
         self.size = texts + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(messages)
 
 
@@ -138,7 +138,8 @@ class CachedConversation:
         """Estimate the memory that it takes."""
         state, system = self.state[1] if self.state else None, self.system
         stored, summary = (state.system, state.summary) if state else (None, None)
-        texts = [message.body for one in (system, stored is not system and stored) if one for message in one.messages]
+        records = (system, stored if stored is not system else None)
+        texts = [message.body for record in records if record for message in record.messages]
         texts += [summary.text, *summary.messages] if summary else []
         shown = self.tail.shown if self.tail and self.tail.shown else ()
         items = _ITEM_OVERHEAD * (len(shown) + len(self.active.ranges))
@@ -265,15 +266,15 @@ class ConversationCache:
                 break
             kept[id_] = payload
         cached.payloads = dict(reversed(kept.items()))
-        cached.payload_size = sum(getsizeof(one.text) for one in kept.values())
+        cached.payload_size = sum(getsizeof(text.text) for text in kept.values())
         self._weigh(cached)
 
     def end_turn(self, cached: CachedConversation) -> None:
         """Reduce the payloads of the turn in progress to the parts that views show once it is finished."""
         lasting = {
-            id_: one if one.is_lasting else CachedPayload(one.text[: one.shown], one.shown, is_lasting=True)
-            for id_, one in cached.payloads.items()
-            if one.is_lasting or one.shown
+            id_: kept if kept.is_lasting else CachedPayload(kept.text[: kept.shown], kept.shown, is_lasting=True)
+            for id_, kept in cached.payloads.items()
+            if kept.is_lasting or kept.shown
         }
         self.keep_payloads(cached, lasting)
 

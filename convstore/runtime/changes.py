@@ -64,8 +64,8 @@ class Changes:
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waiting:
-                one.cancel()
+            for task in waiting:
+                task.cancel()
         watched.changed.clear()
         if self._is_closed:
             raise StoreClosedError("the store was closed while a conversation was watched")
@@ -85,7 +85,7 @@ class Changes:
                         return
                     conversation = _CONVERSATION.split(key)[0]
                     # The first key tells that the stream is open: what changed before is read now.
-                    self._wake(one for one in self._all if one.conversation == conversation or not self._is_live)
+                    self._wake(item for item in self._all if item.conversation == conversation or not self._is_live)
                     self._is_live = True
         except StoreError as error:  # the watchers' reads report a server that is down
             if not (self._is_told or isinstance(error, StoreUnavailableError) or self._driver.name == "memory"):
@@ -96,6 +96,6 @@ class Changes:
             self._is_live = False
             self._wake(self._all)
 
-    def _wake(self, some: Iterable[Watched]) -> None:
-        for one in some:
-            one.changed.set()
+    def _wake(self, watchers: Iterable[Watched]) -> None:
+        for watched in watchers:
+            watched.changed.set()

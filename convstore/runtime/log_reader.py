@@ -72,11 +72,11 @@ class Snapshot(NamedTuple):
         if self.tail.entries < earlier.tail.entries:  # a backup was restored
             return 1
         changed = difference(earlier.active.ranges, self.active.ranges)
-        return min((one.first for some in changed for one in some), default=self.tail.messages + 1)
+        return min((range_.first for ranges in changed for range_ in ranges), default=self.tail.messages + 1)
 
     def check_active(self, messages: Sequence[EntryMessage]) -> None:
         """Raise a MessageRewoundError if a message is not active."""
-        if found := next((one for one in messages if not self.active.has(one.ordinal)), None):
+        if found := next((message for message in messages if not self.active.has(message.ordinal)), None):
             raise MessageRewoundError(found.id)
 
 
@@ -203,7 +203,7 @@ class LogReader:
         """
         found = list[Entry]()
         while True:
-            without = [(one.first, one.last) for one in log.active.through(before)[-_MOST_EXCLUDED:]]
+            without = [(range_.first, range_.last) for range_ in log.active.through(before)[-_MOST_EXCLUDED:]]
             entries = await self.log.newest_results(
                 log.cached.conversation, before=before, limit=limit, tools_only=tools_only, without=without
             )
@@ -248,7 +248,7 @@ class LogReader:
     async def branch(self, cached: CachedConversation, event: TurnEvent, *, through: int) -> Branch:
         """Return the variant that an event names, as of its last entry up to a number. At most three commands."""
         found = await self.log.variants(cached.conversation, event.first_turn)
-        own = [one for one in found if one.number <= through and one.is_of(event.variant)]
+        own = [entry for entry in found if entry.number <= through and entry.is_of(event.variant)]
         return branch_of(own, (await self.snapshot(cached, own[0].totals)).active)
 
     async def payloads(
@@ -287,13 +287,13 @@ class LogReader:
         Raises:
             CorruptDocumentError: A stored message is damaged.
         """
-        refs = {one.id: ref for one in messages if (ref := one.payload if whole else payload_needed(one))}
+        refs = {item.id: ref for item in messages if (ref := item.payload if whole else payload_needed(item))}
         texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
         def decode() -> list[BaseMessage]:
             if not whole:
-                return [shorten(self.codec, one, texts) for one in messages]
-            return [read_message(self.codec, one, texts.get(one.id, "")) for one in messages]
+                return [shorten(self.codec, message, texts) for message in messages]
+            return [read_message(self.codec, message, texts.get(message.id, "")) for message in messages]
 
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 

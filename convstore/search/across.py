@@ -56,7 +56,7 @@ class _Search:
     ) -> list[_Read]:
         """Return what is read of some conversations; the default of one that was deleted, or is damaged and named."""
 
-        async def one(index: int) -> _Read:
+        async def guarded(index: int) -> _Read:
             try:
                 async with self.reader.reading(self.conversations[index][0]):
                     return await read(index)
@@ -66,7 +66,7 @@ class _Search:
                 self.incomplete.add(index)
                 return default
 
-        return await in_parallel(one, indexes)
+        return await in_parallel(guarded, indexes)
 
 
 class AcrossSearcher:
@@ -97,7 +97,7 @@ class AcrossSearcher:
         request, logs = search.request, await self._read(search)
         found = await _ranked(logs, request, limit=request.limit + _SPARE)
         logs = await self._with_active(search, logs, {index for index, _ in found})
-        active = [one for one in found if logs[one[0]].is_active(one[1].message)]
+        active = [pair for pair in found if logs[pair[0]].is_active(pair[1].message)]
         if len(active) < request.limit and len(found) == request.limit + _SPARE:
             logs = await self._with_active(search, logs, range(len(logs)))
             active = await _ranked(logs, request, limit=request.limit)
@@ -127,7 +127,7 @@ class AcrossSearcher:
             self._sealer.searched(cached, chain, log)
             return log
 
-        logs = [SearchedLog(one.parts) for one in known]
+        logs = [SearchedLog(chain.parts) for chain in known]
         for index, log in zip(unsealed, await search.each(unsealed, read, SearchedLog()), strict=True):
             logs[index] = log
         for index in search.incomplete:
@@ -161,12 +161,13 @@ class AcrossSearcher:
         self, search: _Search, logs: Sequence[SearchedLog], found: Sequence[tuple[int, Found]]
     ) -> list[tuple[int, Match]]:
         async def match(index: int) -> list[tuple[int, Match]]:
-            own = [one for owner, one in found if owner == index]
+            own = [place for owner, place in found if owner == index]
             cached = search.conversations[index][0]
-            return [(index, one) for one in await self._searcher.matches(cached, logs[index], own, search.request)]
+            matches = await self._searcher.matches(cached, logs[index], own, search.request)
+            return [(index, matched) for matched in matches]
 
         groups = await search.each(list(dict.fromkeys(index for index, _ in found)), match, list[tuple[int, Match]]())
-        return [one for group in groups for one in group]
+        return [pair for group in groups for pair in group]
 
 
 async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit: int) -> list[tuple[int, Found]]:
@@ -178,4 +179,4 @@ async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit:
         place_of += [(index, number) for number in range(len(log.parts) + 1)]
 
     found = await ranked_of(parts, lambda part: logs[place_of[part][0]], request, limit=limit)
-    return [(place_of[one.part][0], one._replace(part=place_of[one.part][1])) for one in found]
+    return [(place_of[place.part][0], place._replace(part=place_of[place.part][1])) for place in found]

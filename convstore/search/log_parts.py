@@ -96,13 +96,13 @@ class SearchedLog:
         """Return the first message of the turn that contains an active message."""
         part = self.parts[found.part]
         until = bisect_right(part.humans, part.windows.message_of[found.windows[0]])
-        before = ((one, one.humans) for one in reversed(self.parts[: found.part]))
-        for one, humans in ((part, part.humans[:until]), *before):
+        before = ((piece, piece.humans) for piece in reversed(self.parts[: found.part]))
+        for segment, humans in ((part, part.humans[:until]), *before):
             for human in reversed(humans):
-                if self.is_active(question := one.message(human)):
+                if self.is_active(question := segment.message(human)):
                     return question
         messages = (part.message(index) for part in self.parts for index in range(part.size))
-        return next(one for one in messages if self.is_active(one))
+        return next(message for message in messages if self.is_active(message))
 
 
 class LogParts:
@@ -182,23 +182,23 @@ class LogParts:
         Return the number of entries that were added; a part for a segment takes only as many as it has room for.
         """
         total = 0
-        for some in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
-            messages = [message for entry in some for message in entry.messages]
+        for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
+            messages = [message for entry in batch for message in entry.messages]
             payloads = await self._reader.payloads_of(cached, messages, in_a_row=True)
             await pace.spent(2 * COMMAND)
-            added = await pace.steps(self._adding(builder, some, payloads))
+            added = await pace.steps(self._adding(builder, batch, payloads))
             total += added
-            if added < len(some):
+            if added < len(batch):
                 break
         return total
 
     def _adding(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> Steps[int]:
         for index, entry in enumerate(entries):
-            texts = cut_to_fit([self.texts(one, entry.sources, payloads.get(one.id)) for one in entry.messages])
+            texts = cut_to_fit([self.texts(item, entry.sources, payloads.get(item.id)) for item in entry.messages])
             if not builder.has_room(texts):
                 return index
-            for message, some in zip(entry.messages, texts, strict=True):
-                yield from builder.adding(message, some, first=entry.first, at=entry.at)
+            for message, of_message in zip(entry.messages, texts, strict=True):
+                yield from builder.adding(message, of_message, first=entry.first, at=entry.at)
         return len(entries)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
@@ -212,7 +212,8 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     if not documents:
         return LogEnds()
     last = _number(documents[-1])
-    entries = [entry_from(one) for one in documents if _number(one) >= min(chain.last.until, last - _LAST_ENTRIES + 1)]
+    first = min(chain.last.until, last - _LAST_ENTRIES + 1)
+    entries = [entry_from(document) for document in documents if _number(document) >= first]
     covered = next((entry for entry in entries if entry.number == chain.last.until), None)
     if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):
         return _ends(Chain(), documents)
@@ -225,10 +226,10 @@ def _number(document: Document) -> int:
 
 def _question(tail: Sequence[Entry]) -> int:
     """Return the ordinal of the question of the turn in progress; 0 if the last turn is finished."""
-    messages = [one for entry in reversed(tail) for one in reversed(entry.messages)]
+    messages = [message for entry in reversed(tail) for message in reversed(entry.messages)]
     if messages and messages[0].type == "ai" and not messages[0].calls:
         return 0
-    return next((one.ordinal for one in messages if one.type == "human"), 0)
+    return next((message.ordinal for message in messages if message.type == "human"), 0)
 
 
 def _payload_characters(entry: Entry) -> int:

@@ -110,7 +110,7 @@ class Sealer:
         """Begin to seal the conversations that rest; the timer calls it."""
         self._armed.discard(asyncio.get_running_loop())
         now = self._clock.monotonic()
-        for conversation in list(takewhile(lambda one: self._resting[one][0] <= now, self._resting)):
+        for conversation in list(takewhile(lambda id_: self._resting[id_][0] <= now, self._resting)):
             self.schedule(self._resting.pop(conversation)[1], conversation, rests=True)
         if self._resting:
             self._arm(next(iter(self._resting.values()))[0] - now)
@@ -134,7 +134,7 @@ class Sealer:
         if len(self._scheduled) >= _MAX_REMEMBERED:
             return  # a search schedules it again
         before = self._scheduled.get(conversation, _Due(scope, conversation, rests=True))
-        if sum(one.split is not None for one in self._scheduled.values()) >= _MAX_SPLIT:
+        if sum(due.split is not None for due in self._scheduled.values()) >= _MAX_SPLIT:
             split = None
         self._scheduled[conversation] = _Due(scope, conversation, rests and before.rests, split or before.split)
         self._background.start(self._seal_scheduled)
@@ -263,8 +263,8 @@ class Sealer:
         absorbed = _absorbed(chain, new)
         if absorbed:
             current = chain_of(await self._segments.documents(cached.conversation))
-            parts = {(one.first, one.link): one.part for one in current}
-            read = [part for one in absorbed if (part := parts.get((one.first, one.link)))]
+            parts = {(current_part.first, current_part.link): current_part.part for current_part in current}
+            read = [part for old in absorbed if (part := parts.get((old.first, old.link)))]
             if len(read) < len(absorbed):  # another process is sealing, or one is damaged
                 self.schedule(cached.scope, cached.conversation)
                 return False
@@ -273,7 +273,7 @@ class Sealer:
                 new,
                 first=absorbed[0].first,
                 after=absorbed[0].after,
-                characters=new.characters + sum(one.characters for one in absorbed),
+                characters=new.characters + sum(old.characters for old in absorbed),
                 merges=1,
             )
         segment = replace(new, part=Segment(await pace.steps(sections_of(builder))))
@@ -291,7 +291,7 @@ def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value)
 
 def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[StoredSegment]:
     """Return the last segments of a chain that a new one takes in: those never merged, if they are enough."""
-    run = list(takewhile(lambda one: not one.merges, reversed(chain)))
-    sizes = accumulate((one.characters for one in run), initial=new.characters)
-    fitting = [one for one, size in zip(run, islice(sizes, 1, None), strict=True) if size <= MAX_CHARACTERS]
+    run = list(takewhile(lambda segment: not segment.merges, reversed(chain)))
+    sizes = accumulate((segment.characters for segment in run), initial=new.characters)
+    fitting = [segment for segment, size in zip(run, islice(sizes, 1, None), strict=True) if size <= MAX_CHARACTERS]
     return fitting[::-1] if len(run) >= _MERGED_AT_ONCE - 1 else []

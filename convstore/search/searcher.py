@@ -99,14 +99,14 @@ class Searcher:
     ) -> list[Match]:
         """Return found messages with snippets; `texts` has those that were read already. One round trip."""
         texts = texts or _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
-        shown, turns = _shown(log, found, request), [log.turn_of(one) for one in found]
+        shown, turns = _shown(log, found, request), [log.turn_of(place) for place in found]
         await texts.read(shown)
         snippets = Snippets(request.groups)
 
-        def match(one: Found, window: _ShownWindow, turn: IndexedMessage) -> Match:
-            part, message, text = log.parts[one.part], one.message, texts.text(window)
-            label = part.labels.get(one.windows[0])
-            sources = (part.windows.source_of[number] for number in one.windows)
+        def match(place: Found, window: _ShownWindow, turn: IndexedMessage) -> Match:
+            part, message, text = log.parts[place.part], place.message, texts.text(window)
+            label = part.labels.get(place.windows[0])
+            sources = (part.windows.source_of[number] for number in place.windows)
             hit = SearchHit(
                 message_id=message.id,
                 ordinal=message.ordinal,
@@ -118,12 +118,12 @@ class Searcher:
                     f"{label}\n{text}" if label and not request.is_for_model else text,
                     characters=request.source_characters if window.window.source_id else request.characters,
                 ),
-                score=one.score,
+                score=place.score,
                 created_at=message.created_at,
             )
-            return Match(hit, _label(part, one.windows[0]))
+            return Match(hit, _label(part, place.windows[0]))
 
-        return [match(*one) for one in zip(found, shown, turns, strict=True)]
+        return [match(*pair) for pair in zip(found, shown, turns, strict=True)]
 
 
 async def ranked_of(
@@ -144,10 +144,10 @@ async def ranked_of(
 
 
 def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[_ShownWindow]:
-    parts = [log.parts[one.part] for one in found]
+    parts = [log.parts[place.part] for place in found]
     return [
-        _ShownWindow(part, one.message, _shown_window(part, one.windows[0], request))
-        for part, one in zip(parts, found, strict=True)
+        _ShownWindow(part, place.message, _shown_window(part, place.windows[0], request))
+        for part, place in zip(parts, found, strict=True)
     ]
 
 
@@ -207,12 +207,12 @@ class _WindowTexts:
     async def read(self, shown: Iterable[_ShownWindow]) -> None:
         """Read what the texts of some windows need."""
         ranges, firsts = dict[_Range, None](), set[int]()
-        for one in shown:
-            if one.text is None:
-                if found := _range_of(one):
+        for window in shown:
+            if window.text is None:
+                if found := _range_of(window):
                     ranges |= {} if found in self._pieces else {found: None}
-                elif one.message.ordinal not in self._rows:
-                    firsts.add(one.message.first)
+                elif window.message.ordinal not in self._rows:
+                    firsts.add(window.message.first)
         pieces, rows = await asyncio.gather(
             self._reader.payload_ranges(self._cached, list(ranges)),
             self._reader.log.messages_of_entries(self._cached.conversation, firsts),

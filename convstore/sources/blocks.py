@@ -122,7 +122,7 @@ BLOCKS: dict[str, Callable[[_Block], _Block | None]] = {
     "resource": _resource,
     "resource_link": partial(plain_item, text="", title=["name"], url=["uri"]),
     # Of Anthropic or LangChain: ``source`` is an address or another name of the source.
-    "search_result": lambda one: plain_item(one, text_in(one.get("content")), url=["source"], without=("content",)),
+    "search_result": lambda item: plain_item(item, text_in(item.get("content")), url=["source"], without=("content",)),
     "web_fetch_result": _web_fetch_result,
     "web_search_result": _web_search_result,
     **dict.fromkeys(sorted(TEXTS), _titled_text),

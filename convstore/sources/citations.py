@@ -76,7 +76,7 @@ def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:
             same.texts[source.text] = None
         for name in names:
             by_name.setdefault(name, same)
-    return tuple(one.merged() for one in collected)
+    return tuple(found.merged() for found in collected)
 
 
 @dataclass(slots=True)

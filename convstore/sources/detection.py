@@ -258,12 +258,12 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
     found = [_of_block(value) if is_block(value) else read(value) for value in values]
-    sources = tuple([one for one in found if one is not None])
+    sources = tuple([source for source in found if source is not None])
     if len(sources) < len(values):
-        others = [value for value, one in zip(values, found, strict=True) if one is None] if sources else []
+        others = [value for value, source in zip(values, found, strict=True) if source is None] if sources else []
         if not 0 < len(others) <= len(sources) or not all(_is_like(other, sources[0].item) for other in others):
             return _NOTHING
-    are_items = all(one is None or one.item is value for one, value in zip(found, values, strict=True))
+    are_items = all(source is None or source.item is value for source, value in zip(found, values, strict=True))
     return FoundSources(sources, partial(_filled, values, found) if are_items else None)
 
 
@@ -277,7 +277,7 @@ def _is_like(value: Any, item: Any) -> bool:
 def _filled(values: Any, found: Sequence[Any], parts: Sequence[Any]) -> Any:
     """Return a list with its sources replaced."""
     left = iter(parts)
-    return type(values)([value if one is None else next(left) for value, one in zip(values, found, strict=True)])
+    return type(values)([value if source is None else next(left) for value, source in zip(values, found, strict=True)])
 
 
 def _one(value: dict[Any, Any]) -> FoundSources:

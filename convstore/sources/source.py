@@ -94,8 +94,8 @@ def _match(value: dict[Any, Any], inside: Mapping[str, str]) -> dict[Any, Any] |
     for name, sign in inside.items():
         details = value.get(name) if not sign or sign in value else None
         if type(details) is dict and (key := first_text(details, (*TEXT_KEYS, "document"))):
-            rest = {field: one for field, one in details.items() if field != key}
-            around = {field: one for field, one in value.items() if field != name}
+            rest = {field: detail for field, detail in details.items() if field != key}
+            around = {field: detail for field, detail in value.items() if field != name}
             return plain_item({**rest, **_address_in(value.get("location")), **around}, details[key])
     return None
 

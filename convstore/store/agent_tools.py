@@ -102,12 +102,12 @@ def _others(store: ConversationStore, shared: dict[str, str], own: dict[str, str
     async def search(words: str) -> SearchResult:
         options: dict[str, Any] = {"limit": MAX_HITS, **shared}
         result = await store.search(words, **options)
-        return result.model_copy(update={"conversations": [one for one in result.conversations if one.scope != own]})
+        return result.model_copy(update={"conversations": [hit for hit in result.conversations if hit.scope != own]})
 
     async def read(conversation_id: str, ordinal: int) -> StoredMessage | None:
         chat = await store.find_conversation(conversation_id, **shared)
         page = await chat.list_messages(around=ordinal, limit=1, full=True) if chat and chat.scope != own else []
-        return next((one for one in page if one.ordinal == ordinal), None)
+        return next((message for message in page if message.ordinal == ordinal), None)
 
     return OtherConversations(search, read)
 
@@ -152,8 +152,8 @@ def _numbering(owner: Conversation | ConversationStore, config: RunnableConfig) 
     chat = owner if isinstance(owner, Conversation) else owner.conversation(**run)
 
     async def give(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
-        one = store.conversation(**chat.scope)
-        return await one.reserve_source_ids(len(texts)), await one.find_shown_sources(texts)
+        handle = store.conversation(**chat.scope)
+        return await handle.reserve_source_ids(len(texts)), await handle.find_shown_sources(texts)
 
     from convstore.tools.numbering import Numbering  # noqa: PLC0415 - loaded by now
 

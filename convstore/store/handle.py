@@ -249,8 +249,8 @@ class ConversationStore:
         self._host.check_open()
         pending = (await self._migrator.records()).pending
         return [
-            Migration(name=one.name, summary=one.summary, phase=one.phase, is_applied=one not in pending)
-            for one in discover()
+            Migration(name=step.name, summary=step.summary, phase=step.phase, is_applied=step not in pending)
+            for step in discover()
         ]
 
     async def ping(self) -> None:
@@ -407,7 +407,7 @@ class ConversationStore:
         request = search_request(text, limit=limit)
         services = await self._host.services()
         found = await services.catalog.newest(scope, limit=conversations)
-        newest = [(one, info) for one, info in found if not one.damage]
+        newest = [(listed, info) for listed, info in found if not listed.damage]
         searched = []
         for (head, totals, *_), _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
@@ -427,7 +427,7 @@ class ConversationStore:
             for index, own in hits.items()
         ]
         return SearchResult(
-            conversations=sorted(groups, key=lambda one: -one.hits[0].score),
+            conversations=sorted(groups, key=lambda item: -item.hits[0].score),
             searched=len(searched),
             incomplete=[newest[index][1].scope for index in incomplete],
             problems={info.conversation_id: info.problem for _, info in found if info.problem},

@@ -53,7 +53,7 @@ class Cuts:
         humans = [index for index, message in enumerate(messages) if _is_human(message)]
         results = {index for index, message in enumerate(messages) if isinstance(message, ToolMessage)}
         self.orphans = results - self._exchanges.keys()
-        in_flight = (one.start for one in self._exchanges.values() if not one.answered)
+        in_flight = (other.start for other in self._exchanges.values() if not other.answered)
         end = next((start for start in in_flight if start > max(humans, default=-1)), len(messages))
         self.keeps_pairs, self.permitted, self.good = [True], [False], [False]
         last_result, waiting = -1, ""

@@ -128,9 +128,9 @@ async def drive_async(
     async def finish(steps: Steps[Any], step: Sequence[Any] | _Done) -> Any:
         while not isinstance(step, _Done):
             answers = await asyncio.gather(*map(answer, step), return_exceptions=True)
-            for one in answers:
-                if isinstance(one, BaseException) and not isinstance(one, Exception):
-                    raise one
+            for text in answers:
+                if isinstance(text, BaseException) and not isinstance(text, Exception):
+                    raise text
             step = await advance(steps, answers)
         return step.value()
 

@@ -121,8 +121,8 @@ def make_prompts(
     limit = _part_limit(room, max_bytes)
     return [
         Prompt(
-            _request(task + _PART.format(number=number, count=len(parts)), limit, about, [one.text for one in part]),
-            (*context, *{id(one.message): one.message for one in part}.values()),
+            _request(task + _PART.format(number=number, count=len(parts)), limit, about, [item.text for item in part]),
+            (*context, *{id(item.message): item.message for item in part}.values()),
         )
         for number, part in enumerate(parts, start=1)
     ]
@@ -133,7 +133,7 @@ def join_prompts(texts: Sequence[str], *, room: int, max_bytes: int) -> list[Pro
     made = [HumanMessage(text, name=f"summary {number}") for number, text in enumerate(texts, start=1)]
     parts = _parts(made, _request(_JOIN, 10**9, [], []), max_bytes)
     limit = room if len(parts) == 1 else _part_limit(room, max_bytes)
-    return [Prompt(_request(_JOIN, limit, [], [one.text for one in part])) for part in parts]
+    return [Prompt(_request(_JOIN, limit, [], [item.text for item in part])) for part in parts]
 
 
 def words_of(message: BaseMessage) -> str:
@@ -189,7 +189,7 @@ def _pieces(message: BaseMessage, max_bytes: int) -> Iterator[_Piece]:
     number = 0
     for opening, text, closing in [*_elements(message, max_length=_MAX_ATTRIBUTE_LENGTH)] or [("", "", "")]:
         room = max_bytes - _bytes(f'{tag} part="100000">{opening}{closing}</message>') - 1
-        for piece in [*_cut(text, limit=room, size=lambda one: _bytes(_escaped(one)), characters=room)] or [""]:
+        for piece in [*_cut(text, limit=room, size=lambda cut: _bytes(_escaped(cut)), characters=room)] or [""]:
             number += 1
             yield _Piece(message, f'{tag} part="{number}">{opening}{_escaped(piece)}{closing}</message>')
 

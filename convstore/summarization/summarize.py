@@ -169,7 +169,7 @@ class _Input:
         _check_ids(self.new, running)
         cuts = Cuts(self.new)
         # A result whose call was folded is shown as text.
-        shown = [without_orphans([one])[0] if at in cuts.orphans else one for at, one in enumerate(self.new)]
+        shown = [without_orphans([item])[0] if at in cuts.orphans else item for at, item in enumerate(self.new)]
         self.tokens = [options.token_counter([message]) for message in shown]
         self.cut = self._choose_cut(cuts) if self.new else 0
 
@@ -236,7 +236,7 @@ class _Input:
         ids = [message.id for message in messages]
         start = ids.index(last) + 1 if last is not None and last in ids else 0
         known = running.summarized_message_ids if last is None else ()
-        return [one for one in messages[start:] if one.id not in known and not _was_added(one, running)]
+        return [message for message in messages[start:] if message.id not in known and not _was_added(message, running)]
 
     def _summary_size(self, running: RunningSummary) -> int:
         return self.options.size(_summary_messages(running, self.options.final_prompt))
@@ -288,7 +288,7 @@ def _with_summary(
     made = prompt.format_messages(system_message=list(system), summary=running.summary, messages=given)
     theirs = {id(message) for message in (*system, *given)}
     numbers = itertools.count()
-    return [one if id(one) in theirs else _marked(one, _summary_id(running, next(numbers))) for one in made]
+    return [item if id(item) in theirs else _marked(item, _summary_id(running, next(numbers))) for item in made]
 
 
 def _summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:

@@ -44,7 +44,7 @@ class ApplicationStateContract:
         assert await chat.state.get() == kept
         assert (await chat.load_history()).messages == view
         assert (await chat.info()).message_count == before.message_count
-        assert await chat.annotations([str(one.id) for one in view]) == {}
+        assert await chat.annotations([str(message.id) for message in view]) == {}
 
     async def test_an_update_of_another_revision_changes_nothing(self, chat: Conversation) -> None:
         """The error names both revisions."""
@@ -60,18 +60,18 @@ class ApplicationStateContract:
     ) -> None:
         """The others conflict, the first update of a conversation too."""
         for revision in (0, 1):
-            each = [one.state.update({"by": 1}, revision=revision) for one in (chat, elsewhere) * 4]
+            each = [conversation.state.update({"by": 1}, revision=revision) for conversation in (chat, elsewhere) * 4]
             done = await asyncio.gather(*each, return_exceptions=True)
-            [stored] = [one for one in done if isinstance(one, StateSnapshot)]
+            [stored] = [snapshot for snapshot in done if isinstance(snapshot, StateSnapshot)]
             assert stored == await chat.state.get()
-            assert sum(isinstance(one, StateConflictError) for one in done) == len(each) - 1
+            assert sum(isinstance(snapshot, StateConflictError) for snapshot in done) == len(each) - 1
 
     async def test_concurrent_updates_without_a_revision_are_all_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Each is applied to what the one before stored."""
         each = [(chat, elsewhere)[number % 2].state.update({f"by{number}": number}) for number in range(12)]
-        assert {one.revision for one in await asyncio.gather(*each)} == set(range(1, 13))
+        assert {snapshot.revision for snapshot in await asyncio.gather(*each)} == set(range(1, 13))
         assert (await chat.state.get()).values == {f"by{number}": number for number in range(12)}
 
     @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ async def _family(chat: Conversation) -> list[Conversation]:
     """Return a conversation with a child of a call, a nested one and one with a name, each with a message."""
     call = chat.child("m1", "call/1:a")
     chats = [chat, call, call.child("critic"), chat.child("researcher")]
-    for number, one in enumerate(chats):
-        await one.append(HumanMessage(f"message {number}", id="m"))
+    for number, conversation in enumerate(chats):
+        await conversation.append(HumanMessage(f"message {number}", id="m"))
     return chats
 
 
@@ -83,8 +83,8 @@ class ChildContract:
         """Parent, child and grandchild each read their own messages, from every process."""
         chats = await _family(outer)
         other = new_store()
-        for number, one in enumerate(chats):
-            for handle in (one, other.conversation(**one.scope)):
+        for number, chat in enumerate(chats):
+            for handle in (chat, other.conversation(**chat.scope)):
                 assert await _said(handle) == [f"message {number}"]
                 assert [message.text for message in (await handle.load_history()).messages] == [f"message {number}"]
         assert chats[1].scope == outer.scope | {"path": "m1:call%2F1%3Aa"}
@@ -94,8 +94,8 @@ class ChildContract:
         """The user's list has the parent alone; `children` has those directly below."""
         chats = await _family(outer)
         listed = (await outer.store.list_conversations(user_id=outer.scope["user_id"])).conversations
-        assert [(one.scope, one.has_children) for one in listed] == [(outer.scope, True)]
-        assert [one.scope for one in await outer.children()] == [chats[1].scope, chats[3].scope]
+        assert [(info.scope, info.has_children) for info in listed] == [(outer.scope, True)]
+        assert [info.scope for info in await outer.children()] == [chats[1].scope, chats[3].scope]
         (nested,) = await chats[1].children()
         assert (nested.scope, nested.message_count, nested.has_children) == (chats[2].scope, 1, False)
         found = await outer.store.find_conversation(nested.conversation_id, user_id=outer.scope["user_id"])
@@ -136,22 +136,22 @@ class ChildContract:
         assert (receipt.conversations, receipt.entries) == (4, 4)
         assert await _left(database, root) == 0
         await outer.append(HumanMessage("new", id="new"))
-        for one in chats[1:]:
-            for handle in (one, new_store().conversation(**one.scope)):
+        for chat in chats[1:]:
+            for handle in (chat, new_store().conversation(**chat.scope)):
                 assert await _said(handle) == []
 
     async def test_a_child_is_deleted_alone(self, outer: Conversation) -> None:
         """With all below it; parent and siblings stay."""
         chats = await _family(outer)
         assert (await chats[1].delete()).conversations == 2
-        assert [await _said(one) for one in chats] == [["message 0"], [], [], ["message 3"]]
+        assert [await _said(chat) for chat in chats] == [["message 0"], [], [], ["message 3"]]
 
     async def test_verify_restores_a_parents_knowledge_of_children(self, database: Any, outer: Conversation) -> None:
         """Without it they would outlive their parent."""
         await _family(outer)
         await database["heads"].update_one({"scope": outer.scope}, {"$unset": {"has_children": True}})
         report = await outer.store.verify(user_id=outer.scope["user_id"], repair=True)
-        assert ({one.kind for one in report.findings}, report.left) == ({"head"}, 0)
+        assert ({finding.kind for finding in report.findings}, report.left) == ({"head"}, 0)
         assert (await outer.delete()).conversations == 4
 
     async def test_erasure_takes_children_and_counts_them(self, database: Any, outer: Conversation) -> None:
@@ -192,8 +192,8 @@ class ChildContract:
             patch.setattr(Tombstones, "children", _killed)
             with pytest.raises(StoreUnavailableError):
                 await outer.delete()
-        for one in chats[1:]:
-            assert await _said(new_store().conversation(**one.scope)) == []
+        for chat in chats[1:]:
+            assert await _said(new_store().conversation(**chat.scope)) == []
         assert await _left(database, root) > 0
         await new_store().conversation(**outer.scope).delete()
         assert await _left(database, root) == 0
@@ -244,7 +244,7 @@ class ChildContract:
         report = await export_conversations(outer.store, lines.append, format="openai", scope=scope)
         assert (report.conversations, report.problems) == (4, [])
         assert [line.decode().partition('"id": ')[2].partition(",")[0] for line in lines] == [
-            f'"{list(one.scope.values())[-1]}"' for one in chats
+            f'"{list(chat.scope.values())[-1]}"' for chat in chats
         ]
 
     async def test_a_child_has_views_turns_and_details(self, outer: Conversation) -> None:
@@ -267,12 +267,12 @@ class ChildContract:
         """A number means the same everywhere: the parent reads it back, the child reads its own alone."""
         call = outer.child("m1", "call_1")
         chats = [outer, call, call.child("critic"), outer, call]
-        receipts = [await one.append(rag_turn(f"Seals {at}?", words=600)) for at, one in enumerate(chats)]
-        assert [one.source_ids for one in receipts] == [(1, 3), (4, 6), (7, 9), (10, 12), (13, 15)]
+        receipts = [await chat.append(rag_turn(f"Seals {at}?", words=600)) for at, chat in enumerate(chats)]
+        assert [receipt.source_ids for receipt in receipts] == [(1, 3), (4, 6), (7, 9), (10, 12), (13, 15)]
         assert await call.reserve_source_ids(2) == range(16, 18)
         assert (await outer.append(rag_turn("Whales?"))).source_ids == (19, 21)
         for store in (outer.store, new_store()):
-            handles = [store.conversation(**one.scope) for one in chats[:3]]
+            handles = [store.conversation(**chat.scope) for chat in chats[:3]]
             pages = [await handle.get_sources("1-15", page_tokens=16_000) for handle in handles]
             assert [[source.source_id for source in page.sources] for page in pages] == [
                 [*range(1, 16)],
@@ -280,8 +280,8 @@ class ChildContract:
                 [7, 8, 9],
             ]
             for own in pages[1:]:
-                assert {one.source_id: one.content for one in own.sources}.items() <= {
-                    one.source_id: one.content for one in pages[0].sources
+                assert {source.source_id: source.content for source in own.sources}.items() <= {
+                    source.source_id: source.content for source in pages[0].sources
                 }.items()
         answer = await outer.retrieve_previous_sources_tool().ainvoke({"source_ids": "5, 8"})
         assert "[5]" in answer
@@ -297,9 +297,9 @@ class ChildContract:
     ) -> None:
         """They come in blocks as large as all before, so a load of the parent reads one entry for each doubling."""
         handles = [new_store().conversation(**outer.child(name).scope) for name in "ab"]
-        ranges = [await one.reserve_source_ids(3) for _ in range(20) for one in handles]
-        ranges += await asyncio.gather(*[one.reserve_source_ids(3) for one in handles])
-        numbers = [number for one in ranges for number in one]
+        ranges = [await handle.reserve_source_ids(3) for _ in range(20) for handle in handles]
+        ranges += await asyncio.gather(*[handle.reserve_source_ids(3) for handle in handles])
+        numbers = [number for allotted in ranges for number in allotted]
         assert len(numbers) == len({*numbers})
         assert max(numbers) < 2 * len(numbers)
         entries = {"conversation": (await outer.info()).conversation_id, "first": {"$exists": True}}
@@ -321,7 +321,7 @@ class ChildContract:
             with pytest.raises(SourceIdClashError):
                 await other.append(_found(5))
         receipt = await sibling.append(_found(5), on_source_clash="renumber")
-        assert [number for one in receipt.renumbered.values() for number in one.items()] == [(5, 6)]
+        assert [number for item in receipt.renumbered.values() for number in item.items()] == [(5, 6)]
         assert await outer.reserve_source_ids(1) == range(7, 8)
         await outer.append(_found(7))
         with pytest.raises(SourceIdClashError):
@@ -338,7 +338,7 @@ class ChildContract:
         for first in (1, 3):
             sent = [chat.append(_found(first, first + 1)) for chat in chats]
             outcomes = await asyncio.gather(*sent, return_exceptions=True)
-            assert sum(isinstance(one, SourceIdClashError) for one in outcomes) == 2, outcomes
+            assert sum(isinstance(outcome, SourceIdClashError) for outcome in outcomes) == 2, outcomes
         await asyncio.gather(*[chat.append(_found(5, 6), on_source_clash="renumber") for chat in chats])
         assert len((await outer.get_sources("1-20")).sources) == 10
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
@@ -353,7 +353,7 @@ class ChildContract:
                 await inner.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
                 await inner.add_result(inner.open_calls[0], "", sources=[{"content": "three"}])
             await turn.append(AIMessage("Done"))
-        assert [one.source_id for one in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
+        assert [source.source_id for source in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
 
     async def test_a_child_that_is_asked_twice_at_once_answers_one(
         self, new_store: _NewStore, outer: Conversation
@@ -399,7 +399,7 @@ class ChildContract:
         seconds, age = [0.0], timedelta(minutes=10)
         clock = Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=900), monotonic=lambda: seconds[0])
         worker = new_store(clock=clock)
-        child, parent = (worker.conversation(**one.scope) for one in (outer.child("a").child("b"), outer))
+        child, parent = (worker.conversation(**chat.scope) for chat in (outer.child("a").child("b"), outer))
         await outer.child("a").child("b").append(HumanMessage("old"))
         assert [message.text for message in (await child.load_history()).messages] == ["old"]
         assert (await new_store(clock=clock).prune(older_than=age, user_id=outer.scope["user_id"])).conversations == 3
@@ -410,7 +410,7 @@ class ChildContract:
         assert (await child.load_history()).messages == []
         await child.append(HumanMessage("newest"))
         assert await _said(new_store().conversation(**child.scope)) == ["newest"]
-        assert [one.has_children for one in (await parent.info(), *await parent.children())] == [True, True]
+        assert [info.has_children for info in (await parent.info(), *await parent.children())] == [True, True]
 
     async def test_a_damaged_head_of_a_child_is_repaired(self, database: Any, outer: Conversation) -> None:
         """From its log; it stays out of listings."""
@@ -421,7 +421,7 @@ class ChildContract:
         assert (await outer.store.verify(user_id=user, repair=True)).counts == {"head": 1}
         report = await outer.store.verify(user_id=user)
         assert (report.conversations, report.findings) == (4, ())
-        assert [one.scope for one in (await outer.store.list_conversations(user_id=user)).conversations] == [
-            outer.scope
-        ]
+        assert [
+            conversation.scope for conversation in (await outer.store.list_conversations(user_id=user)).conversations
+        ] == [outer.scope]
         assert (await child.info()).message_count == 1

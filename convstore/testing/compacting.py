@@ -112,9 +112,9 @@ class CompactContract:
         assert second.summary is not None
         assert (second.summary.first, second.summary.last, second.summary.version) == (1, 18, 2)
         assert [id_ for ids in writer.shown for id_ in ids] == [f"{k}{n}" for n in range(1, 10) for k in "qa"]
-        for one in (chat, new_store().conversation(**chat.scope), new_store().conversation(**chat.scope)):
-            assert await _texts(one) == ["[Record of", "question 10", "answer 10", "question 11", "answer 11"]
-        assert [(one.version, one.is_current) for one in await chat.summaries()] == [(1, False), (2, True)]
+        for conversation in (chat, new_store().conversation(**chat.scope), new_store().conversation(**chat.scope)):
+            assert await _texts(conversation) == ["[Record of", "question 10", "answer 10", "question 11", "answer 11"]
+        assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [(1, False), (2, True)]
         assert (await chat.compact()).status == "not_needed"
 
     async def test_a_summary_leads_back_to_its_messages(self, compacting: Conversation) -> None:
@@ -148,7 +148,7 @@ class CompactContract:
         again = await chat.compact()
         assert again.summary is not None
         assert again.summary.version == 2
-        assert [one.is_current for one in await chat.summaries()] == [False, True]
+        assert [summary.is_current for summary in await chat.summaries()] == [False, True]
 
     async def test_when_the_summarizer_fails_history_loads_as_before(
         self, compacting: Conversation, writer: _Writer
@@ -193,7 +193,9 @@ class CompactContract:
 
         async def at_once() -> None:
             writer.before = None
-            inside.extend([one.status for one in await asyncio.gather(*(one.compact() for one in others))])
+            inside.extend(
+                [compaction.status for compaction in await asyncio.gather(*(other.compact() for other in others))]
+            )
 
         writer.before = at_once
         assert (await compacting.compact()).status == "done"
@@ -229,10 +231,10 @@ class CompactContract:
         await chat.compact()
         await chat.rewind(before="q12")
         assert (await chat.load_history()).summary == first.summary.text
-        assert [one.is_current for one in await chat.summaries()] == [True, False]
+        assert [summary.is_current for summary in await chat.summaries()] == [True, False]
         await chat.rewind(before="q1")
         assert await _texts(chat) == []
-        assert not any(one.is_current for one in await chat.summaries())
+        assert not any(summary.is_current for summary in await chat.summaries())
 
     async def test_a_long_turn_in_progress_is_folded_in_its_older_pairs(
         self, compacting: Conversation, writer: _Writer

@@ -182,7 +182,7 @@ class EndContract:
         """The first values of a message from many callers at once, on the server two of one key collide."""
         for number in range(10):
             await chat.append(HumanMessage("Do seals sleep?", id=f"q{number}"))
-            await asyncio.gather(*(chat.annotate(f"q{number}", **{f"by{one}": one}) for one in range(20)))
+            await asyncio.gather(*(chat.annotate(f"q{number}", **{f"by{value}": value}) for value in range(20)))
             assert len((await chat.annotations([f"q{number}"]))[f"q{number}"]) == 20
 
     async def test_annotations_are_stored_outside_the_log(self, chat: Conversation) -> None:
@@ -198,7 +198,12 @@ class EndContract:
             answer: expected,
             result: {"message_id": "x"},
         }
-        assert [one.annotations for one in await chat.list_messages()] == [{}, {}, {"message_id": "x"}, expected]
+        assert [message.annotations for message in await chat.list_messages()] == [
+            {},
+            {},
+            {"message_id": "x"},
+            expected,
+        ]
         assert same_messages([message async for message in chat.messages()], turn)
         await chat.annotate(result, message_id=None)
         assert await chat.annotations([result]) == {}
@@ -257,7 +262,7 @@ class EndContract:
         cursor: str | None = None
         for _ in range(4):
             page = await store.list_conversations(user_id=user, limit=2, cursor=cursor)
-            found += [one.scope["thread_id"] for one in page.conversations]
+            found += [conversation.scope["thread_id"] for conversation in page.conversations]
             cursor = page.next_cursor
         assert cursor is None
         assert sorted(found) == [f"t{number}" for number in range(7)]

@@ -76,8 +76,8 @@ class InterruptedWriteContract:
             patch.setattr(Log, "insert", unheard)
             with pytest.raises(StoreUnavailableError):
                 await _written(chat, call)
-        for one in late:
-            await one if landing == "after" else one.close()
+        for write in late:
+            await write if landing == "after" else write.close()
         counts = {"append": 3, "rewind": 1} if landing != "never" else {}
         assert await _listed(new_store(clock=time.clock), user) == counts.get(call, 2)
 

@@ -214,30 +214,30 @@ class ListContract:
     ) -> None:
         """Whichever refresh comes last, the dates do not go back and the counts are those of the log."""
         late = Clock(now=lambda: time.now - timedelta(seconds=30), monotonic=lambda: time.seconds)
-        one, other = (store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=late)))
+        chat, other = (store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=late)))
         for number in range(3):
-            await one.append(HumanMessage(f"q{number}"))
+            await chat.append(HumanMessage(f"q{number}"))
             before = await _head(database, user)
             await other.append(AIMessage(f"a{number}"))
             head = await _head(database, user)
             assert [head[name] for name in ("updated_at", "written_at")] == [before["updated_at"]] * 2
-            assert await _listed(one.store, user) == {"t": (2 * number + 2, f"a{number}")}
+            assert await _listed(chat.store, user) == {"t": (2 * number + 2, f"a{number}")}
             time.seconds += 11
 
     async def test_a_batch_that_was_refused_leaves_nothing(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """The head was refreshed along with its insert; it names an entry of the log."""
-        one, other = (
+        chat, other = (
             store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
         )
-        await one.append(HumanMessage("q", id="q"))
+        await chat.append(HumanMessage("q", id="q"))
         await other.append(AIMessage("said last"))
         time.seconds += 11
         for _ in range(2):
             with pytest.raises(ContentConflictError):
-                await one.append([HumanMessage("never said", id="q"), AIMessage("nor this")])
-            await one.load_history()  # the next append refreshes beside its insert, not before
+                await chat.append([HumanMessage("never said", id="q"), AIMessage("nor this")])
+            await chat.load_history()  # the next append refreshes beside its insert, not before
             number, link = (await _head(database, user))["entry"]
             entry = await database["log"].find_one({"totals.link": link})
             assert entry["totals"]["entries"] == number
@@ -297,7 +297,9 @@ class ListContract:
         key = f"{(await _head(database, user, 't1'))['conversation']}:{1:012d}"
         await database["log"].update_one({"_id": key}, {"$set": {"totals.turns": "x"}})
         assert await _listed(new_store(), user) == {"t0": (1, "q"), "t1": (0, "")}
-        problems = [one.problem for one in (await new_store().list_conversations(user_id=user)).conversations]
+        problems = [
+            conversation.problem for conversation in (await new_store().list_conversations(user_id=user)).conversations
+        ]
         assert [key in problem for problem in sorted(problems)] == [False, True]
 
     async def test_a_conversation_is_dated_by_its_first_message(

@@ -63,8 +63,8 @@ class LongTextContract:
         said[3].tool_call_id = "call-1"  # type: ignore[attr-defined]
         await chat.append(said)
         await chat.append([HumanMessage("Change the second function."), AIMessage("Done.")])
-        for one in (chat, new_store().conversation(**chat.scope)):
-            history = await one.load_history(_UNLIMITED)
+        for conversation in (chat, new_store().conversation(**chat.scope)):
+            history = await conversation.load_history(_UNLIMITED)
             assert history.messages[0].content[0] == said[0].content[0]
             assert "image/png, 60,000 bytes" in str(history.messages[0].content[1])
             assert same_messages(history.messages[1:3], said[1:3])

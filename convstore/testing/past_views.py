@@ -50,7 +50,7 @@ class PastViewContract:
             assert past.match == ("rebuilt" if policy else "exact")
             ranges = past.report.reasons
             assert (ranges[0].first, ranges[-1].last) == (1, past.ordinal)
-            assert all(one.last + 1 == two.first for one, two in pairwise(ranges))
+            assert all(reason.last + 1 == two.first for reason, two in pairwise(ranges))
 
     async def test_an_answer_keeps_the_stamp_of_its_view(self, new_store: _NewStore, chat: Conversation) -> None:
         """Listings return it, and its view is exact from another store."""

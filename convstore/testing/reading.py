@@ -57,12 +57,12 @@ class ReadBackContract:
             AIMessage("", id=new_id(), tool_calls=[{"name": f"look_up_{name}", "args": {"q": name}, "id": "call_0"}])
             for name in ("orcas", "seals")
         ]
-        ids = [result_id(str(one.id), "call_0") for one in calls]
+        ids = [result_id(str(call.id), "call_0") for call in calls]
         results = [ToolMessage("x" * 2_000, id=id_, tool_call_id="call_0") for id_ in ids]
         batch = [HumanMessage("What is there?", id=new_id()), *calls, results[first], results[1 - first]]
-        for part in [[one] for one in batch] if apart else [batch]:
+        for part in [[message] for message in batch] if apart else [batch]:
             await chat.append(part)
-        assert [one.tool for one in await chat.get_tool_messages(ids)] == ["look_up_orcas", "look_up_seals"]
+        assert [record.tool for record in await chat.get_tool_messages(ids)] == ["look_up_orcas", "look_up_seals"]
         listed = str((await _ask(chat, 1_000)).content)
         for name, id_ in zip(("orcas", "seals"), ids, strict=True):
             assert f'{id_}: look_up_{name} {{"q": "{name}"}}' in listed
@@ -201,8 +201,8 @@ class ReadBackContract:
         assert "gone" not in read
         assert "Her needle" not in read
         assert "a copy" not in read
-        none = str((await _ask(chat, page_tokens, find="not there at all")).content)
-        assert none == "No match for 'not there at all'. Try other words.\nEnd."
+        missing = str((await _ask(chat, page_tokens, find="not there at all")).content)
+        assert missing == "No match for 'not there at all'. Try other words.\nEnd."
 
     async def test_nothing_is_found_where_there_is_nothing(self, chat: Conversation) -> None:
         """In a conversation that does not exist, and with a cursor of no message."""

@@ -33,10 +33,12 @@ class RepairContract(VerifyFixtures):
         head = await self.head_of(database, full)
         damage = {"entry": "x", "written_at": 7, "updated_at": 7, "created_at": None}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": damage})
-        found = [one for one in (await later.verify(user_id=user)).findings if one.kind == "head"]
-        assert [(one.document_id, one.repairable, one.repaired) for one in found] == [(head["_id"], True, False)]
+        found = [finding for finding in (await later.verify(user_id=user)).findings if finding.kind == "head"]
+        assert [(finding.document_id, finding.repairable, finding.repaired) for finding in found] == [
+            (head["_id"], True, False)
+        ]
         report = await later.verify(user_id=user, repair=True)
-        assert [one.repaired for one in report.findings if one.kind == "head"] == [True]
+        assert [finding.repaired for finding in report.findings if finding.kind == "head"] == [True]
         assert kinds(await later.verify(user_id=user)) == []
         after = await full.info()
         first, last = [
@@ -54,7 +56,7 @@ class RepairContract(VerifyFixtures):
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
         assert kinds(await later.verify(user_id=user)) == [("head_behind", head["_id"])]
         report = await later.verify(user_id=user, repair=True)
-        assert [(one.kind, one.repaired) for one in report.findings] == [("head_behind", True)]
+        assert [(finding.kind, finding.repaired) for finding in report.findings] == [("head_behind", True)]
         assert kinds(await later.verify(user_id=user)) == []
         last = await database["log"].find_one({"_id": f"{head['conversation']}:000000000014"})
         assert (await self.head_of(database, full))["updated_at"] == last["at"]

@@ -35,7 +35,7 @@ def _with_tools(question: str, answer: str = "So.") -> list[BaseMessage]:
 
 async def _texts(chat: Conversation) -> list[str]:
     """Return the texts of the active messages."""
-    return [one.message.text for one in await chat.list_messages(limit=1_000, full=True)]
+    return [message.message.text for message in await chat.list_messages(limit=1_000, full=True)]
 
 
 class ResendContract:
@@ -255,12 +255,13 @@ class ResendContract:
         for turn in range(6):
             history.append(f"q{turn}")
             both = await asyncio.gather(
-                *(one.append(_talk(*history), resent="skip") for one in (chat, other, chat)), return_exceptions=True
+                *(conversation.append(_talk(*history), resent="skip") for conversation in (chat, other, chat)),
+                return_exceptions=True,
             )
             if turn:
                 assert sorted(receipt.written for receipt in both if isinstance(receipt, Receipt)) == [0, 0, 1]
             else:
-                ids = [str(one.message.id) for one in await chat.list_messages()]
+                ids = [str(message.message.id) for message in await chat.list_messages()]
                 await chat.rewind(before=ids[1])  # one turn is always new
             history.append(f"a{turn}")
             await chat.append(_talk("", history[-1])[1:])
@@ -278,7 +279,7 @@ class ResendContract:
             other.append(_talk("a", "b", "d"), resent="skip"),
             return_exceptions=True,
         )
-        [error] = [one for one in both if isinstance(one, BaseException)]
+        [error] = [outcome for outcome in both if isinstance(outcome, BaseException)]
         assert isinstance(error, HistoryDivergedError)
         assert error.after == ids[1]
         assert len(await _texts(chat)) == 3

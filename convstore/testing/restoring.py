@@ -110,7 +110,11 @@ def conversation_of(backup: _Backup) -> str:
 
 def _log_findings(report: VerifyReport) -> list[tuple[str, bool, bool]]:
     """Return kind, repairable and repaired of each finding in the log; heads may be stale."""
-    return [(one.kind, one.repairable, one.repaired) for one in report.findings if one.collection == "log"]
+    return [
+        (finding.kind, finding.repairable, finding.repaired)
+        for finding in report.findings
+        if finding.collection == "log"
+    ]
 
 
 class RestoreContract(RestoreFixtures):
@@ -193,7 +197,7 @@ class RestoreContract(RestoreFixtures):
             assert [message.text async for message in chat.messages()][::2] == expected
             assert [turn.number async for turn in chat.turns()] == [1, 2, 3, 4, 5, 6]
             assert [turn.number async for turn in chat.turns(newest_first=True)] == [6, 5, 4, 3, 2, 1]
-            assert [one.ordinal for one in await chat.list_messages(limit=4)] == [9, 10, 21, 22]
+            assert [message.ordinal for message in await chat.list_messages(limit=4)] == [9, 10, 21, 22]
         same = new_store().conversation(user_id=new_id(), thread_id="t")
         await same.append([message async for message in other.messages()])
         assert (await other.info()).message_count == 12

@@ -92,13 +92,13 @@ class RetentionContract:
         """Every conversation with the value goes, with summaries and annotations; those of others stay whole."""
         user, eve = new_id(), new_id()
         chats = [summing.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
-        one, *_ = [await _fill(chat) for chat in chats]
+        first, *_ = [await _fill(chat) for chat in chats]
         ids = [await _id_of(database, chat) for chat in chats]
         other = summing.conversation(user_id=eve, thread_id="t0")
         kept = await _fill(other)
         before = await _documents_of(database, await _id_of(database, other))
         receipt = await summing.erase(user_id=user)
-        assert receipt == ErasureReceipt(**{name: 3 * number for name, number in dict(one).items()})
+        assert receipt == ErasureReceipt(**{name: 3 * number for name, number in dict(first).items()})
         assert [await _documents_of(database, id_) for id_ in ids] == [0, 0, 0]
         assert await _documents_of(database, await _id_of(database, other)) == before
         assert [message async for message in chats[0].messages()] == []
@@ -211,9 +211,10 @@ class RetentionContract:
         assert await store.prune(**policy, dry_run=True) == expected
         assert await store.prune(**policy) == expected
         assert await store.prune(**policy) == _NOTHING
-        assert [one.scope["thread_id"] for one in (await store.list_conversations(user_id=user)).conversations] == [
-            "d89"
-        ]
+        assert [
+            conversation.scope["thread_id"]
+            for conversation in (await store.list_conversations(user_id=user)).conversations
+        ] == ["d89"]
         assert len((await store.list_conversations(user_id=eve)).conversations) == 1
 
     async def test_the_last_entry_counts_not_the_head(self, new_store: _NewStore, database: Any) -> None:

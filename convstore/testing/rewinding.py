@@ -30,7 +30,7 @@ async def _view(chat: Conversation, policy: HistoryPolicy | None = None) -> list
 
 
 async def _listed(chat: Conversation) -> list[str]:
-    return _said([one.message for one in await chat.list_messages()])
+    return _said([message.message for message in await chat.list_messages()])
 
 
 async def _talk(chat: Conversation, *numbers: int) -> None:
@@ -65,13 +65,13 @@ class RewindContract:
         await _talk(chat, 4)
         await chat.rewind(before="a4")
         listed = await chat.list_messages(rewound=True)
-        assert [one.message.text for one in listed] == ["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"]
-        assert [one.ordinal for one in listed if one.is_rewound] == [3, 4, 5, 6, 8]
-        assert all(one.tokens > 0 for one in listed)
+        assert [message.message.text for message in listed] == ["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"]
+        assert [message.ordinal for message in listed if message.is_rewound] == [3, 4, 5, 6, 8]
+        assert all(message.tokens > 0 for message in listed)
         assert await chat.list_messages(rewound=True, after=2, limit=3) == listed[2:5]
         assert await chat.list_messages(rewound=True, before=5, limit=3) == listed[1:4]
         assert await chat.list_messages(rewound=True, around=4, limit=3) == listed[2:5]
-        assert [one.is_rewound for one in await chat.list_messages()] == [False] * 3
+        assert [message.is_rewound for message in await chat.list_messages()] == [False] * 3
 
     async def test_a_rewind_in_the_middle_of_a_batch(self, chat: Conversation) -> None:
         """The part of the batch before the message stays; open calls are those of that part."""
@@ -158,9 +158,9 @@ class RewindContract:
         """A message under its old id would be missing from views, so it is refused; by every process."""
         await _talk(chat, 1, 2)
         await chat.rewind(before="q2")
-        for one in (chat, new_store().conversation(**chat.scope)):
+        for conversation in (chat, new_store().conversation(**chat.scope)):
             with pytest.raises(MessageRewoundError, match="undo_rewind"):
-                await one.append([HumanMessage("new", id="new"), HumanMessage("q2", id="q2")])
+                await conversation.append([HumanMessage("new", id="new"), HumanMessage("q2", id="q2")])
         assert await _view(chat) == ["q1", "a1"]
         assert (await chat.append(HumanMessage("q1", id="q1"))).ordinals == (1,)
 
@@ -190,11 +190,11 @@ class RewindContract:
         assert await _view(other) == ["q1", "a1", "q2", "a2", "q3", "a3"]
         await chat.rewind(before="q2")
         cold = new_store().conversation(**chat.scope)
-        for one in (other, cold, chat):
-            assert await _view(one) == await _listed(one) == ["q1", "a1"]
+        for conversation in (other, cold, chat):
+            assert await _view(conversation) == await _listed(conversation) == ["q1", "a1"]
         await _talk(other, 4)
-        for one in (chat, cold, new_store().conversation(**chat.scope)):
-            assert await _view(one) == ["q1", "a1", "q4", "a4"]
+        for conversation in (chat, cold, new_store().conversation(**chat.scope)):
+            assert await _view(conversation) == ["q1", "a1", "q4", "a4"]
 
     async def test_sources_that_were_rewound_are_read_but_not_listed(self, chat: Conversation) -> None:
         """By number and by message id; notes and listings do not name them; their numbers are not given again."""
@@ -224,11 +224,11 @@ class RewindContract:
             back: list[str] = []
             before = None
             while page := await chat.list_messages(before=before, limit=limit):
-                back, before = _said([one.message for one in page]) + back, page[0].ordinal
+                back, before = _said([message.message for message in page]) + back, page[0].ordinal
             forth: list[str] = []
             after = 0
             while page := await chat.list_messages(after=after, limit=limit):
-                forth, after = forth + _said([one.message for one in page]), page[-1].ordinal
+                forth, after = forth + _said([message.message for message in page]), page[-1].ordinal
             assert back == forth == active
 
     async def test_turns_are_whole_and_live(self, chat: Conversation) -> None:
@@ -251,12 +251,16 @@ class RewindContract:
         chats = [new_store().conversation(**chat.scope) for _ in range(3)]
         await _talk(chat, 1, 2)
         await asyncio.gather(
-            *(one.append(HumanMessage(f"x{n}-{index}")) for index, one in enumerate(chats) for n in range(5)),
+            *(
+                conversation.append(HumanMessage(f"x{n}-{index}"))
+                for index, conversation in enumerate(chats)
+                for n in range(5)
+            ),
             chat.rewind(before="q2"),
             chat.rewind(before="a1"),
         )
         assert len([message async for message in chat.messages()]) == 19
-        views = [await _view(one) for one in (chat, *chats, new_store().conversation(**chat.scope))]
+        views = [await _view(conversation) for conversation in (chat, *chats, new_store().conversation(**chat.scope))]
         assert views[0][0] == "q1"
         assert not {"a1", "q2", "a2"} & set(views[0])
         assert all(view == views[0] for view in views)

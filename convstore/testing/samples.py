@@ -54,27 +54,27 @@ def rag_turn(question: str, *, sources: int = 3, words: int = 60, tool: str = "s
 def same_messages(left: Sequence[BaseMessage], right: Sequence[BaseMessage]) -> bool:
     """Return True if two lists hold messages of the same classes with equal fields; NaN equals NaN."""
     kinds = [type(message) for message in left] == [type(message) for message in right]
-    return kinds and same_values([fields_of(one) for one in left], [fields_of(one) for one in right])
+    return kinds and same_values([fields_of(message) for message in left], [fields_of(item) for item in right])
 
 
 def same_values(left: Any, right: Any) -> bool:
     """Return True if two values are equal in type and value at any depth; knows nothing of how they are stored."""
     pairs: list[tuple[Any, Any]] = [(left, right)]
-    one: Any
+    item: Any
     other: Any
     while pairs:
-        one, other = pairs.pop()
-        one, other = (vars(value) if isinstance(value, BaseModel) else value for value in (one, other))
-        if type(one) is not type(other) and not (isinstance(one, str) and isinstance(other, str)):
+        item, other = pairs.pop()
+        item, other = (vars(value) if isinstance(value, BaseModel) else value for value in (item, other))
+        if type(item) is not type(other) and not (isinstance(item, str) and isinstance(other, str)):
             return False
-        if isinstance(one, dict) and isinstance(other, dict) and list(map(repr, one)) == list(map(repr, other)):
-            pairs += zip(one.values(), other.values(), strict=True)
-        elif isinstance(one, list | tuple) and len(one) == len(other):
-            pairs += zip(one, other, strict=True)
-        elif isinstance(one, set | frozenset):
-            pairs.append((sorted(map(repr, one)), sorted(map(repr, other))))
-        elif isinstance(one, float | complex | Decimal):  # NaN equals NaN, and -0.0 is not 0.0
-            pairs.append((repr(one), repr(other)))
-        elif one != other:
+        if isinstance(item, dict) and isinstance(other, dict) and list(map(repr, item)) == list(map(repr, other)):
+            pairs += zip(item.values(), other.values(), strict=True)
+        elif isinstance(item, list | tuple) and len(item) == len(other):
+            pairs += zip(item, other, strict=True)
+        elif isinstance(item, set | frozenset):
+            pairs.append((sorted(map(repr, item)), sorted(map(repr, other))))
+        elif isinstance(item, float | complex | Decimal):  # NaN equals NaN, and -0.0 is not 0.0
+            pairs.append((repr(item), repr(other)))
+        elif item != other:
             return False
     return True

@@ -35,7 +35,7 @@ async def _seal(store: ConversationStore, chat: Conversation) -> None:
 async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
     head = await database["heads"].find_one({f"scope.{key}": value for key, value in chat.scope.items()})
     found = database["search"].find({"conversation": head["conversation"]})
-    return sorted(await found.to_list(None), key=lambda one: str(one["_id"]))
+    return sorted(await found.to_list(None), key=lambda document: str(document["_id"]))
 
 
 async def _same_as_a_scan(
@@ -81,7 +81,7 @@ class SealContract:
         await _same_as_a_scan(new_store, chat)
         segments = await _segments(database, chat)
         assert 1 <= len(segments) <= 8
-        assert sum(one["characters"] for one in segments) > 10_000
+        assert sum(segment["characters"] for segment in segments) > 10_000
 
     async def test_very_large_texts_are_searched_up_to_a_size(
         self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
@@ -94,7 +94,7 @@ class SealContract:
         await chat.append([result, AIMessage("narwhals", id=new_id())])
         await chat.append([HumanMessage("seals", id=new_id()), AIMessage("seals", id=new_id())])
         await _seal(store, chat)
-        assert [one["until"] for one in await _segments(database, chat)] == [1, 2, 3]
+        assert [segment["until"] for segment in await _segments(database, chat)] == [1, 2, 3]
         await _same_as_a_scan(new_store, chat, ["begin", f"orcas narwhals {words[3_000]}"])
         found = {text: [hit.ordinal for hit in await chat.search(text)] for text in ("begin", "end", "narwhals")}
         assert found == {"begin": [3], "end": [], "narwhals": [4]}
@@ -109,14 +109,14 @@ class SealContract:
         for number in range(70):
             await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
         await short.append(HumanMessage("hi", id=new_id()))
-        sealers = [(await host_of(one).services()).sealer for one in (store, other)]
+        sealers = [(await host_of(each_store).services()).sealer for each_store in (store, other)]
 
         async def sealed(later: float, of: Conversation = chat) -> list[int]:
             seconds[0] += later
             for sealer in sealers:
                 sealer.ring()
                 await sealer.wait()
-            return [one["until"] for one in await _segments(database, of)]
+            return [segment["until"] for segment in await _segments(database, of)]
 
         assert [await sealed(59), await sealed(2), await sealed(0, short)] == [[], [70], [1]]
         await new_store(search_index=False).conversation(**short.scope).append(HumanMessage("ho", id=new_id()))
@@ -130,8 +130,8 @@ class SealContract:
         seconds[0] += 59
         await other.conversation(**chat.scope).append(HumanMessage("number 100", id=new_id()))
         assert [await sealed(2), await sealed(59)] == [[70], [70, 141]]
-        for one in (store, other):
-            await one.close()
+        for opened in (store, other):
+            await opened.close()
 
     async def test_a_store_that_is_closed_seals_what_is_due(
         self, new_store: Callable[..., ConversationStore], database: Any
@@ -145,7 +145,7 @@ class SealContract:
             if is_searched:
                 await chat.search("number")
             await store.close()
-            assert [one["until"] for one in await _segments(database, chat)] == sealed
+            assert [segment["until"] for segment in await _segments(database, chat)] == sealed
 
     async def test_a_search_owes_a_seal(self, new_store: Callable[..., ConversationStore], database: Any) -> None:
         """A log whose writer was killed before it sealed is sealed by who searches it."""
@@ -155,7 +155,7 @@ class SealContract:
         assert len(await store.conversation(**chat.scope).search("number 7")) == 10
         sealer = (await host_of(store).services()).sealer
         await sealer.wait()
-        assert [one["until"] for one in await _segments(database, chat)] == [1]
+        assert [segment["until"] for segment in await _segments(database, chat)] == [1]
         await store.close()
 
     async def test_another_search_index_is_refused(self, new_store: Callable[..., ConversationStore]) -> None:
@@ -170,7 +170,7 @@ class SealContract:
         others = [new_store() for _ in range(3)]
         for number in range(6):
             await chat.append(rag_turn(f"Number {number}: what about orcas?", words=100))
-            await asyncio.gather(*(_seal(one, chat) for one in (store, *others)))
+            await asyncio.gather(*(_seal(opened, chat) for opened in (store, *others)))
             await _same_as_a_scan(new_store, chat, ["orcas", f"number {number}"])
         hits = await chat.search("orcas", limit=50)
         assert len({hit.ordinal for hit in hits}) == len(hits) == 24
@@ -222,7 +222,7 @@ class SealContract:
         report = await store.verify(**scope)
         assert (report.search_segments, report.counts) == (1, {"segment": 1})
         assert (await store.verify(repair=True, **scope)).ok
-        assert [one["until"] for one in await _segments(database, chat)] == [2]
+        assert [document["until"] for document in await _segments(database, chat)] == [2]
         assert (await store.verify(**scope)).ok
         await _same_as_a_scan(new_store, chat)
 
@@ -253,4 +253,4 @@ class SealContract:
             sealer = (await host_of(store).services()).sealer
             await sealer.wait()
             assert len(await _segments(database, chat)) == versions
-        assert [one["version"] for one in await _segments(database, chat)] == ["other"]
+        assert [segment["version"] for segment in await _segments(database, chat)] == ["other"]

@@ -75,8 +75,8 @@ class SearchContract:
         assert hit.turn_id == (turn[0].id if ordinal == 1 else turn[5].id if ordinal > 5 else turn[1].id)
         assert hit.tool == ("lookup" if ordinal == 4 else "")
         page = await chat.list_messages(around=ordinal, limit=3)
-        assert ordinal in [one.ordinal for one in page]
-        assert hit.created_at == next(one.created_at for one in page if one.ordinal == ordinal)
+        assert ordinal in [message.ordinal for message in page]
+        assert hit.created_at == next(message.created_at for message in page if message.ordinal == ordinal)
 
     async def test_snippets_show_the_words(self, chat: Conversation) -> None:
         """They are cut from the message's own text."""
@@ -190,8 +190,8 @@ class SearchContract:
     async def test_a_page_around_an_ordinal(self, chat: Conversation) -> None:
         """Half of it before, half after."""
         await chat.append([HumanMessage(f"m{number}", id=new_id()) for number in range(1, 21)])
-        assert [one.ordinal for one in await chat.list_messages(around=10, limit=5)] == [8, 9, 10, 11, 12]
-        assert [one.ordinal for one in await chat.list_messages(around=1, limit=3)] == [1, 2, 3]
-        assert [one.ordinal for one in await chat.list_messages(around=20, limit=1)] == [20]
+        assert [message.ordinal for message in await chat.list_messages(around=10, limit=5)] == [8, 9, 10, 11, 12]
+        assert [message.ordinal for message in await chat.list_messages(around=1, limit=3)] == [1, 2, 3]
+        assert [message.ordinal for message in await chat.list_messages(around=20, limit=1)] == [20]
         with pytest.raises(InvalidInputError):
             await chat.list_messages(around=3, before=9)

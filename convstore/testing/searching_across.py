@@ -27,8 +27,8 @@ async def _said(store: ConversationStore, user: str, thread: str, *texts: str) -
 
 async def _seal_all(store: ConversationStore, user: str) -> None:
     sealer = (await host_of(store).services()).sealer
-    for one in (await store.list_conversations(user_id=user)).conversations:
-        await sealer.seal(tuple((key, one.scope[key]) for key in store.scope_keys))
+    for conversation in (await store.list_conversations(user_id=user)).conversations:
+        await sealer.seal(tuple((key, conversation.scope[key]) for key in store.scope_keys))
 
 
 class SearchAcrossContract:
@@ -56,7 +56,8 @@ class SearchAcrossContract:
             result = await searching.search("narwhals", user_id=ada)
             assert (result.searched, result.incomplete) == (2, [])
             found = {
-                one.scope["thread_id"]: (one.title, [hit.ordinal for hit in one.hits]) for one in result.conversations
+                conversation.scope["thread_id"]: (conversation.title, [hit.ordinal for hit in conversation.hits])
+                for conversation in result.conversations
             }
             assert found == {"whales": ("On whales", [1]), "food": (None, [1])}
             assert result.conversations[0].hits[0].snippet.lower().count("narwhals") == 1
@@ -72,7 +73,7 @@ class SearchAcrossContract:
         result = await store.search("aseals2w7", user_id=ada)
         [group] = result.conversations
         [hit] = await store.conversation(user_id=ada, thread_id="a").search("aseals2w7")
-        assert [one.model_copy(update={"score": hit.score}) for one in group.hits] == [hit]
+        assert [found.model_copy(update={"score": hit.score}) for found in group.hits] == [hit]
         assert hit.source_ids == (2,)
         await store.close()
 
@@ -93,7 +94,7 @@ class SearchAcrossContract:
             await _seal_all(store, ada)
         for searching in (store, new_store()):
             result = await searching.search("orca", user_id=ada)
-            assert [one.scope["thread_id"] for one in result.conversations] == ["old"]
+            assert [conversation.scope["thread_id"] for conversation in result.conversations] == ["old"]
             assert [hit.ordinal for hit in result.conversations[0].hits] == [1]
         await store.close()
 
@@ -122,13 +123,16 @@ class SearchAcrossContract:
         monkeypatch.setattr(f"convstore.search.across.{limit}", value)
         for expected in (4, 8):
             result = await store.search("orcas", user_id=ada, limit=200)
-            found = sum(len(one.hits) for one in result.conversations)
+            found = sum(len(conversation.hits) for conversation in result.conversations)
             assert found < expected
             assert result.incomplete
             assert found >= (expected == 8) * 4
             await sealer.wait()
             result = await store.search("orcas", user_id=ada, limit=200)
-            assert (sum(len(one.hits) for one in result.conversations), result.incomplete) == (expected, [])
+            assert (sum(len(conversation.hits) for conversation in result.conversations), result.incomplete) == (
+                expected,
+                [],
+            )
             for number in range(4):
                 await _said(store, ada, f"t{number}", "orcas")
         await store.close()

@@ -94,7 +94,7 @@ class SourcesContract:
         chats = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
         found = [_result(*(_numbered(n, f"{index} {n}") for n in (1, 2, 3)), id_=f"r{index}") for index in range(12)]
         await asyncio.gather(
-            *(chats[index % 4].append([one], on_source_clash="renumber") for index, one in enumerate(found))
+            *(chats[index % 4].append([result], on_source_clash="renumber") for index, result in enumerate(found))
         )
         records = await chat.get_tool_messages([f"r{index}" for index in range(12)])
         sources = [source for record in records for source in record.sources]
@@ -225,8 +225,8 @@ class SourcesContract:
         kinds: list[tuple[str, Any]] = [(log, log), (log, {"out": log, "ONLY": "HERE"}), (json.dumps(value), value)]
         tool = chat.retrieve_previous_sources_tool(page_tokens=16_000)
         for index, (content, artifact) in enumerate(kinds):
-            one = ToolMessage(content, artifact=artifact, id=f"r{index}", tool_call_id="c", name="run")
-            await chat.append(one)
+            result = ToolMessage(content, artifact=artifact, id=f"r{index}", tool_call_id="c", name="run")
+            await chat.append(result)
             read = str(await tool.ainvoke({"tool_message_ids": [f"r{index}"]}))
             assert (read.count("line 7 of the listing"), _cursor(read)) == (1, "End.")
             assert ("HERE" in read) == ("ONLY" in str(artifact))
@@ -249,7 +249,7 @@ class SourcesContract:
         call = AIMessage("", tool_calls=[{name: asked[name] for name in ("name", "args", "id", "type")}])
         await chat.append([HumanMessage("And seals?"), call, page, AIMessage("So.")])
         other = new_store().conversation(**chat.scope)
-        [shown] = [one for one in (await other.load_history()).messages if one.id == "again"]
+        [shown] = [message for message in (await other.load_history()).messages if message.id == "again"]
         stub = json.loads(str(shown.content))
         assert (stub["result_count"], stub["source_ids"], stub["tool_message_id"]) == (3, "3-4, 7", "again")
         assert list(stub) == ["success", "tool", "result_count", "message", "tool_message_id", "source_ids"]
@@ -258,7 +258,7 @@ class SourcesContract:
         assert (await other.append(_result(("new", {})))).source_ids == (13, 13)
         assert (await other.get_tool_messages(["again"]))[0].sources == []
         report = await new_store().verify(user_id=chat.scope["user_id"], thread_id=chat.scope["thread_id"])
-        found = {one.kind for one in report.findings}
+        found = {finding.kind for finding in report.findings}
         assert not found & {"source", "stub", "message", "damaged", "totals"}
 
     @pytest.mark.parametrize("how", ["first", 1, None, True])
@@ -270,10 +270,10 @@ class SourcesContract:
     async def test_every_page_of_many_sources_is_one_read(self, chat: Conversation) -> None:
         """The texts on a page are those that were appended, whatever result they came with."""
         found = [_result(*passages(5, topic=f"fish{index}"), id_=f"f{index}") for index in range(4)]
-        for one in found:
-            await chat.append(one)
+        for result in found:
+            await chat.append(result)
         page = await chat.get_sources("20, 1, 7-9", page_tokens=16_000)
-        texts = [text for one in found for text, _ in one.artifact]
+        texts = [text for message in found for text, _ in message.artifact]
         assert [source.content for source in page.sources] == [texts[n - 1] for n in (20, 1, 7, 8, 9)]
 
     async def test_a_batch_with_numbers_may_be_repeated_by_another_process(
@@ -322,7 +322,7 @@ class SourcesContract:
         cursor: str | None = ""
         while cursor is not None:
             page = await chat.get_sources([1], cursor=cursor)
-            text += "".join(one.content for one in page.sources)
+            text += "".join(part.content for part in page.sources)
             cursor = page.next_cursor
         assert text == item["text"]
 

@@ -56,7 +56,7 @@ async def _view(chat: Conversation, policy: HistoryPolicy | None = None) -> list
 
 def _found(report: VerifyReport) -> list[tuple[str, str]]:
     """The findings, without those about the options of collections."""
-    return [one for one in kinds(report) if one[0] not in ("collection", "options")]
+    return [pair for pair in kinds(report) if pair[0] not in ("collection", "options")]
 
 
 @pytest.mark.usefixtures("store")
@@ -87,7 +87,7 @@ class StateContract(VerifyFixtures):
         await chat.append(SystemMessage("Be kind. \ud800", id="s"))
         await _talk(chat, *range(1, 40))
         others = [new_store().conversation(**chat.scope) for _ in range(2)]
-        assert same_messages(*[(await one.load_history(_POLICIES[0])).messages for one in others])
+        assert same_messages(*[(await other.load_history(_POLICIES[0])).messages for other in others])
         state = await self.state_of(database, await self.id_of(database, chat))
         assert [message["id"] for message in (state or {})["system"]["messages"]] == ["s"]
 
@@ -128,11 +128,14 @@ class StateContract(VerifyFixtures):
 
         states.commit = commit_late
         assert not await chat.undo_compaction()
-        assert [(one.text, one.is_current) for one in await chat.summaries()] == [("first", False), ("second", True)]
+        assert [(summary.text, summary.is_current) for summary in await chat.summaries()] == [
+            ("first", False),
+            ("second", True),
+        ]
         assert await _view(chat) == await _view(other)
         states.commit = commit
         assert await chat.undo_compaction()
-        assert [one.is_current for one in await other.summaries()] == [True, False]
+        assert [summary.is_current for summary in await other.summaries()] == [True, False]
 
     async def test_a_deletion_that_was_killed_after_its_tombstone(self, new_store: _NewStore, database: Any) -> None:
         """A store that has the id cached notices within ten seconds, another one at once; the next call removes all."""

@@ -45,8 +45,8 @@ class StatsContract:
         views = [await chat.load_history() for chat in chats]
         assert stats.saved_by_stubs == stats.tokens - sum(view.tokens for view in views) > 0
         assert (stats.summarized, stats.saved_by_summaries) == (0, 0)
-        one = await store.stats(user_id=user, thread_id="t0")
-        assert (one.conversations, one.messages) == (1, 4)
+        alone = await store.stats(user_id=user, thread_id="t0")
+        assert (alone.conversations, alone.messages) == (1, 4)
 
     async def test_statistics_tell_what_summaries_save(self, new_store: Callable[..., ConversationStore]) -> None:
         """Views are smaller by that much, until the summary is undone."""
@@ -79,11 +79,11 @@ class StatsContract:
         stats = await store.stats(user_id=user)
         assert stats.bytes["payloads"] > 1_000
         assert stats.bytes["annotations"] > 0
-        assert [(one.day.isoformat(), one.conversations, one.messages) for one in stats.growth] == [
+        assert [(growth.day.isoformat(), growth.conversations, growth.messages) for growth in stats.growth] == [
             ("2026-03-01", 1, 2),
             ("2026-03-03", 0, 1),
         ]
-        assert sum(one.bytes for one in stats.growth) == stats.bytes["entries"]
+        assert sum(growth.bytes for growth in stats.growth) == stats.bytes["entries"]
         async with await chat.turn("q", human="Sing") as turn:
             with pytest.raises(ConnectionError):
                 [word async for word in turn.stream(_broken())]
@@ -111,7 +111,7 @@ class StatsContract:
         stats, each = await store.stats(), [await store.stats(user_id=user) for user in users]
         await store.close()
         assert (stats.conversations, stats.messages) == (3, 12)
-        assert stats.bytes["entries"] == sum(one.bytes["entries"] for one in each)
+        assert stats.bytes["entries"] == sum(part.bytes["entries"] for part in each)
 
 
 async def _broken() -> AsyncIterator[str]:

@@ -90,9 +90,9 @@ class TurnSessionContract:
     ) -> None:
         """Ten workers ask at once in a conversation that does not exist: one works, nine are told to come again."""
         chats = [new_store().conversation(**chat.scope) for _ in range(10)]
-        asked = [one.turn(f"r{number}", human="Who is first?") for number, one in enumerate(chats)]
+        asked = [conversation.turn(f"r{number}", human="Who is first?") for number, conversation in enumerate(chats)]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        kinds = [type(one) for one in found]
+        kinds = [type(session) for session in found]
         assert (kinds.count(TurnSession), kinds.count(TurnBusyError)) == (1, 9), found
         assert await kinds_of(chat) == ["human"]
 
@@ -194,9 +194,12 @@ class TurnSessionContract:
     async def test_the_first_decision_stands(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The same again does nothing; another one is refused, also of two at once."""
         await _waiting(chat)
-        both = (one.decide("r1", "call_pay", "approve", by=by) for one, by in ((chat, "ada"), (elsewhere, "bob")))
+        both = (
+            conversation.decide("r1", "call_pay", "approve", by=by)
+            for conversation, by in ((chat, "ada"), (elsewhere, "bob"))
+        )
         found = await asyncio.gather(*both, return_exceptions=True)
-        assert [type(one) for one in found].count(DecisionConflictError) == 1
+        assert [type(outcome) for outcome in found].count(DecisionConflictError) == 1
         by = "bob" if isinstance(found[0], Exception) else "ada"
         await chat.decide("r1", "call_pay", "approve", by=by)
         with pytest.raises(DecisionConflictError, match=by):
@@ -278,7 +281,8 @@ class TurnSessionContract:
                     await turn.append(AIMessage("They do."))
         query = {"conversation": (await chat.info()).conversation_id}
         *_, last = sorted(
-            [one async for one in database["log"].find(query) if "totals" in one], key=lambda one: one["_id"]
+            [document async for document in database["log"].find(query) if "totals" in document],
+            key=lambda document: document["_id"],
         )
         assert '"fence"' in last["event"][0]
 
@@ -287,7 +291,7 @@ class TurnSessionContract:
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.finish()
         query = {"conversation": (await chat.info()).conversation_id}
-        [entry] = [one async for one in database["log"].find(query) if "finish" in str(one.get("event"))]
+        [entry] = [document async for document in database["log"].find(query) if "finish" in str(document.get("event"))]
         event = [entry["event"][0].replace("finish", "stop"), entry["event"][1]]
         await database["log"].update_one(query | {"_id": entry["_id"]}, {"$set": {"event": event}})
         with pytest.raises(CorruptDocumentError, match=entry["_id"]):

@@ -217,7 +217,7 @@ class TurnStreamContract:
         assert closed == ["closed"]
         found = await elsewhere.get_turn("r1")
         assert found is not None
-        assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, texts)
+        assert (found.is_finished, [message.text for message in found.messages[1:]]) == (True, texts)
 
     async def test_a_client_stops_a_stream_and_leaves(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The stop is not lost with the worker that had no time to notice it."""
@@ -226,7 +226,7 @@ class TurnStreamContract:
             assert await elsewhere.stop("r1")
         found = await elsewhere.get_turn("r1")
         assert found is not None
-        assert (found.is_finished, [one.text for one in found.messages[1:]]) == (True, ["They "])
+        assert (found.is_finished, [message.text for message in found.messages[1:]]) == (True, ["They "])
 
     async def test_calls_of_a_stopped_stream_are_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
         """A call that was cut off gets an error as its result, so that no view has it open."""

@@ -48,7 +48,7 @@ async def _answer(chat: Conversation, turn_id: str, key: str, text: str) -> None
 
 async def shown(chat: Conversation) -> list[str]:
     """Return the texts of a conversation, which view, listing, turns and counts agree on."""
-    listed: list[str] = [one.message.text for one in await chat.list_messages()]
+    listed: list[str] = [message.message.text for message in await chat.list_messages()]
     assert [message.text for message in (await chat.load_history()).messages] == listed
     assert [message.text async for turn in chat.turns() for message in turn.messages] == listed
     assert (await chat.info()).message_count == len(listed)
@@ -74,8 +74,8 @@ class TurnVariantContract:
             await turn.append(AIMessage("B1"))
         assert await shown(chat) == await shown(elsewhere) == ["Q1", "", "found", "B1"]
         assert [hit.message_id for hit in await chat.search("A1")] == []
-        old = [one for one in await chat.list_messages(rewound=True) if one.is_rewound]
-        assert [one.message.text for one in old] == ["A1"]
+        old = [message for message in await chat.list_messages(rewound=True) if message.is_rewound]
+        assert [message.message.text for message in old] == ["A1"]
         [record] = await chat.get_tool_messages([str(old[0].message.id)])
         assert record.content == "A1"
 
@@ -137,12 +137,12 @@ class TurnVariantContract:
         await ask(chat, 4, instead_of="q1")
         expected = {"q1": ["Q1", "A1", "Q2", "A2"], "click": ["Q1", "B1", "Q3", "A3"], "q4": ["Q4", "A4"]}
         found = await elsewhere.variants("q1")
-        assert [(one.variant_id, one.turn_id, one.is_active) for one in found] == [
+        assert [(item.variant_id, item.turn_id, item.is_active) for item in found] == [
             ("q1", "q1", False),
             ("click", "q1", False),
             ("q4", "q4", True),
         ]
-        assert [(one.number, one.count) for one in await chat.variants("q4")] == [(1, 3), (2, 3), (3, 3)]
+        assert [(item.number, item.count) for item in await chat.variants("q4")] == [(1, 3), (2, 3), (3, 3)]
         query = {"conversation": (await chat.info()).conversation_id}
         for variant in (*found, *found[::-1]):
             await elsewhere.activate(variant)
@@ -150,7 +150,7 @@ class TurnVariantContract:
             await chat.activate(variant)
             assert await database["log"].count_documents(query) == stored
             assert await shown(chat) == expected[variant.variant_id]
-            assert [one.variant_id for one in await chat.variants("q1") if one.is_active] == [variant.variant_id]
+            assert [item.variant_id for item in await chat.variants("q1") if item.is_active] == [variant.variant_id]
 
     async def test_a_variant_comes_back_as_it_was_left(self, chat: Conversation) -> None:
         """What was asked in it since, and answers made active in it, are there again."""
@@ -226,7 +226,7 @@ class TurnVariantContract:
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
         query = {"conversation": (await chat.info()).conversation_id, "messages": {"$exists": True}}
-        [entry] = [one async for one in database["log"].find(query | {"branch": {"$exists": True}})]
+        [entry] = [document async for document in database["log"].find(query | {"branch": {"$exists": True}})]
         assert (await chat.store.verify(**chat.scope)).ok
         tokens = entry["branch"]["tokens"] + 1
         await database["log"].update_one({"_id": entry["_id"]}, {"$set": {"branch.tokens": tokens}})
@@ -240,7 +240,7 @@ class TurnVariantContract:
         async with await chat.turn("q1", regenerate="click") as turn:
             with pytest.raises(MessageRewoundError):
                 await turn.append(AIMessage("A1", id="a1"))
-        assert [one.is_active for one in await chat.variants("q1")] == [True]
+        assert [variant.is_active for variant in await chat.variants("q1")] == [True]
 
     async def test_an_answer_of_unknown_outcome_is_repeated(
         self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
@@ -289,7 +289,7 @@ class TurnVariantContract:
             await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append(AIMessage("B1"))
-        assert [len(one.messages) async for one in chat.turns()] == [4]
+        assert [len(read.messages) async for read in chat.turns()] == [4]
         assert await shown(chat) == ["Q1", "", "found", "B1"]
 
     async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation, elsewhere: Conversation) -> None:
@@ -342,7 +342,7 @@ class TurnVariantContract:
         with pytest.raises(UnknownMessageError):
             await chat.variants("q3")
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
-        assert [one.count for one in await chat.variants("q1")] == [1]
+        assert [variant.count for variant in await chat.variants("q1")] == [1]
 
     async def test_a_crash_at_any_write_leaves_one_answer_whole(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch

@@ -413,7 +413,7 @@ class TurnContract:
         for newest_first in (False, True):
             read = await _turns(chat, newest_first=newest_first)
             assert {turn.turn_id: _ids(turn.messages) for turn in read} == {"q1": first, "q2": second}
-        assert [(one.turn_id, one.answer) for one in await chat.outline()] == [("q1", 9), ("q2", 7)]
+        assert [(outlined.turn_id, outlined.answer) for outlined in await chat.outline()] == [("q1", 9), ("q2", 7)]
         assert [turn.is_finished for turn in await _turns(chat)] == [True, False]
         assert [_ids(turn.messages) for turn in await _turns(chat, before=3)] == [first]
         assert [_ids(turn.messages) for turn in await _turns(chat, before=3, newest_first=True)] == [first]

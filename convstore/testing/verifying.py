@@ -60,7 +60,7 @@ async def fill_with_everything(chat: Conversation) -> None:
 
 def kinds(report: VerifyReport) -> _Kinds:
     """Return kind and document of each finding, without those about schema and indexes."""
-    return [(one.kind, one.document_id) for one in report.findings if not one.kind.startswith("index")]
+    return [(finding.kind, finding.document_id) for finding in report.findings if not finding.kind.startswith("index")]
 
 
 async def _no_pause(seconds: float) -> None:
@@ -176,7 +176,7 @@ class VerifyContract(VerifyFixtures):
         """A stub that leads nowhere: the chunk, and the message that it is of."""
         conversation = await self.id_of(database, full)
         entry = await database["log"].find_one({"_id": f"{conversation}:000000000003"})
-        [message] = [one for one in entry["messages"] if "payload" in one]
+        [message] = [item for item in entry["messages"] if "payload" in item]
         key = f"{conversation}#{message['payload']['token']}#000000"
         await database["log"].delete_one({"_id": key})
         report = await later.verify(user_id=full.scope["user_id"])
@@ -205,7 +205,7 @@ class VerifyContract(VerifyFixtures):
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
         questions = [HumanMessage("why " * count, id=new_id()) for count in (400, 400, 3)]
-        await chat.append([one for asked in questions for one in (asked, AIMessage("So.", id=new_id()))])
+        await chat.append([message for asked in questions for message in (asked, AIMessage("So.", id=new_id()))])
         assert (await chat.compact()).status == "done"
         await chat.load_history()
         await chat.append(HumanMessage("more", id=new_id()))
@@ -256,7 +256,7 @@ class VerifyContract(VerifyFixtures):
         # The second one extends the first, so they do not agree any more.
         assert found - {("summary", second["_id"])} == {("summary", first["_id"]), ("summary_unused", unused["_id"])}
         left = await summaries.find({"conversation": conversation}).to_list(None)
-        assert {one["_id"] for one in left} == {first["_id"], second["_id"]}
+        assert {document["_id"] for document in left} == {first["_id"], second["_id"]}
         await summaries.delete_one({"_id": first["_id"]})
         assert kinds(await later.verify(user_id=user)) == [("summary", first["_id"])]
 
@@ -265,12 +265,12 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """And those that cannot be read."""
         conversation, annotations = await self.id_of(database, full), database["annotations"]
-        [one, *_] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
+        [document, *_] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
         key = f"{conversation}:{99:012d}"
-        await annotations.insert_one({**one, "_id": key, "ordinal": 99, "values": {}})
-        await annotations.update_one({"_id": one["_id"]}, {"$set": {"values.rating": "{"}})
+        await annotations.insert_one({**document, "_id": key, "ordinal": 99, "values": {}})
+        await annotations.update_one({"_id": document["_id"]}, {"$set": {"values.rating": "{"}})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
+        assert kinds(report) == [("damaged", document["_id"]), ("annotation", key)]
 
     async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
         """While turns are appended, rewound and deleted, and afterwards, a check finds nothing and repairs nothing."""
@@ -293,7 +293,7 @@ class VerifyContract(VerifyFixtures):
             while not done.is_set():
                 found += (await new_store().verify(user_id=user, repair=True)).findings
                 await asyncio.sleep(0)
-            return [one for one in found if not one.kind.startswith("index")]
+            return [finding for finding in found if not finding.kind.startswith("index")]
 
         looking = asyncio.create_task(look())
         await asyncio.gather(*(write(f"t{number}") for number in range(3)))
@@ -328,7 +328,9 @@ class VerifyContract(VerifyFixtures):
 
         store = new_store()
         await store.setup()
-        store.register_artifact_type(Ticket, dump=lambda one: {"n": one.number}, load=lambda plain: Ticket(plain["n"]))
+        store.register_artifact_type(
+            Ticket, dump=lambda ticket: {"n": ticket.number}, load=lambda plain: Ticket(plain["n"])
+        )
         turn: list[Any] = list(rag_turn("What about seals?"))
         turn[2].artifact = {"found": [Ticket(1), {Ticket(2)}], "raw": b"\x00" * 20_000}
         user = new_id()

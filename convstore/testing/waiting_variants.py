@@ -85,7 +85,7 @@ class WaitingVariantContract:
         async with await chat.turn(turn_id, **asked) as turn:
             assert (turn.is_running, turn.is_stopped) == (False, True)
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
-        assert [one.count for one in await chat.variants("q2")] == [1]
+        assert [variant.count for variant in await chat.variants("q2")] == [1]
 
     async def test_a_new_question_closes_a_variant_that_waits(
         self, chat: Conversation, elsewhere: Conversation

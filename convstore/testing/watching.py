@@ -32,7 +32,7 @@ class _Page:
 
     @property
     def texts(self) -> list[str]:
-        return [one.message.text for one in self.messages]
+        return [message.message.text for message in self.messages]
 
     @property
     def status(self) -> str:
@@ -41,7 +41,9 @@ class _Page:
     async def follow(self) -> None:
         """Apply the next update."""
         update = await anext(self.updates)
-        self.messages = [one for one in self.messages if one.ordinal < update.replaces_from] + update.messages
+        self.messages = [
+            message for message in self.messages if message.ordinal < update.replaces_from
+        ] + update.messages
         self.turn = update.turn
 
     async def until(self, is_shown: Callable[[_Page], bool]) -> None:
@@ -144,7 +146,7 @@ class WatchContract:
         await chat.append(AIMessage("b1"))
         update = await anext(updates := hurried.watch(after=3))
         await updates.aclose()
-        assert (update.replaces_from, [one.ordinal for one in update.messages]) == (2, [4])
+        assert (update.replaces_from, [message.ordinal for message in update.messages]) == (2, [4])
 
     async def test_a_page_sees_the_turn(self, chat: Conversation, hurried: Conversation) -> None:
         """It runs, its reply grows as a draft, it waits for a person, and it is finished or stopped."""

@@ -34,7 +34,7 @@ _EXPECTED = {
     "find": "a text to look for",
     "cursor": "the text from the last line of the page before",
 }
-_KNOWN = {name for one, others in ARGUMENTS.items() for name in (one, *others.split())}
+_KNOWN = {name for parameter, others in ARGUMENTS.items() for name in (parameter, *others.split())}
 _FIND_CHARACTERS = 400
 _NUMBERS_CHARACTERS = 4_000
 """Maximum characters read of a text that names sources; a thousand numbers take no more."""
@@ -55,7 +55,7 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
     problems = [
         f"{name}: expected {_EXPECTED[name]}, not {_kind(unclear[0])}."
         for name, items in said.items()
-        if (unclear := [one for one in items if not _is_clear(name, one)])
+        if (unclear := [item for item in items if not _is_clear(name, item)])
     ]
     if problems:
         raise ToolException(" ".join(problems)[:_ERROR_CHARACTERS])
@@ -68,7 +68,7 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
             ids[part[: MAX_ID_BYTES + 1]] = None  # a longer one is no id
         if len(numbers) > MAX_SOURCES:
             break
-    find, cursor = ([text for one in said[name] if (text := str(one).strip())] for name in ("find", "cursor"))
+    find, cursor = ([text for item in said[name] if (text := str(item).strip())] for name in ("find", "cursor"))
     request = Request(list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens)
     return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
 
@@ -100,7 +100,7 @@ def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
         if name == "tool_message_ids" and isinstance(value, str):
             value = _listed(value)
         items = value[:_MAX_ITEMS] if isinstance(value, list | tuple) else [value]
-        yield from (one for one in items if one is not None)
+        yield from (item for item in items if item is not None)
 
 
 def _is_clear(name: str, value: Any) -> bool:
@@ -129,7 +129,7 @@ def _listed(text: str) -> Sequence[Any]:
             return list(json.loads(text))
         except (ValueError, RecursionError):
             pass
-    return [one.strip() for one in text.split(",", MAX_IDS + 1)]
+    return [part.strip() for part in text.split(",", MAX_IDS + 1)]
 
 
 def _cursor(said: str) -> str:

@@ -81,7 +81,7 @@ def _hits(result: SearchResult, room: int) -> str:
     if result.incomplete:
         note = "Some conversations could not be searched whole."
         room -= len(note) + 1
-    for group, hit in sorted(hits, key=lambda one: -one[1].score):
+    for group, hit in sorted(hits, key=lambda pair: -pair[1].score):
         text = _hit(group, hit)
         if weight(text) + 1 > room and lines:
             break

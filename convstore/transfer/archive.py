@@ -98,7 +98,7 @@ def end_line(
     if undone:
         end["undone"] = undone
     if variants:
-        end["variants"] = [one._asdict() | {"at": one.at.isoformat()} for one in variants]
+        end["variants"] = [change._asdict() | {"at": change.at.isoformat()} for change in variants]
     if is_ended:
         end["is_ended"] = True
     if sources_through:
@@ -204,13 +204,13 @@ class ArchiveReader:
             return conversation.as_bad(f"it has {number} messages, and should have {end['messages']}")
         items = conversation.items
         for first, last in _ranges(end, "undone", number):
-            items[first - 1 : last] = [replace(one, stamp=None) for one in items[first - 1 : last]]
+            items[first - 1 : last] = [replace(item, stamp=None) for item in items[first - 1 : last]]
         summaries = len(end.get("summaries", ()))
         return replace(
             conversation.record,
             messages=items,
             rewound=_ranges(end, "rewound", number),
-            variants=[_change(one) for one in end.get("variants", ())],
+            variants=[_change(change) for change in end.get("variants", ())],
             sources_through=int(end.get("sources_through", 0)),
             is_ended=end.get("is_ended") is True,
             notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
@@ -222,9 +222,9 @@ def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, i
     return [(first, last) for first, last in ranges if 1 <= first <= last <= number]
 
 
-def _change(one: Mapping[str, Any]) -> VariantChange:
-    texts = {name: str(one[name]) for name in ("kind", "turn", "first_turn", "variant")}
-    return VariantChange(int(one["ordinal"]), at=datetime.fromisoformat(one["at"]), **texts)
+def _change(raw: Mapping[str, Any]) -> VariantChange:
+    texts = {name: str(raw[name]) for name in ("kind", "turn", "first_turn", "variant")}
+    return VariantChange(int(raw["ordinal"]), at=datetime.fromisoformat(raw["at"]), **texts)
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:

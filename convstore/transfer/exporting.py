@@ -90,9 +90,9 @@ async def export_conversations(
     work, written = _Export(store, report, format), 0
     async for info in _conversations(store, partial):
         before = report.conversations
-        async for one in with_children(store, info):
+        async for member in with_children(store, info):
             with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-                if await work.conversation(one, file):
+                if await work.conversation(member, file):
                     report.size += file.tell()
                     file.seek(0)
                     while piece := file.read(_COPY_BYTES):
@@ -273,8 +273,8 @@ class _Export:
             return None
         if bare and not answers:
             raise ValueError(f"no turn of it can be used: {skipped[0].reason if skipped else 'it has no answer'}")
-        for one in skipped:
-            self._report.note(one)
+        for left_out in skipped:
+            self._report.note(left_out)
         file.write(b"]}\n")
         if missing_fields:
             shown = ", ".join(f"{field} of {count}" for field, count in sorted(missing_fields.items()))

@@ -81,7 +81,7 @@ def _items(document: dict[str, Any], history_key: str) -> list[RecordItem]:
             return [RecordItem(message=None, problem=f"{history_key} is not JSON: {error}", where=where)]
     if not isinstance(history, list):
         return [_item(history, history_key, where, key, at)]
-    return [_item(one, history_key, where, f"{key}:{index}", at) for index, one in enumerate(history)]
+    return [_item(item, history_key, where, f"{key}:{index}", at) for index, item in enumerate(history)]
 
 
 def _item(raw: Any, history_key: str, where: str, key: str, at: datetime | None) -> RecordItem:

@@ -208,10 +208,10 @@ class _ConversationImport:
     ) -> None:
         self._chat, self._log, self._record, self._messages = chat, log_of(chat), record, messages
         self._dry_run, self._changes = dry_run, dict[int, list[VariantChange]]()
-        for one in record.variants:
-            self._changes.setdefault(one.ordinal, []).append(one)
+        for change in record.variants:
+            self._changes.setdefault(change.ordinal, []).append(change)
         # The date of the last message, so that metadata does not make the conversation newer.
-        self._last_date = next((one.item.at for one in reversed(messages) if one.item.at), None)
+        self._last_date = next((message.item.at for message in reversed(messages) if message.item.at), None)
         self.known = self.written = 0
         self.changed: list[str] = []
 
@@ -236,7 +236,7 @@ class _ConversationImport:
 
     async def _end_last_turn(self) -> None:
         """Finish the last turn without an answer, as in the conversation that the record was made of."""
-        ids = {one.id for one in self._messages}
+        ids = {message.id for message in self._messages}
         async for last in self._chat.turns(newest_first=True, limit=1):
             if not last.is_finished and last.turn_id in ids:
                 with as_of(self._last_date):
@@ -253,31 +253,31 @@ class _ConversationImport:
             end = None
         if end is None:
             return 0, 0
-        stored = await self._log.find([one.id for one in self._messages])
-        for one in self._messages:
-            if one.id in stored and stored[one.id].digest != one.digest:
+        stored = await self._log.find([item.id for item in self._messages])
+        for ready in self._messages:
+            if ready.id in stored and stored[ready.id].digest != ready.digest:
                 raise InvalidInputError(
-                    f"{one.item.where} is stored with different content (id {one.id!r}). The log is immutable: choose "
-                    "another scope, or delete the conversation and import it again"
+                    f"{ready.item.where} is stored with different content (id {ready.id!r}). The log is immutable: "
+                    "choose another scope, or delete the conversation and import it again"
                 )
         # Only messages up to the end count: a concurrent import may have appended more since.
-        places = {id_: (one.entry, one.ordinal) for id_, one in stored.items() if one.entry <= end.entries}
-        found = [one for one in self._messages if one.id in places]
+        places = {id_: (place.entry, place.ordinal) for id_, place in stored.items() if place.entry <= end.entries}
+        found = [item for item in self._messages if item.id in places]
         if new := len(self._messages) - len(found):
             others = 0
             if end.messages != len(found):  # some may be lost: the ordinals of a repaired log are not dense
-                ids = {one.id for one in self._messages}
-                others = sum([one.message.id not in ids async for one in self._log.read(end)])
+                ids = {item.id for item in self._messages}
+                others = sum([item.message.id not in ids async for item in self._log.read(end)])
             self._check_order(found, new, others=others)
-        if any(left > right for left, right in pairwise(places[one.id] for one in found)):
+        if any(left > right for left, right in pairwise(places[item.id] for item in found)):
             raise InvalidInputError("the conversation has these messages in another order; choose another scope")
         return len(found), end.messages
 
     def _check_order(self, found: Sequence[ReadyMessage], new: int, *, others: int) -> None:
         """Check that the missing messages can be appended after those that were found."""
         if found and found[-1] is not self._messages[len(found) - 1]:
-            ids = {one.id for one in found}
-            missing = next(one for one in self._messages if one.id not in ids)
+            ids = {message.id for message in found}
+            missing = next(message for message in self._messages if message.id not in ids)
             raise InvalidInputError(
                 f"{missing.item.where} is missing in the log, but messages after it are stored. The log is "
                 "immutable: delete the conversation and import it again"
@@ -324,7 +324,7 @@ class _ConversationImport:
             with as_of(at):
                 numbers = numbers_of(messages)
                 receipt = await self._log.append(
-                    [one.message for one in messages], numbers=numbers, stamp=stamp, change=change
+                    [message.message for message in messages], numbers=numbers, stamp=stamp, change=change
                 )
         except BatchTooLargeError:
             if len(messages) == 1:
@@ -338,7 +338,7 @@ class _ConversationImport:
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
         """Return the stamp of the record for these messages, with the entry that the view has here."""
-        stamp = next((one.item.stamp for one in messages if one.item.stamp), None)
+        stamp = next((message.item.stamp for message in messages if message.item.stamp), None)
         end = await self._log.snapshot() if stamp else None
         # An archive has no stamps with a summary; a forged one must not name a summary that is not there.
         return stamp and stamp.model_copy(update={"entry": end.entries if end else 0, "summary": ""})
@@ -346,25 +346,26 @@ class _ConversationImport:
     def _note_numbers(self, receipt: Receipt) -> None:
         """Report messages whose source ids were in use, unless the record names their ids: those are compared."""
         for id_, numbers in receipt.renumbered.items():
-            if not any(one.id == id_ and one.item.sources for one in self._messages):
+            if not any(message.id == id_ and message.item.sources for message in self._messages):
                 shown = ", ".join(f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN])
                 more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
                 self.changed.append(f"message {id_!r} has source ids that are already in use: {shown}{more}")
 
     async def _rewind(self, batch: Batch) -> None:
-        first = next((one for one in self._messages if one.position >= batch.rewind_from), None)
+        first = next((message for message in self._messages if message.position >= batch.rewind_from), None)
         if first is not None:
             with as_of(batch.at):
                 await self._chat.rewind(before=first.id)
 
     async def _check_sources(self) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""
-        numbered = [one for one in self._messages if one.item.sources]
-        stored = await self._log.find([one.id for one in numbered]) if numbered else {}
-        for one in numbered:
-            numbers = stored[one.id].sources if one.id in stored else one.item.sources
-            if numbers != one.item.sources:
-                self.changed.append(f"{one.item.where}: its sources were {one.item.sources}, now {numbers or 'none'}")
+        numbered = [ready for ready in self._messages if ready.item.sources]
+        stored = await self._log.find([ready.id for ready in numbered]) if numbered else {}
+        for ready in numbered:
+            where, known = ready.item.where, ready.item.sources
+            numbers = stored[ready.id].sources if ready.id in stored else known
+            if numbers != known:
+                self.changed.append(f"{where}: its sources were {known}, now {numbers or 'none'}")
 
     async def _describe(self) -> None:
         """Set title and metadata, unless the conversation already has them, and date it by its last message."""
@@ -383,8 +384,8 @@ class _ConversationImport:
 
     async def _annotate(self) -> None:
         """Set annotations. Values that a message already has are kept."""
-        for one in self._messages:
-            if one.item.annotations:
-                stored = (await self._chat.annotations([one.id])).get(one.id, {})
-                if new := {name: value for name, value in one.item.annotations.items() if name not in stored}:
-                    await self._chat.annotate(one.id, **new)
+        for message in self._messages:
+            if message.item.annotations:
+                stored = (await self._chat.annotations([message.id])).get(message.id, {})
+                if new := {name: value for name, value in message.item.annotations.items() if name not in stored}:
+                    await self._chat.annotate(message.id, **new)

@@ -94,12 +94,12 @@ def _is_json(value: Any) -> bool:
     """Return True if a value is equal after a round trip through JSON, with the same types."""
     todo = [value]
     while todo:
-        one = todo.pop()
-        if type(one) is dict and all(type(key) is str for key in one):
-            todo.extend(one.values())
-        elif type(one) is list:
-            todo.extend(one)
-        elif one is not None and type(one) not in (str, int, bool, float):
+        item = todo.pop()
+        if type(item) is dict and all(type(key) is str for key in item):
+            todo.extend(item.values())
+        elif type(item) is list:
+            todo.extend(item)
+        elif item is not None and type(item) not in (str, int, bool, float):
             return False
     return True
 

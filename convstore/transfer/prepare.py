@@ -66,12 +66,12 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
             key = f"{item.key or position}:{record.id}"
             read, note = _read(item, seen, key=digest_of(key).hex() if id_problem(key) else key)
             placed = replace(item, where=where)
-            messages += [ReadyMessage(position, one, digest, placed) for one, digest in _with_digests(codec, read)]
+            messages += [ReadyMessage(position, part, digest, placed) for part, digest in _with_digests(codec, read)]
         except InvalidInputError as error:
             reason = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
             problems.append(Problem("message", where, record.id, reason))
             continue
-        seen |= {str(one.id) for one in read}
+        seen |= {str(message.id) for message in read}
         problems += [Problem("changed", where, record.id, note)] if note else []
     notes = [*_note_of_dates(messages), *record.notes]
     problems += [Problem("changed", record.where, record.id, note) for note in notes]
@@ -80,7 +80,7 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
     """Return one note for all messages whose dates cannot be read."""
-    unread = [one for one in messages if one.item.unread_date]
+    unread = [message for message in messages if message.item.unread_date]
     if not unread:
         return []
     first = unread[0]
@@ -95,29 +95,29 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
     ends = {last: first for first, last in record.rewound}
     batch: list[ReadyMessage] = []
     through = 0
-    latest = next((one.item.at for one in messages if one.item.at), None)
-    for index, one in enumerate(messages):
-        batch.append(one)
+    latest = next((item.item.at for item in messages if item.item.at), None)
+    for index, message in enumerate(messages):
+        batch.append(message)
         following = messages[index + 1] if index + 1 < len(messages) else None
-        if following is None or one.position in ends or _begins(one, following):
+        if following is None or message.position in ends or _begins(message, following):
             numbers = numbers_of(batch)
-            at = next((one.item.at for one in batch if one.item.at), None)
+            at = next((item.item.at for item in batch if item.item.at), None)
             latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
             reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
-            yield Batch(batch, latest, reserve_to, ends.get(one.position, 0))
+            yield Batch(batch, latest, reserve_to, ends.get(message.position, 0))
             batch, through = [], max([through, *numbers])
 
 
-def _begins(one: ReadyMessage, following: ReadyMessage) -> bool:
-    if one.item.entry or following.item.entry:
-        return one.item.entry != following.item.entry
+def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
+    if message.item.entry or following.item.entry:
+        return message.item.entry != following.item.entry
     return isinstance(following.message, HumanMessage)
 
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:
     """Return the source ids that an export names for a batch."""
     try:
-        return [number for one in batch for number in read_ids(one.item.sources)]
+        return [number for message in batch for number in read_ids(message.item.sources)]
     except ValueError:
         return []
 
@@ -137,7 +137,7 @@ def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[Bas
 def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[BaseMessage, bytes]]:
     """Return the messages with the digests of body and payload, as entries store them."""
     encoded = [encode_message(codec, fields_of(message)) for message in messages]
-    if any(len(one.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES for one in encoded):
+    if any(len(form.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES for form in encoded):
         raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
-    digests = [digest_of(one.body) + (digest_of(one.payload) if one.payload else b"") for one in encoded]
+    digests = [digest_of(form.body) + (digest_of(form.payload) if form.payload else b"") for form in encoded]
     return list(zip(messages, digests, strict=True))

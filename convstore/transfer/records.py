@@ -149,8 +149,8 @@ class _Report:
     @property
     def counts(self) -> dict[str, int]:
         """Return the counts by name, without those of problems."""
-        own = {one.name for one in fields(self)} - {one.name for one in fields(_Report)}
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in own}
+        own = {attribute.name for attribute in fields(self)} - {attribute.name for attribute in fields(_Report)}
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self) if attribute.name in own}
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""

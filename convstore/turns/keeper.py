@@ -374,7 +374,7 @@ class TurnKeeper:
             return True
         pending = [branch.event for record, _, branch in await self.variants.pending(scope, turn_id)]
         asked = [Asked(event.variant) for event in pending if turn_id == event.turn != event.variant]
-        return any([await self._stop(scope, turn_id, one) for one in (None, *asked)])
+        return any([await self._stop(scope, turn_id, question) for question in (None, *asked)])
 
     async def _stop(self, scope: Scope, turn_id: str, asked: Asked | None) -> bool:
         """Stop a turn, or another answer to it, on which nobody works."""
@@ -436,7 +436,7 @@ class TurnKeeper:
             else:
                 if record.waits(call_id) or not found:
                     return record, tail, None
-        return max(found, key=lambda one: one[0].waits(call_id))
+        return max(found, key=lambda place: place[0].waits(call_id))
 
 
 async def until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:

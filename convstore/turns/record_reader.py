@@ -53,7 +53,7 @@ class TurnRecordReader:
         """Add what an entry has of a turn, up to the question of the next one."""
         if not record.is_newest:
             return
-        messages = await self._reader.decode_all(log.cached, [one for one in entry.messages if one.ordinal >= first])
+        messages = await self._reader.decode_all(log.cached, [item for item in entry.messages if item.ordinal >= first])
         own = messages[: record.end_of(messages)]
         record.others |= (await active_questions(self._reader, log, record.unknown(own))).keys()
         record.add(own, None if entry.branch else entry.event)  # not the event of a variant that was not active

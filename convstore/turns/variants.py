@@ -58,7 +58,7 @@ class _Place(NamedTuple):
     @property
     def begun(self) -> list[TurnEvent]:
         """What the first entry of each variant records, newest first."""
-        return [one.event for one in reversed(self.entries) if one.event and one.event.kind == "begin"]
+        return [entry.event for entry in reversed(self.entries) if entry.event and entry.event.kind == "begin"]
 
     def is_closed(self, variant: str) -> bool:
         """Return True if the user went on with another question after a variant was begun."""
@@ -67,18 +67,18 @@ class _Place(NamedTuple):
     @property
     def stood(self) -> dict[str, list[Entry]]:
         """The entries of each variant that was finished, by its id, in order of their beginning."""
-        own = {event.variant: self.of(event.variant) for one in self.entries if (event := one.event)}
-        return {variant: entries for variant, entries in own.items() if not all(one.branch for one in entries)}
+        own = {event.variant: self.of(event.variant) for entry in self.entries if (event := entry.event)}
+        return {variant: entries for variant, entries in own.items() if not all(entry.branch for entry in entries)}
 
     def of(self, variant: str) -> list[Entry]:
         """Return the entries that a variant consists of, in order."""
-        return [one for one in self.entries if one.is_of(variant)]
+        return [entry for entry in self.entries if entry.is_of(variant)]
 
     def active(self, log: Snapshot) -> str | None:
         """Return the id of the variant that was active in a log, that of the first turn for the first one."""
-        firsts = {id_: next(one.first for one in own if one.messages) for id_, own in self.stood.items()}
+        firsts = {id_: next(entry.first for entry in own if entry.messages) for id_, own in self.stood.items()}
         firsts[self.first_turn] = self.rows[self.first_turn].message.ordinal
-        there = [one for one in firsts if firsts[one] <= log.tail.messages and log.active.has(firsts[one])]
+        there = [id_ for id_ in firsts if firsts[id_] <= log.tail.messages and log.active.has(firsts[id_])]
         return max(there, key=firsts.__getitem__, default=None)  # the answer to a question comes after it
 
 
@@ -110,7 +110,7 @@ class Variants:
             rows |= await self._reader.messages_by_id(cached, [first])
         log = await self._reader.snapshot(cached)
         entries = await self._reader.log.variants(cached.conversation, first)
-        known = [one for one in entries if one.number <= log.tail.entries]
+        known = [entry for entry in entries if entry.number <= log.tail.entries]
         return _Place(log, rows, first, known)
 
     async def at(self, scope: Scope, turn_id: str) -> list[Variant]:
@@ -118,7 +118,8 @@ class Variants:
         place = await self._place(scope, turn_id)
         active, first = place.active(place.log), place.rows[place.first_turn]
         found = [(place.first_turn, place.first_turn, first.entry.at)]
-        found += [(one[0].event.turn, id_, one[0].at) for id_, one in place.stood.items() if one[0].event]
+        begun = [(id_, entries[0]) for id_, entries in place.stood.items()]
+        found += [(entry.event.turn, id_, entry.at) for id_, entry in begun if entry.event]
         return [
             Variant(
                 turn_id=turn, variant_id=id_, number=number, count=len(found), is_active=id_ == active, created_at=at
@@ -137,7 +138,7 @@ class Variants:
             return {}
         firsts = {id_: (event and event.first_turn) or id_ for id_, row in rows.items() for event in [row.entry.event]}
         entries = await self._reader.log.variants(cached.conversation, *set(firsts.values()))
-        known = {one.event.first_turn for one in entries if one.event}
+        known = {entry.event.first_turn for entry in entries if entry.event}
         return {id_: await self.at(scope, id_) for id_, first in firsts.items() if first in known}
 
     async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
@@ -170,8 +171,9 @@ class Variants:
         """Return the log as it was when a variant was active last: before a change of the variant, or as it began."""
         cached = place.log.cached
         entries, own = place.entries[::-1], place.stood.get(variant, ())[-1:]
-        changes, hidden = ([one.number - 1 for one in entries if bool(one.branch) is kind] for kind in (False, True))
-        for number in [*changes, *(one.number for one in own), *hidden]:  # a rewind may have come before a change
+        changes = [entry.number - 1 for entry in entries if not entry.branch]
+        hidden = [entry.number - 1 for entry in entries if entry.branch]
+        for number in [*changes, *(entry.number for entry in own), *hidden]:  # a rewind may have come before a change
             totals = (await self._reader.log.entry(cached.conversation, number)).totals
             log = await self._reader.snapshot(cached, totals)
             if place.active(log) == variant:
@@ -237,9 +239,10 @@ class Variants:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
-            hidden = [one for one in place.begun if one.variant not in place.stood and not place.is_closed(one.variant)]
+            shown = place.stood
+            hidden = [new for new in place.begun if new.variant not in shown and not place.is_closed(new.variant)]
             found = [await self._read(place, event.turn, event.variant) for event in hidden]
-            return [one for one in found if not one[0].is_finished and one[2].fits(place.log.active)]
+            return [item for item in found if not item[0].is_finished and item[2].fits(place.log.active)]
         return []
 
     async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
@@ -250,7 +253,9 @@ class Variants:
                 if event.turn == turn_id:
                     found.append(await self._read(place, turn_id, event.variant))
                     found[-1][0].is_newest = not place.is_closed(event.variant)
-            return [one for one in found if (call := one[0].find_call(call_id)) and call.result_id in one[0].waiting]
+            return [
+                pair for pair in found if (call := pair[0].find_call(call_id)) and call.result_id in pair[0].waiting
+            ]
         return []
 
 

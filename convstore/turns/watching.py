@@ -62,7 +62,7 @@ class _Told:
 
     def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage], others: Set[str]) -> None:
         """Add entries and their messages to the record of the last turn; `others` are questions that they name."""
-        messages = iter([one.message for one in stored])
+        messages = iter([message.message for message in stored])
         for entry in entries:
             own = list(islice(messages, len(entry.messages)))
             if begins := [at for at, message in enumerate(own) if is_question(message)]:
@@ -159,13 +159,13 @@ class Watcher:
             async for entries in batches:
                 stored = await self._records.listed(log, rows_of(entries), full=full)
                 told.fold(entries, stored, await self._named(log, told, stored))
-                if new := [one for one in stored if one.ordinal > told.last]:
+                if new := [message for message in stored if message.ordinal > told.last]:
                     yield new
 
     async def _named(self, log: Snapshot, told: _Told, stored: Sequence[StoredMessage]) -> set[str]:
         """Return the questions that messages name as theirs; one command if neither is among them, or the last one."""
-        named = {turn for one in stored if (turn := turn_of(one.message))}
-        known = named & {str(one.message.id) for one in stored if is_question(one.message)}
+        named = {turn for message in stored if (turn := turn_of(message.message))}
+        known = named & {str(message.message.id) for message in stored if is_question(message.message)}
         last = told.record.turn_id if told.record else ""
         return known | {last} | (await active_questions(self._reader, log, named - known - {last})).keys()
 
@@ -186,7 +186,7 @@ class Watcher:
             record.mark = ""
         lease, draft = await self._work(log.cached.conversation)
         places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
-        pending = [one for place in places for one in await self._variants.pending(log.cached.scope, place)]
+        pending = [pair for place in places for pair in await self._variants.pending(log.cached.scope, place)]
         return _state_of_pending(pending, lease, draft) or _state_of(record, "", log.tail, lease, draft)
 
     async def pending(self, scope: Scope, turn_id: str) -> TurnState | None:
@@ -203,7 +203,7 @@ def _state_of_pending(
     pending: Sequence[VariantRecord], lease: TurnLease | None, draft: Draft | None
 ) -> TurnState | None:
     """Return the state of the newest variant that a worker makes, or in which a person was asked; None for none."""
-    for record, tail, branch in sorted(pending, key=lambda one: one[2].totals.entries, reverse=True):
+    for record, tail, branch in sorted(pending, key=lambda item: item[2].totals.entries, reverse=True):
         variant = branch.event.variant
         if record.waiting or (lease and lease.is_for(record.turn_id, variant)):
             return _state_of(record, variant, tail, lease, draft)

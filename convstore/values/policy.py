@@ -82,7 +82,8 @@ class HistoryPolicy:
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as `parse_policy` takes them."""
-        names = [one.name for one in fields(self) if one.name == "max_tokens" or getattr(self, one.name) != one.default]
+        defaults = {field.name: field.default for field in fields(self)}
+        names = [name for name in defaults if name == "max_tokens" or getattr(self, name) != defaults[name]]
         values = asdict(self) | {"never_stub": "+".join(sorted(self.never_stub))}
         return ",".join(f"{name}={values[name]}" for name in names)
 
@@ -142,7 +143,7 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
     >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(max_turns=2), "approximate")
     False
     """
-    names = sorted(one.name for one in fields(policy) if one.name not in ("compact", "provider"))
+    names = sorted(field.name for field in fields(policy) if field.name not in ("compact", "provider"))
     values = [sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value for name in names]
     return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
 

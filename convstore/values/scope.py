@@ -65,7 +65,7 @@ def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
     frozenset({'search'})
     """
     found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
-    if found is None or not all(isinstance(one, str) for one in found):
+    if found is None or not all(isinstance(part, str) for part in found):
         raise InvalidInputError(f"{name} must be a collection of tool names, each a str, not {names!r}")
     return frozenset(found)
 
@@ -127,7 +127,7 @@ def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
     >>> child_scope(child_scope((("user_id", "ada"),), ["m1", "call/1"]), ["critic"])
     (('user_id', 'ada'), ('path', 'm1:call%2F1/critic'))
     """
-    step = ":".join(quote(check_id(one, name="an id of a child"), safe="") for one in ids)
+    step = ":".join(quote(check_id(id_, name="an id of a child"), safe="") for id_ in ids)
     above = dict(scope).get(PATH)
     path = step if above is None else f"{above}/{step}"
     if path.count("/") >= _MAX_DEPTH:
@@ -152,8 +152,8 @@ def parent_scope(scope: Mapping[str, str]) -> dict[str, str] | None:
 def _check_path(path: Any) -> str:
     """Return the path of a child if `child_scope` could have made it, else raise an InvalidScopeError."""
     steps = path.split("/") if type(path) is str else []
-    ids = [one for step in steps for one in step.split(":", 1)]
-    is_made = not any(id_problem(unquote(one)) or quote(unquote(one), safe="") != one for one in ids)
+    ids = [id_ for step in steps for id_ in step.split(":", 1)]
+    is_made = not any(id_problem(unquote(id_)) or quote(unquote(id_), safe="") != id_ for id_ in ids)
     if not is_made or not 1 <= len(steps) <= _MAX_DEPTH:
         raise InvalidScopeError(f"path is that of a child, as `chat.child(...).scope` has it, not {path!r}")
     return str(path)

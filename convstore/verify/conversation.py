@@ -67,17 +67,17 @@ class ConversationCheck:
     async def _repaired_log(self, check: LogCheck) -> LogCheck:
         """Repair entries that do not follow each other, if asked to, and check the log again."""
         found = check.subject.findings
-        broken = [one for one in found if one.kind in _BREAKS]
+        broken = [finding for finding in found if finding.kind in _BREAKS]
         repairs = check.is_readable and self.subject.repair and await self._still_exists() and await self._repair_log()
         if not repairs:
             update = {"repairable": check.is_readable}
-            check.subject.findings = [one.model_copy(update=update) if one in broken else one for one in found]
+            check.subject.findings = [item.model_copy(update=update) if item in broken else item for item in found]
             return check
         again = await self._check_log(keeps_chunks=True)
-        remaining = {(one.kind, one.document_id) for one in again.subject.findings}
-        fixed = [one for one in broken if (one.kind, one.document_id) not in remaining]
+        remaining = {(finding.kind, finding.document_id) for finding in again.subject.findings}
+        fixed = [finding for finding in broken if (finding.kind, finding.document_id) not in remaining]
         outcome = {"repairable": True, "repaired": True}
-        self.subject.findings += [one.model_copy(update=outcome) for one in fixed]
+        self.subject.findings += [finding.model_copy(update=outcome) for finding in fixed]
         return again
 
     async def _check_log(self, *, keeps_chunks: bool = False) -> LogCheck:

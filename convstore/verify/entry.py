@@ -58,7 +58,7 @@ def check_entry(
     for message in entry.messages if entry.rules == RULES else ():
         if text := _stub_problem(message, decoded.get(message.id), entry):
             problems.append(("stub", f"message {message.id!r}: {text}"))
-    read_back = {id_: read_back_ids(one) for id_, one in decoded.items() if isinstance(one, ToolMessage)}
+    read_back = {id_: read_back_ids(result) for id_, result in decoded.items() if isinstance(result, ToolMessage)}
     problems += [("source", text) for text in _source_problems(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
         problems.append(("message", "two messages have the same id"))

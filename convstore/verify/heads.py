@@ -94,4 +94,4 @@ def _rebuilt(subject: Subject, document: Document, check: LogCheck) -> dict[str,
     missing = {name: at for name, at in moments.items() if at and not isinstance(document.get(name), datetime)}
     changes = {"entry": [check.tail.entries, check.tail.link], **missing}
     first = {"created_at": creation(check.kept[1].at, subject.conversation)} if 1 in check.kept else {}
-    return next((one for one in (changes, changes | first) if read_head({**document, **one})[0]), None)
+    return next((fields for fields in (changes, changes | first) if read_head({**document, **fields})[0]), None)

@@ -35,8 +35,8 @@ class Repairer:
         """Repair the log and return the recount entry; None if other writers took the number in every try."""
         for _ in range(_TRIES):
             survey = Survey()
-            async for one in self._entries():
-                survey.add(one)
+            async for entry in self._entries():
+                survey.add(entry)
             if survey.tail is None:
                 break
             # Segments of lost entries may name the same links as the entries that replace these.

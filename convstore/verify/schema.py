@@ -85,8 +85,8 @@ class SchemaCheck:
             elif not matches(found[index.name], index):
                 text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
                 findings.report("index_different", collection, index.name, text)
-        for name, one in found.items():
-            if "expireAfterSeconds" in one:
+        for name, document in found.items():
+            if "expireAfterSeconds" in document:
                 text = "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
                 findings.report("index_expiring", collection, name, text)
 

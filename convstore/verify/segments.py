@@ -37,7 +37,7 @@ async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> 
     compared with it nor built from it: searches read the log.
     """
     damaged = []
-    wrong_entries = [one.document_id for one in subject.findings if one.collection == LOG and not one.repaired]
+    wrong_entries = [item.document_id for item in subject.findings if item.collection == LOG and not item.repaired]
     async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
         subject.checked["search_segments"] += 1
         if is_foreign(document):

@@ -109,7 +109,7 @@ class StateCheck:
             stored = (self.document or {}).get("revision")
             revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
             active, last = check.active.messages, check.tail.messages
-            fits = [one for one in records if one.last <= last and one.gaps == active.gaps(one.last)].__contains__
+            fits = [item for item in records if item.last <= last and item.gaps == active.gaps(item.last)].__contains__
             state = restored(subject.conversation, records, fits, revision=revision, at=subject.now)
             is_repaired = await subject.inspection.replace_state(self.document, state_document(state))
         self._report(problem, repairable=is_readable, repaired=is_repaired)
@@ -156,7 +156,7 @@ class StateCheck:
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
         stored = dict((self.document or {}).get("views") or {})
-        valid = {key: one for key, one in stored.items() if key in state.views and _is_of(check, state.views[key])}
+        valid = {key: view for key, view in stored.items() if key in state.views and _is_of(check, state.views[key])}
         if len(valid) < len(stored):
             await self._mend("views", valid, "a stored record of views is damaged or does not match the log")
         if self.document and self.document.get("system") is not None:
@@ -174,7 +174,7 @@ class StateCheck:
         active, conversation = check.active.messages, self.subject.conversation
         start, last = (entry_id(conversation, active.start_from(1) + more) for more in (-1, _FIRST_ENTRIES))
         documents = await self.subject.inspection.entries(conversation, after=start, through=last)
-        if {one.document_id for one in check.subject.findings}.intersection(str(one["_id"]) for one in documents):
+        if {item.document_id for item in check.subject.findings}.intersection(str(item["_id"]) for item in documents):
             return None
         entries = list(map(entry_from, documents))
         found = system_of(rows_of(active.of(entries)), "", active.gaps)
@@ -187,18 +187,18 @@ class StateCheck:
         self._report(problem, repairable=True, repaired=repaired)
 
 
-def _is_same(one: LeadingSystem, other: LeadingSystem) -> bool:
+def _is_same(system: LeadingSystem, other: LeadingSystem) -> bool:
     """Return True if leading system messages are equal; sizes by two counters are not compared."""
     left_out: dict[str, Any] = {"content_digest": b""}  # which views do not read
-    if one.counter != other.counter:
+    if system.counter != other.counter:
         left_out |= {"tokens": 0, "view_tokens": 0}
-    pair = [[replace(message, **left_out) for message in each.messages] for each in (one, other)]
-    return pair[0] == pair[1] and one.through == other.through
+    pair = [[replace(message, **left_out) for message in each.messages] for each in (system, other)]
+    return pair[0] == pair[1] and system.through == other.through
 
 
 def record_entries(state: Mapping[str, Any] | None) -> set[int]:
     """Return the numbers of the entries that a state's records of views name."""
-    return {one.entry for one in views_in(state or {}).values()}
+    return {record.entry for record in views_in(state or {}).values()}
 
 
 def _is_of(check: LogCheck, record: ViewRecord) -> bool:

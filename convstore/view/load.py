@@ -54,7 +54,7 @@ class Load(ActiveRows):
     @property
     def last_entry(self) -> int:
         """The number of the last entry that the view sees, 0 for none."""
-        seen = [one.number for one in self.entries if self.has_hidden or not one.branch]
+        seen = [entry.number for entry in self.entries if self.has_hidden or not entry.branch]
         return max(seen, default=self.entries[-1].number if self.entries else 0)
 
     @property
@@ -133,7 +133,7 @@ class Load(ActiveRows):
             index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
             self.rows, self.is_confirmed = self.rows[index:], True
             if record.results is not None and self._still_holds(record):
-                self.earlier_results = tuple(one for one in record.results if one.ordinal > self._covered)
+                self.earlier_results = tuple(result for result in record.results if result.ordinal > self._covered)
 
     @property
     def is_missing(self) -> bool:
@@ -186,7 +186,7 @@ class Load(ActiveRows):
 
 def is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> bool:
     """Return True if the entries just read begin with the last cached one."""
-    pair = [(one.totals, [message.digest for message in one.messages]) for one in (*cached_end[-1:], *entries[:1])]
+    pair = [(item.totals, [message.digest for message in item.messages]) for item in (*cached_end[-1:], *entries[:1])]
     return len(pair) == 2 and pair[0] == pair[1]
 
 

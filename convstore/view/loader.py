@@ -124,8 +124,8 @@ class Loader:
         cached, totals = load.cached, entries[-1].totals
         self._cache.confirm(cached, totals)
         await self._take_snapshot(load, await self._reader.snapshot(cached, totals, entries))
-        known = (one for one in (cached.system, load.state.system) if one and one.counter == self._counter.name)
-        cached.system = next((one for one in known if one.gaps == load.log.active.gaps(one.through)), None)
+        known = (item for item in (cached.system, load.state.system) if item and item.counter == self._counter.name)
+        cached.system = next((item for item in known if item.gaps == load.log.active.gaps(item.through)), None)
         load.system = cached.system.messages if cached.system else None
         load.add_end(await self._reader.counted(entries[bool(load.held.entries) :]))
         self._take_beginning(load)
@@ -216,7 +216,7 @@ class Loader:
             return None
         views, now = load.state.views, self._clock.now()
         is_full = load.key not in views and len(views) >= MAXIMUM_RECORDS
-        if is_full and now - min(one.moved_at for one in views.values()) < _UNUSED_AFTER:
+        if is_full and now - min(view.moved_at for view in views.values()) < _UNUSED_AFTER:
             return None
         return load.moved(decision.stored)._replace(moved_at=now)
 
@@ -241,7 +241,7 @@ class Loader:
         rows = load.known_rows[bisect_left(load.known_rows, first, key=lambda row: row.entry.number) :]
         if len(load.shown) > 2 * len(rows) + _MIN_SHOWN:
             ids = {row.message.id for row in rows}
-            load.shown = {id_: one for id_, one in load.shown.items() if id_ in ids}
+            load.shown = {id_: message for id_, message in load.shown.items() if id_ in ids}
         first_ordinal = rows[0].message.ordinal if rows else 0
         notes = {key: note for key, note in load.kept_notes.items() if key[0] >= first_ordinal}
         self._cache.keep_end(load.cached, LoadedEnd(entries, load.depends_on, rows, notes, load.shown, needed))
@@ -304,7 +304,7 @@ class Loader:
             for row in rows
             if row.message.id in payloads
         }
-        kept = shown | {id_: one for id_, one in cached.payloads.items() if id_ not in before}
+        kept = shown | {id_: payload for id_, payload in cached.payloads.items() if id_ not in before}
         self._cache.keep_payloads(cached, kept)
 
     def _history(self, load: Load, decision: Decision, view: View) -> History:

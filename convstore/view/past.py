@@ -149,7 +149,7 @@ class PastViews(Loader):
         view = await self._show(load, decision)
         history = self._history(load, decision, view)
         found = reasons_of(view, load, decision)
-        reasons = [one for one in found if reasons_before is None or one.first < reasons_before]
+        reasons = [reason for reason in found if reasons_before is None or reason.first < reasons_before]
         page = reasons[-_MAX_REASONS:]
         left = page[0].first if len(page) < len(reasons) else None
         past = PastView(

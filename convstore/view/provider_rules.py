@@ -149,7 +149,7 @@ def _media_text(block: Any) -> dict[str, str]:
 
 def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Insert a human message if an AI message would be the first one after the leading system messages."""
-    head = next((index for index, one in enumerate(messages) if not isinstance(one, SystemMessage)), None)
+    head = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), None)
     if head is None or not isinstance(messages[head], AIMessage):
         return messages
     return [

@@ -17,7 +17,7 @@ def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
     """Return the reasons in the order of the log, given what was loaded for the view and what it shows of that."""
     rows, policy, summary, last = load.rows[decision.begin :], load.policy, load.summary, load.log.tail.messages
     begin = rows[0].message.ordinal if rows else last + 1
-    before = [ViewReason(first=one.ordinal, last=one.ordinal, state="whole") for one in load.system or ()]
+    before = [ViewReason(first=message.ordinal, last=message.ordinal, state="whole") for message in load.system or ()]
     done = before[-1].last if before else 0
     if summary:
         before.append(ViewReason(first=done + 1, last=summary.last, state="summarised", summary=summary.version))
@@ -26,9 +26,9 @@ def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
         limit = _limit(rows, policy)
         before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
     inactive = [ViewReason(first=low, last=high, state="rewound") for low, high in load.log.active.gaps(last)]
-    active = (piece for one in before for piece in _without(one, inactive))
+    active = (piece for reason in before for piece in _without(reason, inactive))
     shown = _shown(view, rows, decision.shown, policy)
-    return _merged(sorted([*active, *inactive, *shown], key=lambda one: one.first))
+    return _merged(sorted([*active, *inactive, *shown], key=lambda reason: reason.first))
 
 
 def _shown(
@@ -37,7 +37,7 @@ def _shown(
     """Yield the reasons of the messages from the start of a view on."""
     ids = {"stub": view.stubbed, "placeholder": view.placeholders, "shortened": view.shortened}
     ids |= {"orphan": view.orphans, "late": view.late_results}
-    states = {id_: state for state, some in ids.items() for id_ in some}
+    states = {id_: state for state, of_state in ids.items() for id_ in of_state}
     run: tuple[int, int, str] | None = None
     for row, showing in zip(rows, showings, strict=True):
         state = "hidden" if is_hidden(row.message, policy) else states.get(row.message.id, "whole")
@@ -69,12 +69,12 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
 def _without(reason: ViewReason, others: Sequence[ViewReason]) -> Iterator[ViewReason]:
     """Yield the parts of a range that are in no other one, given these in order."""
     first = reason.first
-    for one in others:
-        if one.last < first or one.first > reason.last:
+    for other in others:
+        if other.last < first or other.first > reason.last:
             continue
-        if first < one.first:
-            yield reason.model_copy(update={"first": first, "last": one.first - 1})
-        first = one.last + 1
+        if first < other.first:
+            yield reason.model_copy(update={"first": first, "last": other.first - 1})
+        first = other.last + 1
     if first <= reason.last:
         yield reason.model_copy(update={"first": first})
 
@@ -82,10 +82,10 @@ def _without(reason: ViewReason, others: Sequence[ViewReason]) -> Iterator[ViewR
 def _merged(reasons: Iterable[ViewReason]) -> list[ViewReason]:
     """Join neighbouring ranges with the same reason."""
     merged: list[ViewReason] = []
-    for one in reasons:
+    for new in reasons:
         before = merged[-1] if merged else None
-        if before and before.last + 1 == one.first and (before.state, before.summary) == (one.state, one.summary):
-            merged[-1] = before.model_copy(update={"last": one.last})
+        if before and before.last + 1 == new.first and (before.state, before.summary) == (new.state, new.summary):
+            merged[-1] = before.model_copy(update={"last": new.last})
         else:
-            merged.append(one)
+            merged.append(new)
     return merged

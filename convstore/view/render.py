@@ -96,11 +96,11 @@ def payloads_needed(
     """Return the message id and the range of each payload that the view of these rows shows."""
     return [
         (row.message.id, ref)
-        for row, one in zip(rows, shown, strict=True)
+        for row, showing in zip(rows, shown, strict=True)
         if row.message.payload
-        and one
-        and (one is not FINISHED or row.message.stub is None)
-        and (ref := _payload_in_view(row.message, policy, one))
+        and showing
+        and (showing is not FINISHED or row.message.stub is None)
+        and (ref := _payload_in_view(row.message, policy, showing))
     ]
 
 
@@ -140,16 +140,17 @@ def build_view(
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
     policy, counter = decoder.policy, decoder.counter
-    visible = [(row, one) for row, one in zip(rows, shown, strict=True) if one and not is_hidden(row.message, policy)]
-    leading = [decoder.shown(one, WHOLE if one.payload is None else FINISHED) for one in system]
-    made = [decoder.shown(row.message, one) for row, one in visible]
+    forms = zip(rows, shown, strict=True)
+    visible = [(row, form) for row, form in forms if form and not is_hidden(row.message, policy)]
+    leading = [decoder.shown(item, WHOLE if item.payload is None else FINISHED) for item in system]
+    made = [decoder.shown(row.message, form) for row, form in visible]
     stubbed = [row.message.id for (row, _), (_, look) in zip(visible, made, strict=True) if look.is_stub]
     made = [*leading, *made]
     listed = [message for message, _ in (*leading, *notes, *made[len(leading) :])]
     pairing, late_results = _paired(listed, [row for row, _ in visible], policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): look.tokens for message, look in made}
-    ids = {one.id for one in system} | {row.message.id for row, _ in visible}
+    ids = {message.id for message in system} | {row.message.id for row, _ in visible}
     messages = _with_unique_ids(pairing.messages, ids, sizes)
     sizes |= {id(message): look.tokens for message, look in notes}
     orphans = set(pairing.orphans)
@@ -308,7 +309,7 @@ def _paired(
         messages = with_original_ids(messages, policy.provider)
     pairing, late_results = pair(messages), tuple[str, ...]()
     if has_notes and pairing.orphans:
-        calls = {one.message.id: f"{one.message.tool} {one.message.arguments}".strip() for one in rows}
+        calls = {row.message.id: f"{row.message.tool} {row.message.arguments}".strip() for row in rows}
         late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
     if policy.provider:
         pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))

@@ -228,16 +228,16 @@ class SizedLog:
         said = self._cut(answer, eighth)
         asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size))
         parts = (asked, settled, said)
-        return Part(sum(one.size for one in parts), [one for part in parts for one in part.shown], settled.left)
+        return Part(sum(part_.size for part_ in parts), [form for part in parts for form in part.shown], settled.left)
 
     def _settle(self, steps: Sequence[range], gap: int, form: _Form | None = None) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
         cut = [self._cut(step, self._eighth, form) for step in steps]
-        counted = [one.size - self._kept_whole(step) for one, step in zip(cut, steps, strict=True)]
+        counted = [part.size - self._kept_whole(step) for part, step in zip(cut, steps, strict=True)]
         left = leaving(counted, gap, max(1, self._eighth))
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
-        shown += [one for part in cut[left:] for one in part.shown]
-        return Part(sum(one.size for one in cut[left:]), shown, steps[:left])
+        shown += [showing for part in cut[left:] for showing in part.shown]
+        return Part(sum(part.size for part in cut[left:]), shown, steps[:left])
 
     def _kept_whole(self, step: range) -> int:
         """Return the size of the results in a step that the policy always shows whole."""
@@ -295,7 +295,7 @@ def _turns(rows: Sequence[Row], begin: int) -> list[Turn]:
     begins = [index for index in range(begin, len(rows)) if rows[index].message.type == "human"]
     if begin < len(rows) and begins[:1] != [begin]:
         begins.insert(0, begin)
-    return [Turn(one, end) for one, end in pairwise([*begins, len(rows)])]
+    return [Turn(start, end) for start, end in pairwise([*begins, len(rows)])]
 
 
 def _head(turn: Turn, steps: Sequence[range]) -> range:

@@ -98,7 +98,7 @@ class ActiveRows:
         first = self.rows[index].message.ordinal if index < len(self.rows) else self.rows[-1].message.ordinal + 1
         key = first, turns, *(self.rows[at].message.ordinal for step in left for at in (step.start, step.stop - 1))
         if key not in self.kept_notes:
-            names = [one.name for one in self.results_before(index, left)]
+            names = [left_out.name for left_out in self.results_before(index, left)]
             message = make_note((turns, len(left)), names, first=first)
             self.kept_notes[key] = message, Look(count(counter, message))
         return self.kept_notes[key]

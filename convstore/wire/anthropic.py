@@ -111,9 +111,9 @@ def _block(part: Part | WireCall, step: Step) -> dict[str, Any] | None:
 
 def _is_paired(part: Block, step: Step) -> bool:
     """Return True for a call of a tool that Anthropic ran, or its result, if the message has both."""
-    others = [one for one in step.parts if isinstance(one, Block) and one.kind == "other"]
-    calls = [one.block.get("id") for one in others if one.type == "server_tool_use"]
-    results = [one.block.get("tool_use_id") for one in others if one.type in _HOSTED_RESULTS]
+    others = [block for block in step.parts if isinstance(block, Block) and block.kind == "other"]
+    calls = [other.block.get("id") for other in others if other.type == "server_tool_use"]
+    results = [other.block.get("tool_use_id") for other in others if other.type in _HOSTED_RESULTS]
     own = part.block.get("id" if part.type == "server_tool_use" else "tool_use_id")
     return calls.count(own) == results.count(own) == 1 and _HOSTED_ID.fullmatch(str(own)) is not None
 
@@ -147,7 +147,7 @@ def _mark(system: list[dict[str, Any]], messages: list[dict[str, Any]], finished
     control: Any = {"type": "ephemeral", "ttl": ttl}
     if system:
         system[-1]["cache_control"] = control
-    for message in {id(one): one for one in (*messages[:finished][-1:], messages[-1])}.values():
+    for message in {id(item): item for item in (*messages[:finished][-1:], messages[-1])}.values():
         if isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
         blocks = [block for block in message["content"] if block["type"] not in _SIGNED]

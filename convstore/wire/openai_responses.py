@@ -57,7 +57,7 @@ def _problem(step: Step, ids: set[str]) -> str:
         if not isinstance(part, Block) or part.kind != "reasoning":
             continue
         own, lists = part.block.get("id"), [part.block.get("summary"), part.block.get("content") or []]
-        is_valid = all(isinstance(one, list) and all(isinstance(text, dict) for text in one) for one in lists)
+        is_valid = all(isinstance(items, list) and all(isinstance(text, dict) for text in items) for items in lists)
         is_own = isinstance(own, str) and own.startswith("rs_") and own not in seen
         if not (is_valid and is_own and part.block.get("encrypted_content")):
             return "it is not encrypted reasoning of OpenAI"

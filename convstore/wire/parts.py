@@ -171,8 +171,8 @@ def _text(block: Any, *keys: str) -> str:
 def _media(block: dict[str, Any]) -> Media:
     """Return a media block of any format; data that is not Base64 is left out."""
     inner = [block[key] for key in _MEDIA_HOLDERS if isinstance(block.get(key), dict)]
-    given = {key: value for one in (block, *inner) for key, value in one.items()}
-    fields = {key: b64encode(one).decode() if isinstance(one, bytes) else one for key, one in given.items()}
+    given = {key: value for part in (block, *inner) for key, value in part.items()}
+    fields = {key: b64encode(value).decode() if isinstance(value, bytes) else value for key, value in given.items()}
     url = _text(fields, "url", "image_url", "file_url", "video_url")
     data = _text(fields, "base64", "data", "file_data")
     mime_type = _text(fields, "mime_type", "media_type").lower()

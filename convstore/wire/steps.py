@@ -123,7 +123,7 @@ def read_steps(
     """
     paired = pair(messages).messages
     begin = _question(paired)
-    asked = model or next((model_of(one) for one in reversed(paired[begin:]) if isinstance(one, AIMessage)), "")
+    asked = model or next((model_of(item) for item in reversed(paired[begin:]) if isinstance(item, AIMessage)), "")
     ids = NewIds(_CALL_ID, unique=True)
     steps, dropped = list[Step](), list[Dropped]()
     for index, message in enumerate(paired):
@@ -177,13 +177,13 @@ def _question(messages: Sequence[BaseMessage]) -> int:
     return next((at for at in indexes if isinstance(messages[at], HumanMessage) and not kind_of(messages[at])), 0)
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(text: str, other: str) -> bool:
     """Return True for two names of one model, of which one may name a snapshot.
 
     >>> _is_same("gpt-5-2025-08-07", "gpt-5"), _is_same("gpt-5-mini", "gpt-5")
     (True, False)
     """
-    return _SNAPSHOT.sub("", one) == _SNAPSHOT.sub("", other)
+    return _SNAPSHOT.sub("", text) == _SNAPSHOT.sub("", other)
 
 
 def _role_of(message: BaseMessage) -> str:

@@ -239,7 +239,8 @@ class _Anthropic:
             self._arguments[at] = self._arguments.get(at, "") + delta["partial_json"]
         if delta.get("type") == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
-        self.text = "".join(one.get("text", "") for _, one in sorted(self._blocks.items()) if one.get("type") == "text")
+        blocks = (block for _, block in sorted(self._blocks.items()) if block.get("type") == "text")
+        self.text = "".join(block.get("text", "") for block in blocks)
 
     def message(self) -> Any:
         if not self._blocks:  # as above

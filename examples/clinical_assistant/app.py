@@ -196,12 +196,12 @@ def _add_sessions(app: FastAPI) -> None:
         page = await assistant.store.list_conversations(user_id=user, cursor=cursor, limit=limit)
         found = [
             Session(
-                session_id=one.scope["session_id"],
-                updated_at=one.updated_at.isoformat() if one.updated_at else None,
-                message_count=one.message_count,
-                last_message=one.last_message.text if one.last_message else None,
+                session_id=conversation.scope["session_id"],
+                updated_at=conversation.updated_at.isoformat() if conversation.updated_at else None,
+                message_count=conversation.message_count,
+                last_message=conversation.last_message.text if conversation.last_message else None,
             )
-            for one in page.conversations
+            for conversation in page.conversations
         ]
         return SessionPage(sessions=found, next_cursor=page.next_cursor)
 
@@ -217,10 +217,13 @@ def _add_sessions(app: FastAPI) -> None:
             raise HTTPException(404, "there is no such session")
         shown = [
             HistoryMessage(
-                ordinal=one.ordinal, at=one.created_at.isoformat(), author=one.message.type, text=one.message.text
+                ordinal=message.ordinal,
+                at=message.created_at.isoformat(),
+                author=message.message.type,
+                text=message.message.text,
             )
-            for one in page
-            if one.message.type in ("human", "ai") and one.message.text
+            for message in page
+            if message.message.type in ("human", "ai") and message.message.text
         ]
         return HistoryPage(messages=shown, next_cursor=page[0].ordinal if page and page[0].ordinal > 1 else None)
 
@@ -280,4 +283,4 @@ async def _unavailable(request: Request, error: Exception) -> Response:  # noqa:
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
     """Omit the input from the response, because JSON in UTF-8 may be unable to encode it."""
     found: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
-    return JSONResponse({"detail": [{"loc": one["loc"], "msg": one["msg"]} for one in found]}, 422)
+    return JSONResponse({"detail": [{"loc": item["loc"], "msg": item["msg"]} for item in found]}, 422)

@@ -65,10 +65,10 @@ def _describe(response: httpx.Response) -> str:
     return f"{body['response']!r}{error}{', from the log' if body['is_repeated'] else ''}"
 
 
-async def talk(ada: Client, grace: Client, nobody: Client, model: ScriptedModel, session: str) -> None:
+async def talk(ada: Client, grace: Client, stranger: Client, model: ScriptedModel, session: str) -> None:
     """Show questions and answers, and the separation of users."""
     print("Ada asks:")
-    await nobody.ask(session, "r0", "hello")
+    await stranger.ask(session, "r0", "hello")
     await ada.ask(session, "r1", "How is Velorin given by mouth?")
     await ada.ask(session, "r2", "What is to be done about moonlace rash?")
     print(f"  the model saw {', '.join(message.type for message in model.seen[-1])}; of the first result only this:")
@@ -135,7 +135,7 @@ async def read(ada: Client, session: str) -> None:
         if (cursor := page["next_cursor"]) is None:
             break
     listed = (await ada.get("/sessions")).json()["sessions"]
-    print(f"    {', '.join(one['session_id'] for one in listed)}")
+    print(f"    {', '.join(item['session_id'] for item in listed)}")
 
     print("\nExports:")
     examples = (await ada.get(f"/sessions/{session}/fine-tuning.jsonl")).text.splitlines()
@@ -156,8 +156,8 @@ async def main(uri: str) -> None:
     model, session = ScriptedModel(), "night-shift"
     app = create_app(uri, model=model, tokens=tokens)
     async with app.router.lifespan_context(app):
-        first, second, nobody = (Client(app, token) for token in (*tokens, "a token that nobody was given"))
-        await talk(first, second, nobody, model, session)
+        first, second, stranger = (Client(app, token) for token in (*tokens, "a token that nobody was given"))
+        await talk(first, second, stranger, model, session)
         await fail(first, model, session)
         await read(first, session)
         await first.delete(f"/sessions/{session}")

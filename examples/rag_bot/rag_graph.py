@@ -92,7 +92,7 @@ def _found(passages: list[Passage]) -> Found:
 
 def _titles(sources: list[Source]) -> str:
     """Return the content of a result: numbers and titles. Texts are in the artifact, which no model sees."""
-    return f"Found {len(sources)} passages: " + ", ".join(f"[{one.source_id}] {one.title}" for one in sources)
+    return f"Found {len(sources)} passages: " + ", ".join(f"[{source.source_id}] {source.title}" for source in sources)
 
 
 class RagBot:

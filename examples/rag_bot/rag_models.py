@@ -63,7 +63,7 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
     question, _, context = messages[-1].text.partition("\n\nContext:\n")
     wanted = _words(question)
     passages = re.findall(r"^\[(\d+)\] .+?: (.+)$", context, re.MULTILINE)
-    sentences = [(one, number) for number, text in passages for one in re.split(r"(?<=[.]) +", text)]
+    sentences = [(name, number) for number, text in passages for name in re.split(r"(?<=[.]) +", text)]
     if not sentences:
         return AIMessage("Neither the handbook nor the web says anything on that.")
     best, number = max(sentences, key=lambda sentence: len(wanted & _words(sentence[0])))

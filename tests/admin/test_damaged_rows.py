@@ -57,11 +57,14 @@ async def rows(store: ConversationStore, user: str) -> dict[str, tuple[str | Non
     found, cursor = dict[str, tuple[str | None, str]](), None
     while True:
         page = await store.list_conversations(user_id=user, limit=1, cursor=cursor)
-        found |= {one.scope.get("thread_id", ""): (one.title, one.problem) for one in page.conversations}
+        found |= {
+            conversation.scope.get("thread_id", ""): (conversation.title, conversation.problem)
+            for conversation in page.conversations
+        }
         if (cursor := page.next_cursor) is None:
             break
     whole = (await store.list_conversations(user_id=user)).conversations
-    every = {one.scope.get("thread_id", ""): (one.title, one.problem) for one in whole}
+    every = {info.scope.get("thread_id", ""): (info.title, info.problem) for info in whole}
     assert {name: row for name, row in every.items() if "expected a datetime" not in row[1] or name in found} == found
     return every
 
@@ -74,7 +77,7 @@ async def test_a_type_that_is_not_registered_is_called_that(store: ConversationS
     assert "'Money'" in found["t1"][1]
     assert "damage" not in found["t1"][1]
     result = await store.search("whales", user_id=user)
-    assert sorted(str(one.title) for one in result.conversations) == ["None", "Title 0", "Title 2"]
+    assert sorted(str(conversation.title) for conversation in result.conversations) == ["None", "Title 0", "Title 2"]
     assert list(result.problems.values()) == [found["t1"][1]]
     with pytest.raises(ConvstoreError, match="register_artifact_type") as raised:
         await store.conversation(user_id=user, thread_id="t1").info()
@@ -108,10 +111,10 @@ async def test_a_damaged_head_costs_one_row(
     assert found["t0"][0] is None
     assert head["_id"] in found["t0"][1]
     result = await cold.search("whales", user_id=user)
-    assert sum(len(one.hits) for one in result.conversations) == 2 + is_searched
+    assert sum(len(conversation.hits) for conversation in result.conversations) == 2 + is_searched
     assert found["t0"][1] in result.problems.values()
     report = await cold.verify(user_id=user)
-    assert (report.ok, {one.document_id for one in report.findings}) == (False, {head["_id"]})
+    assert (report.ok, {finding.document_id for finding in report.findings}) == (False, {head["_id"]})
 
 
 @pytest.mark.parametrize("change", [{"entry": "x"}, {"updated_at": 5}, {"conversation": 5}])

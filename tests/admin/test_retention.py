@@ -259,7 +259,7 @@ async def test_progress_is_reported_after_each_batch(database: Any, monkeypatch:
     later, seen = ConversationStore(database), list[ErasureReceipt]()
     counted = await later.prune(older_than=POLICY, dry_run=True, progress=seen.append)
     erased = await later.erase(user_id="ada", progress=seen.append)
-    assert [one.conversations for one in seen] == [2, 4, 5, 2, 4, 5]
+    assert [receipt.conversations for receipt in seen] == [2, 4, 5, 2, 4, 5]
     assert (seen[2], seen[5]) == (counted, erased)
 
 
@@ -320,12 +320,12 @@ async def live(database: Any) -> list[str]:
 async def due_conversations(database: Any, number: int) -> None:
     """Deleted conversations of Ada, each with an entry that came late, whose sweep is due by the server's clock."""
     store = ConversationStore(database)
-    for one in range(number):
-        await store.conversation(user_id="ada", thread_id=f"t{one}").append(HumanMessage("hi"))
+    for value in range(number):
+        await store.conversation(user_id="ada", thread_id=f"t{value}").append(HumanMessage("hi"))
     late = await database["log"].find({"count": 1}).to_list(None)
     await store.erase(user_id="ada")
     kept = await live(database)
-    if late := [one for one in late if one["conversation"] not in kept]:
+    if late := [item for item in late if item["conversation"] not in kept]:
         await database["log"].insert_many(late)
     await database["heads"].update_many({"swept": False}, {"$set": {"sweep_at": datetime.now(UTC) - OLD}})
 
@@ -362,7 +362,7 @@ async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands
     with commands.counted():
         await (await host_of(store).services()).retention.sweep()
     deletes = [command for name, command in commands.sent if name == "delete"]
-    assert sorted(one["delete"] for one in deletes) == sorted(
+    assert sorted(delete["delete"] for delete in deletes) == sorted(
         ["annotations", "drafts", "log", "search", "summaries"] * 5
     )
     assert len(commands.sent) == 5 * 8 + 2
@@ -398,11 +398,11 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
     assert len(log) == 20
     taken = (await host_of(stores[0]).services()).retention.tombstones
     await database["heads"].update_many({}, {"$set": {"sweep_at": datetime.now(UTC) - OLD, "swept": False}})
-    [one, *_] = await taken.due({}, limit=5)
-    assert await taken.take(one, time=timedelta(milliseconds=100)) is not None
-    assert await taken.take(one, time=timedelta(milliseconds=100)) is None
+    [conversation, *_] = await taken.due({}, limit=5)
+    assert await taken.take(conversation, time=timedelta(milliseconds=100)) is not None
+    assert await taken.take(conversation, time=timedelta(milliseconds=100)) is None
     await asyncio.sleep(0.2)
-    assert await taken.take(one, time=timedelta(minutes=1)) is not None
+    assert await taken.take(conversation, time=timedelta(minutes=1)) is not None
 
 
 async def test_a_closed_store_stops_its_sweep_and_another_goes_on(

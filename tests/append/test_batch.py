@@ -202,7 +202,11 @@ def test_each_source_can_be_read_from_its_place(artifact: Any) -> None:
     message = ToolMessage("x" * 600, id="m", tool_call_id="c", name="t", artifact=artifact)
     composed = _compose(_prepare(message))
     payload = _payload(composed.entry.messages[0], composed)
-    texts = [read_text(CODEC, one.place, one.piece or payload) for one in composed.entry.sources if one.place.length]
+    texts = [
+        read_text(CODEC, source.place, source.piece or payload)
+        for source in composed.entry.sources
+        if source.place.length
+    ]
     assert texts == [source.text for source in find_sources(message, None).items if source.text]
     assert [source.id for source in composed.entry.sources] == list(range(1, len(artifact) + 1))
 
@@ -215,15 +219,20 @@ def test_a_source_in_json_is_stored_once(how: dict[str, Any]) -> None:
     composed = _compose(_prepare(ToolMessage(content, id="m", tool_call_id="c", name="t")))
     payload = _payload(composed.entry.messages[0], composed)
     assert payload == content
-    assert [read_text(CODEC, one.place, payload) for one in composed.entry.sources] == [hit["text"] for hit in hits]
-    found = [read_item(CODEC, one.place, payload[one.place.middle : one.place.end]) for one in composed.entry.sources]
-    assert [one.metadata for one in found if one] == [{"score": hit["score"]} for hit in hits]
+    assert [read_text(CODEC, source.place, payload) for source in composed.entry.sources] == [
+        hit["text"] for hit in hits
+    ]
+    found = [
+        read_item(CODEC, source.place, payload[source.place.middle : source.place.end])
+        for source in composed.entry.sources
+    ]
+    assert [source.metadata for source in found if source] == [{"score": hit["score"]} for hit in hits]
 
 
 def test_an_extractor_does_not_change_what_a_message_is_known_by() -> None:
     """A message that is appended again after an extractor was registered is the same message."""
     message = ToolMessage("one\ntwo\n" * 900, id="m", tool_call_id="c", name="grep")
-    found = {"grep": lambda one: [{"text": line} for line in one.text.splitlines()[:9]]}
+    found = {"grep": lambda item: [{"text": line} for line in item.text.splitlines()[:9]]}
     [before], [after] = _prepare(message).prepared, _prepare(message, extractors=found).prepared
     assert len(after.sources) == 9
     assert before.stored.identity == after.stored.identity

@@ -80,13 +80,13 @@ def test_blocks_of_anthropic_are_calls_and_results() -> None:
     before = copy.deepcopy(ANTHROPIC)
     messages = normalize_messages(ANTHROPIC)
     assert types(messages) == ["human", "ai", "tool", "tool", "human", "ai"]
-    _, ai, one, other, human, _ = messages
+    _, ai, message, other, human, _ = messages
     assert isinstance(ai, AIMessage)
     assert [(call["id"], call["args"]["city"]) for call in ai.tool_calls] == [("toolu_1", "Oslo"), ("toolu_2", "Rome")]
     assert ai.content == ANTHROPIC[1]["content"]
-    assert isinstance(one, ToolMessage)
+    assert isinstance(message, ToolMessage)
     assert isinstance(other, ToolMessage)
-    assert (one.tool_call_id, one.content, one.status) == ("toolu_1", "4 degrees", "success")
+    assert (message.tool_call_id, message.content, message.status) == ("toolu_1", "4 degrees", "success")
     assert (other.tool_call_id, other.text, other.status) == ("toolu_2", "?", "error")
     assert human.text == "And be brief."
     assert check_pairing(messages) == []
@@ -98,9 +98,9 @@ def test_items_of_openai_responses_are_messages() -> None:
     before = copy.deepcopy(RESPONSES)
     messages = normalize_messages(RESPONSES)
     assert types(messages) == ["human", "ai", "tool", "tool", "ai"]
-    human, ai, one, other, answer = messages
+    human, ai, message, other, answer = messages
     assert isinstance(ai, AIMessage)
-    assert (human.text, one.text, other.text, answer.text) == (
+    assert (human.text, message.text, other.text, answer.text) == (
         *("Weather in Oslo and Rome?", "4 degrees"),
         *("?", "4 in Oslo."),
     )
@@ -145,7 +145,7 @@ MESSAGES: list[BaseMessage] = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one.type)
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.type)
 @pytest.mark.parametrize("form", ["message_to_dict", "model_dump", "json"])
 def test_dicts_of_langchain_come_back_equal(message: BaseMessage, form: str) -> None:
     """Dicts written by ``message_to_dict`` and ``model_dump`` are read, also after JSON."""
@@ -276,8 +276,8 @@ async def test_views_show_calls_with_their_results(
     for _ in range(2):
         view = (await chat.load_history()).messages
         assert check_pairing(view) == []
-        assert [one.text for one in view if one.type == "tool"] == ["4 degrees", "?"]
-        assert all(MISSING_TEXT not in one.text for one in view)
+        assert [message.text for message in view if message.type == "tool"] == ["4 degrees", "?"]
+        assert all(MISSING_TEXT not in message.text for message in view)
         await chat.append({"role": "user", "content": "Thanks."})
 
 
@@ -338,4 +338,4 @@ async def test_the_counts_of_a_model_are_counted(message: Any, model: str) -> No
             await chat.append(batch)
         counts = {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30}
         assert (await chat.info()).usage == {model: counts}
-        assert [one.text async for one in chat.messages()] == ["Hello."] * 2
+        assert [item.text async for item in chat.messages()] == ["Hello."] * 2

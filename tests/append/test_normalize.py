@@ -66,7 +66,7 @@ def numbered() -> Any:
     return lambda: f"new-{next(counter)}"
 
 
-def one(raw: Any, **options: Any) -> Any:
+def normalized(raw: Any, **options: Any) -> Any:
     """Return the only message of a batch of one."""
     (message,) = normalize_messages(raw, **options)
     return message
@@ -117,7 +117,7 @@ def test_any_iterable_is_a_batch(wrap: Any) -> None:
 )
 def test_one_message_is_a_batch_of_one(alone: Any) -> None:
     """A message, a chunk or a dict that is not in a list is a batch of one."""
-    message = one(alone)
+    message = normalized(alone)
     assert type(message) is HumanMessage
     assert message.content == "Hello"
 
@@ -175,7 +175,7 @@ def test_an_error_of_the_callers_generator_is_the_callers() -> None:
 def test_plain_messages_are_returned_as_they_are(message: Any) -> None:
     """A message of a plain class comes back as the same object, changed in its id only."""
     before = message.model_copy()
-    returned = one(message, new_id=lambda: "new")
+    returned = normalized(message, new_id=lambda: "new")
     assert returned is message
     assert message == before.model_copy(update={"id": "new"})
 
@@ -266,7 +266,7 @@ USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token
 )
 def test_a_chunk_becomes_the_message_langchain_makes_of_it(chunk: Any, whole_class: Any) -> None:
     """Each chunk becomes its plain class, equal to what LangChain itself converts it to."""
-    message = one(chunk)
+    message = normalized(chunk)
     assert type(message) is whole_class
     assert message == message_chunk_to_message(chunk)
     assert message.model_dump() == message_chunk_to_message(chunk).model_dump()
@@ -281,7 +281,7 @@ def test_a_chunk_loses_no_field() -> None:
         AIMessageChunk(content="", tool_call_chunks=[{"name": "g", "args": "oops", "id": "c2", "index": 1}]),
         AIMessageChunk(content="", usage_metadata=USAGE, additional_kwargs={"refusal": "no"}, chunk_position="last"),
     ]
-    message = one(parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
+    message = normalized(parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
     assert message == AIMessage(
         "Hello",
         id="run-1",
@@ -297,7 +297,7 @@ def test_a_chunk_keeps_what_langchains_conversion_drops() -> None:
     """Extra fields of a chunk and the extras of its tool calls (a signature, say) are kept."""
     chunk = AIMessageChunk(content="", tool_call_chunks=CALL_CHUNKS[:1], provider_note="kept")  # type: ignore[call-arg]
     chunk.tool_calls[0]["extras"] = {"signature": "s"}
-    message = one(chunk)
+    message = normalized(chunk)
     assert message.provider_note == "kept"
     assert message.tool_calls[0]["extras"] == {"signature": "s"}
 
@@ -305,9 +305,9 @@ def test_a_chunk_keeps_what_langchains_conversion_drops() -> None:
 def test_a_chunk_and_its_message_get_the_same_id() -> None:
     """The id that a chunk lacks is set on the caller's chunk too, so a retry makes the same message."""
     chunk = AIMessageChunk(content="Hello")
-    first = one(chunk)
+    first = normalized(chunk)
     assert chunk.id == first.id
-    assert one(chunk) == first
+    assert normalized(chunk) == first
 
 
 # Ids
@@ -354,8 +354,8 @@ def test_unusable_ids_are_refused(bad: Any) -> None:
 @pytest.mark.parametrize("good", ["x", "x" * 512, "é" * 256, "\x00", "$a.b"])
 def test_usable_ids_are_kept(good: str) -> None:
     """Any plain str of 1 to 512 bytes of UTF-8 is kept, with and without a key."""
-    assert one({**HELLO, "id": good}, key="k") == HumanMessage("Hello", id=good)
-    assert one(HumanMessage("x", id=good)).id == good
+    assert normalized({**HELLO, "id": good}, key="k") == HumanMessage("Hello", id=good)
+    assert normalized(HumanMessage("x", id=good)).id == good
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
@@ -401,12 +401,12 @@ def test_a_key_makes_ids_repeatable() -> None:
     batch = [HELLO, {**HELLO, "id": "mine"}, {**HELLO, "id": None}]
     ids = [message.id for message in normalize_messages(batch, key="request-1")]
     assert ids == ["1bd50395-73c6-5419-bc52-51def364afab", "mine", "bc4ffe4a-d4b8-5abb-b728-a608c5776cf3"]
-    assert ids[0] != one(HELLO, key="request-2").id
+    assert ids[0] != normalized(HELLO, key="request-2").id
 
 
 def test_a_key_names_messages_too() -> None:
     """A message without id gets the derived id as a dict does, so one made anew for a retry is the same."""
-    assert one(HumanMessage("Hello"), key="k").id == one(HELLO, key="k").id
+    assert normalized(HumanMessage("Hello"), key="k").id == normalized(HELLO, key="k").id
 
 
 @given(st.sets(st.tuples(st.text("a1-:\0", min_size=1, max_size=6), st.integers(0, 30)), min_size=2, max_size=8))
@@ -441,7 +441,7 @@ def test_derived_ids_do_not_clash(places: Any) -> None:
 )
 def test_each_role_has_its_class(raw: dict[str, Any], message: Any) -> None:
     """A dict becomes the message of its role, with content, name and what else LangChain has a field for."""
-    assert one(raw, new_id=lambda: "new") == message.model_copy(update={"id": "new"})
+    assert normalized(raw, new_id=lambda: "new") == message.model_copy(update={"id": "new"})
 
 
 @pytest.mark.parametrize("role", ["human", "ai", "", "User", None, 7, ["user"], {"a": 1}, nested(DEEP, of=list)])
@@ -457,7 +457,7 @@ def test_missing_content_is_refused(role: str) -> None:
     """Only an assistant may leave content out; null is allowed and means no text."""
     raw = {"role": role, "name": "f", "tool_call_id": "c1"}
     assert refusal(raw).field == "content"
-    assert one({**raw, "content": None}).content == ""
+    assert normalized({**raw, "content": None}).content == ""
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_content_of_another_type_is_refused(role: str, content: Any, field: str)
 def test_blocks_are_kept_as_they_are() -> None:
     """Text and dict blocks of any provider, odd keys and values included, are kept unchanged."""
     blocks = ["x", {"type": "thinking", "signature": "s"}, {"$a.b": [math.inf, None, {"\ud800": "\x00"}], 7: 2**70}]
-    assert one({"role": "user", "content": blocks}).content == blocks
+    assert normalized({"role": "user", "content": blocks}).content == blocks
 
 
 @pytest.mark.parametrize(
@@ -534,13 +534,13 @@ def test_unknown_keys_are_kept(name: str, value: Any) -> None:
     """A key that LangChain has no field for is in additional_kwargs under its own name, whatever the role."""
     for role in ("system", "user", "assistant", "tool", "function"):
         raw = {"role": role, "content": "x", "name": "f", "tool_call_id": "c1", name: value}
-        assert one(raw).additional_kwargs[name] == value
+        assert normalized(raw).additional_kwargs[name] == value
 
 
 @pytest.mark.parametrize("name", ["audio", "function_call"])
 def test_a_null_that_means_none_is_left_out(name: str) -> None:
     """OpenAI's null for "no audio" and "no function call" is left out: langchain-openai fails on sending it."""
-    assert one({"role": "assistant", "content": "x", name: None}).additional_kwargs == {}
+    assert normalized({"role": "assistant", "content": "x", name: None}).additional_kwargs == {}
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_a_null_that_means_none_is_left_out(name: str) -> None:
 )
 def test_usage_becomes_usage_metadata(usage: dict[str, Any] | list[int] | None, expected: Any) -> None:
     """Token counts are in usage_metadata in LangChain's words, and always also as they were given."""
-    message = one({"role": "assistant", "content": "x", "usage": usage})
+    message = normalized({"role": "assistant", "content": "x", "usage": usage})
     found = message.usage_metadata
     names = ("input_tokens", "output_tokens", "total_tokens")
     assert found == (None if expected is None else dict(zip(names, expected, strict=True)))
@@ -595,7 +595,7 @@ def containers(value: Any) -> Any:
 def test_other_objects_in_an_artifact_are_kept() -> None:
     """Only dicts and lists are made anew: a Document, tuple, set or bytes in an artifact is the caller's own."""
     artifact = {"docs": [Document("x")], "pair": (1, [2]), "set": {1}, "raw": b"x"}
-    kept = one({"role": "tool", "content": "x", "tool_call_id": "c1", "artifact": artifact}).artifact
+    kept = normalized({"role": "tool", "content": "x", "tool_call_id": "c1", "artifact": artifact}).artifact
     assert kept == artifact
     assert kept["docs"][0] is artifact["docs"][0]
 
@@ -623,7 +623,7 @@ def test_shared_and_circular_values_end() -> None:
     wide: Any = ["x"]
     for _ in range(100):
         wide = [wide, wide]
-    kept = one({**HELLO, "ring": ring, "wide": wide}).additional_kwargs
+    kept = normalized({**HELLO, "ring": ring, "wide": wide}).additional_kwargs
     assert kept["ring"]["self"] is kept["ring"] is not ring
     assert kept["wide"][0] is kept["wide"][1] is not wide[0]
 
@@ -653,7 +653,7 @@ def test_shared_and_circular_values_end() -> None:
 )
 def test_arguments_become_args(arguments: dict[str, Any] | str | None, args: dict[str, Any]) -> None:
     """The JSON text of an object, nothing, null or a dict becomes a tool call; the call says no more than that."""
-    message = one(function_call(arguments))
+    message = normalized(function_call(arguments))
     assert message.tool_calls == [{"name": "search", "args": args, "id": "c1", "type": "tool_call"}]
     assert (message.invalid_tool_calls, message.additional_kwargs, message.content) == ([], {}, "")
 
@@ -661,12 +661,12 @@ def test_arguments_become_args(arguments: dict[str, Any] | str | None, args: dic
 def test_missing_arguments_are_none() -> None:
     """A call without the key ``arguments`` has no arguments."""
     raw = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "f"}}]}
-    assert one(raw).tool_calls[0]["args"] == {}
+    assert normalized(raw).tool_calls[0]["args"] == {}
 
 
 def test_nan_is_read() -> None:
     """NaN, which Python's JSON writes, is read as a float."""
-    assert math.isnan(one(function_call('{"n": NaN}')).tool_calls[0]["args"]["n"])
+    assert math.isnan(normalized(function_call('{"n": NaN}')).tool_calls[0]["args"]["n"])
 
 
 @pytest.mark.parametrize(
@@ -692,7 +692,7 @@ def test_nan_is_read() -> None:
 )
 def test_unreadable_arguments_are_an_invalid_call(text: Any) -> None:
     """Text that is not JSON, is no object or nests too deeply is kept raw in invalid_tool_calls, and nothing hangs."""
-    message = one(function_call(text))
+    message = normalized(function_call(text))
     assert message.tool_calls == []
     (invalid,) = message.invalid_tool_calls
     assert (invalid["name"], invalid["args"], invalid["id"]) == ("search", text, "c1")
@@ -701,14 +701,14 @@ def test_unreadable_arguments_are_an_invalid_call(text: Any) -> None:
 
 def test_two_hundred_levels_are_readable() -> None:
     """Arguments of up to 200 levels are read, so that the limit does not depend on the caller's stack."""
-    assert depth(one(function_call('{"in": ' * 200 + "1" + "}" * 200)).tool_calls[0]["args"]) == 200
+    assert depth(normalized(function_call('{"in": ' * 200 + "1" + "}" * 200)).tool_calls[0]["args"]) == 200
 
 
 @pytest.mark.parametrize(("call_id", "kept"), [(None, None), ("", ""), ("c9", "c9")])
 def test_the_id_of_a_call_is_kept(call_id: str | None, kept: str | None) -> None:
     """A call without id, as some servers send it, is kept with id None."""
-    assert one(function_call("{}", id=call_id)).tool_calls[0]["id"] == kept
-    assert one({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}).tool_calls[0]["id"] is None
+    assert normalized(function_call("{}", id=call_id)).tool_calls[0]["id"] == kept
+    assert normalized({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}).tool_calls[0]["id"] is None
 
 
 FUNCTION = {"name": "f", "arguments": "{}"}
@@ -755,7 +755,7 @@ def test_what_pydantic_refuses_is_typed() -> None:
 def test_custom_calls_are_kept(given_input: str | None, text: str) -> None:
     """A custom call is a tool call with langchain-openai's one argument; the raw call stays beside it."""
     calls = [{"id": "c1", "type": "custom", "custom": {"name": "sql", "input": given_input}}]
-    message = one({"role": "assistant", "content": None, "tool_calls": calls})
+    message = normalized({"role": "assistant", "content": None, "tool_calls": calls})
     assert message.tool_calls == [{"name": "sql", "args": {"__arg1": text}, "id": "c1", "type": "tool_call"}]
     assert message.additional_kwargs == {"tool_calls": calls}
 
@@ -770,7 +770,7 @@ def test_custom_calls_are_kept(given_input: str | None, text: str) -> None:
 )
 def test_calls_that_say_more_are_kept_raw(call: dict[str, Any]) -> None:
     """A call with a signature or another unknown key is kept raw too: LangChain's form has no place for it."""
-    message = one({"role": "assistant", "content": None, "tool_calls": [call]})
+    message = normalized({"role": "assistant", "content": None, "tool_calls": [call]})
     assert message.tool_calls == [{"name": "f", "args": {}, "id": "c1", "type": "tool_call"}]
     assert message.additional_kwargs == {"tool_calls": [call]}
 
@@ -778,7 +778,7 @@ def test_calls_that_say_more_are_kept_raw(call: dict[str, Any]) -> None:
 def test_the_order_of_valid_and_invalid_calls_is_kept() -> None:
     """If a message has both, LangChain's two lists lose their order, so the raw calls are kept as well."""
     calls = [{"id": name, "function": {"name": name, "arguments": text}} for name, text in [("a", "{"), ("b", "{}")]]
-    message = one({"role": "assistant", "tool_calls": calls})
+    message = normalized({"role": "assistant", "tool_calls": calls})
     assert [call["id"] for call in message.tool_calls] == ["b"]
     assert [call["id"] for call in message.invalid_tool_calls] == ["a"]
     assert message.additional_kwargs == {"tool_calls": calls}
@@ -858,9 +858,9 @@ GOOD_DICT = st.fixed_dictionaries(
 def test_every_value_of_a_dict_is_in_its_message(raw: Any) -> None:
     """All that a usable dict says can be read from its message, and normalising it again says the same."""
     before = repr(raw)
-    message = one(raw, key="k")
+    message = normalized(raw, key="k")
     assert repr(raw) == before
-    assert repr(one(raw, key="k")) == repr(message)
+    assert repr(normalized(raw, key="k")) == repr(message)
     assert repr(said_by(message, like=raw)) == repr(parsed_arguments(raw))
 
 

@@ -54,7 +54,7 @@ def questions(script: str) -> list[str]:
 def test_known_questions_end_the_log(batch: str, log: str, exactly: bool) -> None:
     """They are the first of the batch; all known messages are equal to those of the log, and in its order."""
     sent, found = line(batch), compare(line(batch), line(log), turns=log.count("h"), exactly=exactly)
-    pairs = [(sent[index], one) for index, one in sorted(found.matched.items())]
+    pairs = [(sent[index], message) for index, message in sorted(found.matched.items())]
     assert all(mine.digest == theirs.digest for mine, theirs in pairs)
     assert [theirs.ordinal for _, theirs in pairs] == sorted({theirs.ordinal for _, theirs in pairs})
     asked = [theirs.digest.decode() for _, theirs in pairs if theirs.type == "human"]
@@ -159,14 +159,14 @@ def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | 
 )
 def test_where_histories_part(batch: str, log: str, after: str | None, before: str) -> None:
     """After the last message on which both agree; the active message after it is what `rewind` needs."""
-    assert [one and one.id for one in parting(line(batch), line(log), exactly=True)] == [after, before]
+    assert [message and message.id for message in parting(line(batch), line(log), exactly=True)] == [after, before]
 
 
 def test_where_questions_part() -> None:
     """Before the first question that the client lacks, whatever it holds as answers."""
     for batch in ("h1a1h3", "h1a2h3", "h1h3"):
         found = parting(line(batch), line("h1c1t1a1h2a2"), exactly=False)
-        assert [one and one.id for one in found] == ["4", "5"]
+        assert [message and message.id for message in found] == ["4", "5"]
 
 
 def test_a_long_history_of_equal_texts_takes_no_time() -> None:
@@ -175,9 +175,9 @@ def test_a_long_history_of_equal_texts_takes_no_time() -> None:
     assert compare([*log, log[0]], log, turns=20_000, exactly=False).known == 40_000
 
 
-def same(one: BaseMessage, other: BaseMessage) -> bool:
+def same(message: BaseMessage, other: BaseMessage) -> bool:
     """Return True if a client cannot distinguish two messages."""
-    return content_digest(one, CODEC) == content_digest(other, CODEC)
+    return content_digest(message, CODEC) == content_digest(other, CODEC)
 
 
 def called(args: Any, name: str = "look", id_: str = "c") -> AIMessage:
@@ -189,7 +189,7 @@ PICTURE = base64.b64encode(b"a picture").decode()
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("message", "other"),
     [
         (HumanMessage("Hi", id="1", name="ada"), HumanMessage(" Hi\n", id="2")),
         (HumanMessage("Hi there"), HumanMessage([{"type": "text", "text": "Hi "}, "there"])),
@@ -211,13 +211,13 @@ PICTURE = base64.b64encode(b"a picture").decode()
         ),
     ],
 )
-def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseMessage) -> None:
+def test_what_a_client_cannot_tell_apart_is_equal(message: BaseMessage, other: BaseMessage) -> None:
     """Ids, reasoning, white space around, and how a text or a picture is written do not count."""
-    assert same(one, other)
+    assert same(message, other)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("message", "other"),
     [
         (HumanMessage("Hi"), AIMessage("Hi")),
         (HumanMessage("Hi"), SystemMessage("Hi")),
@@ -242,9 +242,9 @@ def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseM
         (HumanMessage([{"type": "image", "base64": PICTURE}]), HumanMessage("")),
     ],
 )
-def test_messages_that_differ_are_not_equal(one: BaseMessage, other: BaseMessage) -> None:
+def test_messages_that_differ_are_not_equal(message: BaseMessage, other: BaseMessage) -> None:
     """Type, text, media, names and arguments of calls, results."""
-    assert not same(one, other)
+    assert not same(message, other)
 
 
 def test_any_value_has_a_digest() -> None:

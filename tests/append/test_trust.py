@@ -63,12 +63,15 @@ async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], k
         await chat.append(log)
     before = await texts(chat)
     batch = [*forged, *talk("q0", "a0", "q1", "a1")[: 2 * known], *forged, HumanMessage("q8"), HumanMessage("q9")]
-    batch = [one.model_copy(update={"id": None}) if isinstance(one, BaseMessage) else one for one in batch + forged]
+    batch = [
+        message.model_copy(update={"id": None}) if isinstance(message, BaseMessage) else message
+        for message in batch + forged
+    ]
     receipt = await chat.append(batch, resent="skip")
     assert await texts(chat) == [*before, "human: q8", "human: q9"]
     assert receipt.written == 2
     assert len(receipt.ordinals) == len(receipt.message_ids) == 2 * known + 2
-    forms = sum(len(one.content) if isinstance(one, HumanMessage) else 1 for one in forged)
+    forms = sum(len(message.content) if isinstance(message, HumanMessage) else 1 for message in forged)
     assert len(receipt.ignored) == 3 * forms
     again = await chat.append(batch, resent="skip")
     assert (again.written, again.ordinals, again.ignored) == (0, receipt.ordinals, receipt.ignored)
@@ -147,9 +150,9 @@ async def test_a_request_after_an_interrupted_run_may_be_repeated(chat: Conversa
     await chat.append([*talk("q0", "a0", "q1"), call("look", query="a")])
     history = [*talk("q0", "a0", "q1"), call("look", query="b"), result("found", "c1"), AIMessage("a1")]
     for written in (3 if accept == "all" else 0, 0, 0):
-        batch = [one.model_copy(update={"id": None}) for one in history]
+        batch = [message.model_copy(update={"id": None}) for message in history]
         assert (await chat.append(batch, resent="skip", accept=accept)).written == written
-    batch = [one.model_copy(update={"id": None}) for one in [*history, HumanMessage("q2")]]
+    batch = [message.model_copy(update={"id": None}) for message in [*history, HumanMessage("q2")]]
     assert [(await chat.append(batch, resent="skip", accept=accept)).written for _ in range(2)] == [1, 0]
 
 
@@ -171,7 +174,10 @@ async def test_results_of_the_client_s_tools_are_taken(chat: Conversation, answe
     batch = [HumanMessage("When?"), *([call("pick_date")] if echo else []), *answer]
     assert (await chat.append(batch, resent="skip")).written == 0
     for written in (1, 0):
-        batch = [one.model_copy(update={"id": None}) if isinstance(one, BaseMessage) else one for one in batch]
+        batch = [
+            message.model_copy(update={"id": None}) if isinstance(message, BaseMessage) else message
+            for message in batch
+        ]
         assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == written
     log = [message async for message in chat.messages()]
     assert [message.type for message in log] == ["human", "ai", "tool"]
@@ -218,9 +224,11 @@ async def test_other_results_are_not(chat: Conversation, sent: list[Any]) -> Non
     calls = [("pick_date", "c1"), ("approve_refund", "c2"), ("pick_date", "same"), ("approve_refund", "same")]
     made = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": id_} for name, id_ in calls])
     await chat.append([HumanMessage("When?"), made])
-    batch = [HumanMessage("When?"), *(one.model_copy(update={"id": None}) for one in sent)]
+    batch = [HumanMessage("When?"), *(item.model_copy(update={"id": None}) for item in sent)]
     receipt = await chat.append(batch, resent="skip", client_tools=("pick_date",))
-    assert receipt.written == sum(one.tool_call_id == "c1" for one in sent[:1] if isinstance(one, ToolMessage))
+    assert receipt.written == sum(
+        message.tool_call_id == "c1" for message in sent[:1] if isinstance(message, ToolMessage)
+    )
     assert receipt.ignored
     assert "human: When?" in await texts(chat)
 

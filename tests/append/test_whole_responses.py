@@ -93,7 +93,7 @@ class Response(Sdk):
     output: list[Sdk]
 
 
-def one(given: Any) -> AIMessage:
+def stored_form(given: Any) -> AIMessage:
     """The only message that something becomes."""
     [message] = normalize_messages(given)
     assert isinstance(message, AIMessage)
@@ -113,7 +113,7 @@ def one(given: Any) -> AIMessage:
 )
 def test_a_whole_response_is_one_message(given: Any, provider: str, model: str, stop: str | None) -> None:
     """With its call, and everything that the response says of it, in LangChain's words."""
-    message = one(given)
+    message = stored_form(given)
     assert [(call["name"], call["args"], call["id"]) for call in message.tool_calls] == [
         ("search", {"q": None}, "call_1")
     ]
@@ -125,23 +125,23 @@ def test_a_whole_response_is_one_message(given: Any, provider: str, model: str, 
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10, 5, 15)
     assert usage.get("input_token_details", {}).get("cache_read") == 4
     assert usage.get("output_token_details", {"reasoning": 3}) == {"reasoning": 3}
-    assert one(given).id == message.id != "chatcmpl-1"
+    assert stored_form(given).id == message.id != "chatcmpl-1"
 
 
 def test_items_of_a_response_are_blocks_of_its_message() -> None:
     """Reasoning, items of tools that OpenAI ran, and texts with their phase."""
-    blocks: Any = one(RESPONSE).content
+    blocks: Any = stored_form(RESPONSE).content
     assert [block["type"] for block in blocks] == ["reasoning", "web_search_call", "text", "function_call"]
     assert blocks[2] == {"type": "text", "text": "I look.", "phase": "commentary"}
-    assert one(RESPONSE["output"]).content == blocks
+    assert stored_form(RESPONSE["output"]).content == blocks
 
 
 def test_objects_in_a_dict_are_read() -> None:
     """As loops write it: a message of one's own, with the blocks or calls that the SDK returned."""
     blocks = Message.model_validate(MESSAGE).content
-    message = one({"role": "assistant", "content": blocks})
+    message = stored_form({"role": "assistant", "content": blocks})
     assert (message.content, len(message.tool_calls)) == (MESSAGE["content"], 1)
-    called = one({"role": "assistant", "content": None, "tool_calls": [Sdk(**CALL)]})
+    called = stored_form({"role": "assistant", "content": None, "tool_calls": [Sdk(**CALL)]})
     assert [call["id"] for call in called.tool_calls] == ["call_1"]
 
 

@@ -47,16 +47,16 @@ def test_a_long_question_is_not_above_the_budget() -> None:
 
 def test_generated_conversations_hold_facts_and_are_the_same_each_time() -> None:
     """Each shape has facts that stand in one message, and a seed fixes all texts."""
-    for one, again in zip(bill_workloads.generated(scale=0.1), bill_workloads.generated(scale=0.1), strict=True):
-        assert one.messages == again.messages
-        facts = bill_workloads.facts_of(one.messages, limit=10)
+    for workload, again in zip(bill_workloads.generated(scale=0.1), bill_workloads.generated(scale=0.1), strict=True):
+        assert workload.messages == again.messages
+        facts = bill_workloads.facts_of(workload.messages, limit=10)
         assert len(facts) == 10
-        assert all(fact in str(one.messages[index].content) for index, fact in facts)
+        assert all(fact in str(workload.messages[index].content) for index, fact in facts)
 
 
 async def test_each_strategy_has_a_line(server_uri: str, database_name: str) -> None:
     """The full history costs and reaches 100 %, and results that convstore leaves out are one call away."""
-    workload = next(one for one in bill_workloads.generated(scale=0.1) if one.name == "retrieval")
+    workload = next(made for made in bill_workloads.generated(scale=0.1) if made.name == "retrieval")
     async with AsyncMongoClient(server_uri) as client:
         bills = await bill.bills_of(workload, database=client[f"{database_name}_bill"], budget=8_000)
         await client.drop_database(f"{database_name}_bill")

@@ -60,7 +60,7 @@ async def test_a_small_run_gives_a_table_a_chart_and_json(own_database: Any, con
     text = reach.table("all", found)
     assert all(reader in text for reader in reach.READERS)
     assert ElementTree.fromstring(reach.chart(found)).tag.endswith("svg")  # noqa: S314 - written by the line itself
-    assert json.loads(json.dumps([reach.as_json(one) for one in outcomes]))[0]["id"].startswith("talk-")
+    assert json.loads(json.dumps([reach.as_json(outcome) for outcome in outcomes]))[0]["id"].startswith("talk-")
 
 
 def test_plain_bm25_prefers_rare_words() -> None:

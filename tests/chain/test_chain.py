@@ -120,7 +120,7 @@ def test_system_messages_and_other_kinds_are_kept_in_place(index: int, kept: Any
     around = chain_of("s", "h", "a", "a x", "t x", "h", "a")
     messages = [*around[:index], kept, *around[index:]]
     chain = parse_chain(messages, repair=repair)
-    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
+    assert all(message is two for message, two in zip(chain.messages(), messages, strict=True))
     assert chain.repairs == ()
     assert [len(section.body) for section in chain.sections] == [2, 1]
     assert chain.size == sum(section.size for section in chain.sections) == sum(map(size_of, messages))
@@ -222,7 +222,7 @@ def test_a_repair_keeps_an_ai_message_at_the_start() -> None:
     """Assistants that greet first have such logs; its section has an empty header, and nothing is put before it."""
     messages = chain_of("a", "a x", "t x", "h", "a")
     chain = parse_chain(messages, repair=True)
-    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
+    assert all(message is two for message, two in zip(chain.messages(), messages, strict=True))
     assert [(each.header, len(each.body)) for each in chain.sections] == [
         (Header(), 2),
         (Header(None, messages[3]), 1),

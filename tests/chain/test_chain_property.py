@@ -126,7 +126,7 @@ def test_parse_and_flatten_are_inverse(messages: Any, repair: Any) -> None:
     """The same objects come back, and nothing of them was changed."""
     before = copied(messages)
     chain = parse_chain(messages, repair=repair)
-    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
+    assert all(message is two for message, two in zip(chain.messages(), messages, strict=True))
     assert chain.repairs == ()
     assert same(messages, before)
 
@@ -200,11 +200,11 @@ def test_new_ids_keep_calls_and_results_together(messages: Any, template: Any) -
     after = chain.normalize_tool_call_ids(template)
     assert after.normalize_tool_call_ids(template) == after == chain.normalize_tool_call_ids(template)
     old, new = ([call["id"] for pair in each.pairs() for call in pair.ai.tool_calls] for each in (chain, after))
-    changed = [two for one, two in zip(old, new, strict=True) if one != two]
+    changed = [two for text, two in zip(old, new, strict=True) if text != two]
     assert len(changed) == len(set(changed))
     assert set(changed).isdisjoint(old)
-    for one, two in zip(chain.pairs(), after.pairs(), strict=True):
-        assert [_answer_of(one, at) for at in range(len(one.results))] == [
+    for old_pair, two in zip(chain.pairs(), after.pairs(), strict=True):
+        assert [_answer_of(old_pair, at) for at in range(len(old_pair.results))] == [
             _answer_of(two, at) for at in range(len(two.results))
         ]
 
@@ -248,7 +248,7 @@ def test_a_second_run_asks_nothing_and_changes_nothing(messages: Any, config: An
     summary, _ = summarized(messages, config, shares)
     again, handler = summarized(summary.messages, config, shares)
     assert (handler.prompts, again.calls, again.error) == ([], (), None)
-    assert all(one is two for one, two in zip(again.messages, summary.messages, strict=True))
+    assert all(message is two for message, two in zip(again.messages, summary.messages, strict=True))
 
 
 @many
@@ -333,7 +333,9 @@ def test_the_seeds_behaviour_gives_chains_too(messages: Any, config: Any, shares
         for wanted, found in zip(section.body[-1:], chain.sections[-1].body[-1:], strict=True):
             assert found.ai.content == wanted.ai.content
             assert {call["id"] for call in wanted.ai.tool_calls} <= {call["id"] for call in found.ai.tool_calls}
-            assert {result.tool_call_id for result in wanted.results} <= {one.tool_call_id for one in found.results}
+            assert {result.tool_call_id for result in wanted.results} <= {
+                result.tool_call_id for result in found.results
+            }
 
 
 @many

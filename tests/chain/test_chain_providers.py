@@ -262,7 +262,7 @@ def test_clearing_changes_no_size_and_nothing_else() -> None:
     chain = parse_chain(messages)
     cleared = chain.clear_reasoning()
     assert cleared.size == chain.size
-    assert all(one is two for one, two in zip(cleared.messages()[:-1], messages[:-1], strict=True))
+    assert all(message is two for message, two in zip(cleared.messages()[:-1], messages[:-1], strict=True))
     assert same(cleared.messages()[-1], AIMessage([TEXT], usage_metadata=usage, id="m9"))
 
 
@@ -328,7 +328,7 @@ def test_clean_arguments_leave_the_objects_alone() -> None:
     messages = [*chain_of("h", "a y", "t y"), AIMessage([custom, TEXT]), ToolMessage("2", tool_call_id="x")]
     chain = parse_chain(messages)
     clean = chain.sanitize_tool_call_arguments()
-    assert all(one is two for one, two in zip(clean.messages(), messages, strict=True))
+    assert all(message is two for message, two in zip(clean.messages(), messages, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_older_sections_become_header_and_summary() -> None:
     assert summary.messages[0] is messages[0]
     assert summary.messages[2].content == SUMMARY_PREFIX + "summary 1"
     assert summary.messages[5].content == "summary 2"
-    assert all(one is two for one, two in zip(summary.messages[-3:], messages[-3:], strict=True))
+    assert all(message is two for message, two in zip(summary.messages[-3:], messages[-3:], strict=True))
     assert (handler.maximum, [call.strategy for call in summary.calls]) == (2, ["sections", "sections"])
     assert [call.shown for call in summary.calls] == [(1, 2, 3), (4, 5, 6, 7)]
     assert summary.origins == ((0,), (1,), (2, 3), (4,), (5, 6, 7), (5, 6, 7), (8,), (9,), (10,))
@@ -178,7 +178,7 @@ def test_nothing_to_do_costs_nothing(kinds: Any) -> None:
     handler = Scripted()
     messages = talk(*kinds)
     summary = run(handler, messages, use_qa=True)
-    assert all(one is two for one, two in zip(summary.messages, messages, strict=True))
+    assert all(message is two for message, two in zip(summary.messages, messages, strict=True))
     assert (handler.prompts, summary.calls, summary.error) == ([], (), None)
 
 
@@ -232,7 +232,7 @@ def test_an_oversized_pair_is_summarised_by_itself() -> None:
     chain = parse_chain(summary.messages)
     assert [pair.kind for pair in chain.sections[0].body] == ["completion", "summarization", "completion", "completion"]
     assert summary.messages[1].content == SUMMARY_PREFIX + "summary 1"
-    assert all(one is two for one, two in zip(summary.messages[-2:], messages[-2:], strict=True))
+    assert all(message is two for message, two in zip(summary.messages[-2:], messages[-2:], strict=True))
     assert (handler.maximum, [call.strategy for call in summary.calls]) == (2, ["oversized_pair"] * 2)
     assert run(handler, summary.messages, max_pair_bytes=2 * KIB).calls == ()
 
@@ -747,7 +747,7 @@ def test_any_failure_gives_the_messages_back(reply: Any, config: dict[str, Any],
     messages = talk("h", "a", "h", "a", "a")
     before = copied(messages)
     summary = asyncio.run(getattr(summarizer_with(Scripted(reply), **config), name)(messages))
-    assert all(one is two for one, two in zip(summary.messages, messages, strict=True))
+    assert all(message is two for message, two in zip(summary.messages, messages, strict=True))
     assert summary.error is (reply if isinstance(reply, Exception) else summary.calls[0].error)
     assert isinstance(summary.error, type(reply) if isinstance(reply, Exception) else SummaryError)
     assert summary.bytes_after == summary.bytes_before == sum(map(bytes_in, messages))
@@ -775,7 +775,7 @@ def test_older_pairs_whose_summary_is_not_shorter_stay(config: dict[str, Any]) -
     messages = talk("h", "a", "h", "a", "a", "a", text="y" * 1_500)
     summary = asyncio.run(ChainSummarizer(handler, config=ChainSummarizerConfig(**config)).summarize(messages))
     assert summary.error is None
-    assert all(one is two for one, two in zip(summary.messages[2:], messages[2:], strict=True))
+    assert all(message is two for message, two in zip(summary.messages[2:], messages[2:], strict=True))
 
 
 def test_a_long_question_makes_room_for_the_summary_of_its_short_answers() -> None:
@@ -927,7 +927,7 @@ def test_a_lone_summary_is_left_alone(strict: bool) -> None:
     once = asyncio.run(summarizer.rotate_last_section(messages))
     twice = asyncio.run(summarizer.rotate_last_section(once.messages))
     assert (len(once.calls), len(twice.calls)) == (1, 0)
-    assert all(one is two for one, two in zip(twice.messages, once.messages, strict=True))
+    assert all(message is two for message, two in zip(twice.messages, once.messages, strict=True))
     summarizer = summarizer_with(Scripted(), strict_seed=strict, max_qa_sections=1, max_qa_bytes=500)
     once = asyncio.run(summarizer.fold_qa_pairs(talk("h", "a", "h", "a", "h", "a")))
     twice = asyncio.run(summarizer.fold_qa_pairs(once.messages))

@@ -117,13 +117,13 @@ def opened(uri: str) -> list[str]:
     return [repr(client).partition("document_class")[0], safe_address(uri)] if has_login else []
 
 
-anything = st.text(max_size=6)
+any_text = st.text(max_size=6)
 special = st.text(alphabet="@/:?#[]%&=; \\'\"\n,.+0129é", max_size=4)
 
 
 @example(scheme="mongodb://", inside=("", "@", ""), behind="")
 @given(
-    scheme=st.sampled_from(["mongodb://", "mongodb+srv://", "mongodb:", "MONGODB://", "memory://", ""]) | anything,
+    scheme=st.sampled_from(["mongodb://", "mongodb+srv://", "mongodb:", "MONGODB://", "memory://", ""]) | any_text,
     inside=st.tuples(special, special, special),
     behind=special | st.just("@db/app") | st.just("@db/app?w=1"),
 )
@@ -134,14 +134,14 @@ def test_whatever_is_written_no_secret_comes_out(scheme: Any, inside: Any, behin
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         said = opened(uri)
-    assert not shows_secret(*said, *(one.message for one in caught))
+    assert not shows_secret(*said, *(warning.message for warning in caught))
 
 
 async def test_an_unknown_option_is_a_warning_without_its_name_or_value() -> None:
     """It may be a part of a password."""
     with pytest.warns(UserWarning, match="option of the address") as caught:
         store = await ConversationStore.connect(f"mongodb://db/app?{HALF}=x&connectTimeoutMS={CANARY}")
-    assert not shows_secret(*(one.message for one in caught))
+    assert not shows_secret(*(warning.message for warning in caught))
     assert not shows_secret(store, repr(store), store.conversation(user_id="ada", thread_id="t"))
     await store.close()
 
@@ -292,7 +292,7 @@ def test_every_command_is_tried() -> None:
 )
 def test_no_command_repeats_a_malformed_address(command: Any, uri: Any, file: str) -> None:
     """As its option, from the environment, as JSON, as one argument too many, or in the place of another value."""
-    arguments = [command, *(file if one == "FILE" else one for one in COMMANDS[command])]
+    arguments = [command, *(file if text == "FILE" else text for text in COMMANDS[command])]
     as_json = [] if command in WITHOUT_JSON else ["--json"]
     assert not shows_secret(said_by(*arguments, "--uri", uri))
     assert not shows_secret(said_by(*arguments, *as_json, "--uri", uri))

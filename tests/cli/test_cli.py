@@ -188,7 +188,7 @@ def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path) -> None:
     """The same conversations in gzip give the same counts."""
     path = tmp_path / "chats.data"
     path.write_bytes(gzip.compress(file.read_bytes()))
-    both = [figures(one)["files"][0] for one in (file, path)]
+    both = [figures(recorded)["files"][0] for recorded in (file, path)]
     assert both[0]["messages"] == both[1]["messages"] == 24
     assert both[0]["tokens_loaded"] == both[1]["tokens_loaded"]
 
@@ -462,8 +462,8 @@ def test_what_is_left_after_a_deployment_is_shown_and_run(memory: Any, monkeypat
         monkeypatch.setattr(f"convstore.{module}.discover", lambda: known)
     assert "after deployment" in convstore("migrate", "--uri", "memory://").stdout
     options = ((), ("--after-deployment",), ())
-    ran = [json.loads(convstore("migrate", "--uri", "memory://", "--json", *one).stdout) for one in options]
-    assert [(one["ran"], one["after_deployment"]) for one in ran] == [
+    ran = [json.loads(convstore("migrate", "--uri", "memory://", "--json", *option).stdout) for option in options]
+    assert [(item["ran"], item["after_deployment"]) for item in ran] == [
         ([], ["9001_last"]),
         (["9001_last"], []),
         ([], []),
@@ -570,10 +570,10 @@ def test_a_null_of_the_api_says_nothing() -> None:
 
 def test_nan_is_like_nan_and_one_is_not_like_true() -> None:
     """Messages are compared by value and type, NaN to NaN."""
-    one, same, other = (AIMessage("a", id="1", response_metadata={"x": x}) for x in (float("nan"), float("nan"), 1))
+    message, same, other = (AIMessage("a", id="1", response_metadata={"x": x}) for x in (float("nan"), float("nan"), 1))
     true = AIMessage("a", id="1", response_metadata={"x": True})
-    assert checks.check_log([one], [same]) == []
-    assert checks.check_log([one], [other]) != []
+    assert checks.check_log([message], [same]) == []
+    assert checks.check_log([message], [other]) != []
     assert checks.check_log([other], [true]) != []
 
 

@@ -118,9 +118,9 @@ def test_what_can_not_be_imported_is_reported(uri: Any, tmp_path: Path) -> None:
 def test_single_messages_may_be_left_out(uri: Any, tmp_path: Path) -> None:
     """With --skip-messages the rest of a conversation is taken over; the exit code is 1 all the same."""
     path = tmp_path / "x.jsonl"
-    one = recording("one", turns=1)
-    one["messages"].append({"role": "king"})
-    path.write_text(lines(one))
+    first = recording("one", turns=1)
+    first["messages"].append({"role": "king"})
+    path.write_text(lines(first))
     document = imported(uri, path, "--skip-messages", exit_code=1)
     assert counted(document, "imported", "messages", "messages_left_out") == [1, 4, 1]
 
@@ -233,11 +233,11 @@ def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> N
     assert "--force" in refused.stderr
     assert convstore("export", "--uri", uri, "-o", path, "--force").exit_code == 0
     assert path.read_bytes() == exported(uri)
-    nobody = f"mongodb://{LOGIN}@127.0.0.1:1/x?serverSelectionTimeoutMS=50"
-    failed = convstore("export", "--uri", nobody, "-o", tmp_path / "b")
+    unreachable = f"mongodb://{LOGIN}@127.0.0.1:1/x?serverSelectionTimeoutMS=50"
+    failed = convstore("export", "--uri", unreachable, "-o", tmp_path / "b")
     assert "cannot be reached" in failed.stderr
     assert failed.exit_code == 1
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
+    assert sorted(written.name for written in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 
 
 def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> None:
@@ -303,13 +303,13 @@ def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
 def test_a_reader_that_goes_away(uri: Any, file: Path) -> None:
     """``convstore export | head`` ends with one line, not with a traceback."""
     imported(uri, file)
-    one = process("export", "--uri", uri, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert one.stdout is not None
-    assert one.stderr is not None
-    one.stdout.close()
-    said = one.stderr.read().decode()
-    one.stderr.close()
-    assert one.wait(60) == 1
+    exporting = process("export", "--uri", uri, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert exporting.stdout is not None
+    assert exporting.stderr is not None
+    exporting.stdout.close()
+    said = exporting.stderr.read().decode()
+    exporting.stderr.close()
+    assert exporting.wait(60) == 1
     assert "stdout cannot be written: Broken pipe" in said
     assert "Traceback" not in said
 

@@ -92,7 +92,7 @@ def test_programs_get_one_document(uri: str, database: Any) -> None:
     result = convstore("doctor", "--uri", uri, "--json", "--scope", "user_id=ada")
     assert (result.exit_code, result.stderr) == (3, "")
     document = json.loads(result.stdout)
-    [damaged] = [one for one in document["findings"] if one["kind"] == "damaged"]
+    [damaged] = [finding for finding in document["findings"] if finding["kind"] == "damaged"]
     assert (damaged["collection"], damaged["document_id"], damaged["repaired"]) == ("log", entry["_id"], False)
     assert (document["ok"], document["conversations"], document["counts"]["damaged"]) == (False, 1, 1)
 

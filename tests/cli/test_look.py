@@ -30,7 +30,7 @@ from convstore.testing.samples import rag_turn
 from convstore.types import Growth
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
-COMMANDS = [str(one.name) for one in app.registered_commands]
+COMMANDS = [str(registered_command.name) for registered_command in app.registered_commands]
 ADA = ("user_id=ada", "thread_id=one")
 
 
@@ -73,10 +73,10 @@ def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     result = convstore("list", "--uri", uri, "--scope", "user_id=ada")
     rows = {row[1]: row for row in (line.split("\t") for line in result.stdout.splitlines())}
     assert rows.keys() == {"user_id=ada thread_id=one", "user_id=ada thread_id=two"}
-    one = rows["user_id=ada thread_id=one"]
-    assert re.fullmatch(r"[0-9a-f]{24}", one[0])
-    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", one[2])
-    assert (one[3:5], one[6]) == (["12", "3"], "It comes and goes [1].")
+    row_of_one = rows["user_id=ada thread_id=one"]
+    assert re.fullmatch(r"[0-9a-f]{24}", row_of_one[0])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", row_of_one[2])
+    assert (row_of_one[3:5], row_of_one[6]) == (["12", "3"], "It comes and goes [1].")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -166,7 +166,7 @@ def test_a_conversation_is_shown_whole(uri: Any) -> None:
     """With --full results are there; --limit and --before choose the messages."""
     assert "The tide comes in twice a day" in printed("show", *ADA, "--uri", uri, "--full")
     found = document("show", *ADA, "--uri", uri, "--limit", "2", "--before", "5")["messages"]
-    assert [one["ordinal"] for one in found] == [3, 4]
+    assert [item["ordinal"] for item in found] == [3, 4]
 
 
 def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:
@@ -286,7 +286,7 @@ def test_a_search_prints_hits_by_conversation(uri: Any) -> None:
     assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
     found = document("search", "tags reversed", "--uri", uri, "--everything", "--limit", "5")
-    assert [one["scope"]["user_id"] for one in found["conversations"]] == ["eve"]
+    assert [conversation["scope"]["user_id"] for conversation in found["conversations"]] == ["eve"]
     assert (found["searched"], found["incomplete"]) == (3, [])
     assert convstore("search", "tags", "--uri", uri).exit_code == 2
 

@@ -73,9 +73,9 @@ async def test_no_turn_leaves_views_without_a_summary(chat: Conversation) -> Non
             assert (await chat.compact()).status == "done"
             history = await chat.load_history()
         assert history.report.left_out_turns == 0
-        covered = max((one.last for one in await chat.summaries() if one.is_current), default=0)
+        covered = max((summary.last for summary in await chat.summaries() if summary.is_current), default=0)
         page = await chat.list_messages(after=covered, limit=200)
-        assert {one.message.id for one in page} <= shown(history)
+        assert {message.message.id for message in page} <= shown(history)
         await chat.append(AIMessage("Well.", id=f"well{number}"))
     assert history.summary is not None
 
@@ -109,11 +109,11 @@ async def test_a_note_names_results_that_are_in_no_summary_any_more(client: Clie
         await chat.append(rag_turn(f"Question {number}? {'Please explain. ' * 40}"))
         number, history = number + 1, await chat.load_history()
     assert await chat.undo_compaction()
-    for one in (chat, opened().conversation(**chat.scope)):
-        loaded = await one.load_history()
+    for conversation in (chat, opened().conversation(**chat.scope)):
+        loaded = await conversation.load_history()
         [note] = [message.text for message in loaded.messages if "left out here" in message.text]
         assert "m3 (source ids 1-3)" in note
-        assert loaded.messages == (await one.view_at(loaded.stamp)).messages
+        assert loaded.messages == (await conversation.view_at(loaded.stamp)).messages
     warm = await chat.load_history()
     assert warm.report.round_trips == 1
 
@@ -124,7 +124,9 @@ async def test_a_note_names_only_results_before_the_view(client: Client, databas
     await store.setup()
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
     await chat.append(rag_turn("And seals?"))
-    await chat.append([one for number in range(9) for one in rag_turn(f"Question {number}? {'Please explain. ' * 40}")])
+    await chat.append(
+        [message for number in range(9) for message in rag_turn(f"Question {number}? {'Please explain. ' * 40}")]
+    )
     loaded = await chat.load_history()
     assert loaded.report.left_out_turns > 1
     last = (await chat.info()).message_count

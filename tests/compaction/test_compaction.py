@@ -205,7 +205,11 @@ class Scripted:
     @property
     def said(self) -> str:
         """Everything between the marks of messages, put together again."""
-        texts = [piece.split("\n</message>")[0] for _, one in self.shown for piece in one.text.split("<message from=")]
+        texts = [
+            piece.split("\n</message>")[0]
+            for _, message in self.shown
+            for piece in message.text.split("<message from=")
+        ]
         pieces = [text.split(">\n", 1)[1] for text in texts if ">\n" in text and not text.startswith("<record>")]
         return html.unescape("".join(pieces))
 
@@ -629,7 +633,7 @@ async def test_a_lease_that_ended_is_somebody_elses() -> None:
     assert (await other.compact()).status == "busy"
     now[0] += timedelta(seconds=2)
     assert (await other.compact()).status == "done"
-    assert [one.version for one in await chat.summaries()] == [1]
+    assert [summary.version for summary in await chat.summaries()] == [1]
 
 
 @pytest.mark.parametrize("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
@@ -644,9 +648,9 @@ async def test_a_summary_may_hold_any_text(text: str) -> None:
     database = memory()
     chat = await six_turns(writer, database)
     assert (await chat.compact()).status == "done"
-    for one in (chat, await six_turns(writer, database, turns=0)):
-        assert (await one.load_history()).summary == text
-        [summary] = await one.summaries()
+    for conversation in (chat, await six_turns(writer, database, turns=0)):
+        assert (await conversation.load_history()).summary == text
+        [summary] = await conversation.summaries()
         assert (summary.text, summary.model) == (text, text)
 
 
@@ -688,7 +692,7 @@ async def test_a_late_result_is_shown_once_after_the_summary_of_its_call() -> No
         assert late.text == '[Result of an earlier call of pay {"n": 0}]\nPaid 99 EUR.'
         assert (history.report.orphans, history.report.late_results) == ((), ("t0",))
         assert check_pairing(history.messages) == []
-        assert history.tokens == sum(approximate_tokens([one]) for one in history.messages)
+        assert history.tokens == sum(approximate_tokens([message]) for message in history.messages)
     await talk(chat, *range(5, 9))
     assert (await chat.compact(force=True)).status == "done"
     assert writer.shown.count("t0") == 1
@@ -801,8 +805,8 @@ async def test_a_log_that_is_older_than_its_head_is_shown() -> None:
     for entry in newest[:3]:
         await database["log"].delete_one({"_id": entry["_id"]})
     other = await six_turns(ScriptedWriter(_nothing), database, turns=0)
-    for one in (other, other):
-        assert [message.id for message in (await one.load_history()).messages][::2] == ["q1", "q2", "q3"]
+    for conversation in (other, other):
+        assert [message.id for message in (await conversation.load_history()).messages][::2] == ["q1", "q2", "q3"]
     assert (await other.compact(force=True)).summary is not None
     assert (await other.load_history()).messages[1].id == "q3"
 
@@ -810,23 +814,23 @@ async def test_a_log_that_is_older_than_its_head_is_shown() -> None:
 async def test_system_messages_that_come_in_parts_are_all_shown() -> None:
     """Those too that came after a load saw the first ones alone, and before a summary that another process made."""
     database = memory()
-    one, other = [await six_turns(ScriptedWriter(_nothing), database, turns=0) for _ in range(2)]
-    await one.append(SystemMessage("first", id="s1"))
-    await one.load_history()
+    chat, other = [await six_turns(ScriptedWriter(_nothing), database, turns=0) for _ in range(2)]
+    await chat.append(SystemMessage("first", id="s1"))
+    await chat.load_history()
     await other.append(SystemMessage("second", id="s2"))
     await talk(other, *range(1, 7))
     assert (await other.compact()).status == "done"
-    assert [message.id for message in (await one.load_history()).messages[:3]] == ["s1", "s2", "summary-1"]
+    assert [message.id for message in (await chat.load_history()).messages[:3]] == ["s1", "s2", "summary-1"]
 
 
 async def test_a_summary_made_during_a_load_is_shown_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state is read with the entries, so a view has the summary and all after it, or the messages."""
     database = memory()
-    one, other = [
+    chat, other = [
         await six_turns(ScriptedWriter(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)
     ]
-    before = await one.load_history()
-    ends = (await host_of(one).services()).loader._ends
+    before = await chat.load_history()
+    ends = (await host_of(chat).services()).loader._ends
     read = ends.read
 
     async def read_then_compact(*args: Any, **kwargs: Any) -> Any:
@@ -837,9 +841,9 @@ async def test_a_summary_made_during_a_load_is_shown_by_the_next_one(monkeypatch
         return found
 
     monkeypatch.setattr(ends, "read", read_then_compact)
-    during = await one.load_history()
+    during = await chat.load_history()
     assert (during.summary, during.messages) == (None, before.messages)
-    after = await one.load_history()
+    after = await chat.load_history()
     assert after.summary is not None
     assert [message.id for message in after.messages] == ["summary-1"]
 
@@ -1053,7 +1057,7 @@ async def test_a_summary_of_a_head_that_changed_is_not_committed() -> None:
 
     writer.does = undoes
     assert (await chat.compact()).status == "busy"
-    assert [one.is_current for one in await chat.summaries()] == [False]
+    assert [summary.is_current for summary in await chat.summaries()] == [False]
     assert (await chat.load_history()).summary is None
 
 

@@ -204,7 +204,7 @@ async def _every_turn(chat: Conversation, turns: Sequence[Sequence[BaseMessage]]
     for turn in turns:
         await chat.append(turn)
         done.append(await chat.compact())
-    return [one for one in done if one.status != "not_needed"]
+    return [compaction for compaction in done if compaction.status != "not_needed"]
 
 
 async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answers(
@@ -221,7 +221,7 @@ async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answe
     await chat.store.setup()
     turns = [[HumanMessage("why " * 20), *(pair_of(n) if n % 4 == 0 else []), AIMessage("a" * 600)] for n in range(24)]
     done = await _every_turn(chat, turns)
-    assert {one.status for one in done} == {"done"}
+    assert {item.status for item in done} == {"done"}
     assert len(prompts) <= 3 * len(done)
     assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
 
@@ -237,10 +237,10 @@ async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[...,
     await chat.store.setup()
     paste = HumanMessage("paste " * size, id="paste")
     done = await _every_turn(chat, [[paste], *(run_of(n) for n in range(6)), [AIMessage("ok", id="ok")]])
-    assert {one.status for one in done} == {"done"}
+    assert {item.status for item in done} == {"done"}
     assert size > 10_000 or any(message.id == "paste" for message in (await chat.load_history()).messages)
     done = await _every_turn(chat, [[HumanMessage("and?"), AIMessage("a" * 600)] for _ in range(9)])
-    assert {one.status for one in done} <= {"done"}
+    assert {item.status for item in done} <= {"done"}
     assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
 
 
@@ -325,7 +325,7 @@ async def test_questions_that_became_one_are_no_message_of_the_log(chat: Convers
             own = [message for message in history.messages if not kind_of(message)]
             assert (await chat.append(own)).written == 0
     assert len(ids) > 1
-    assert same_messages([one async for one in chat.messages()][:1], [HumanMessage("question 0", id="q0")])
+    assert same_messages([message async for message in chat.messages()][:1], [HumanMessage("question 0", id="q0")])
 
 
 async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,7 +433,7 @@ async def test_no_model_is_asked_to_call_again(
     await chat.append([*run_of(*range(20, 30)), AIMessage("so")])
     done = await chat.compact(force=True)
     assert done.summary is not None
-    assert [one.text for one in done.summary.messages if one.id == "c901:missing-result-0"] == [
+    assert [message.text for message in done.summary.messages if message.id == "c901:missing-result-0"] == [
         "No result was recorded for this call."
     ]
     await chat.append(HumanMessage("question 2", id="q2"))
@@ -510,7 +510,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
             await chat.undo_compaction()
         elif step == "compact":
             await compact(chat, handler, active)
-        views = [await one.load_history() for one in (chat, other, handle())]
+        views = [await conversation.load_history() for conversation in (chat, other, handle())]
         assert [comparable(view) for view in views[1:]] == [comparable(views[0])] * 2
         assert check_pairing(views[0].messages) == []
         talk = await chat.load_history(HistoryPolicy(view="conversation"))
@@ -519,7 +519,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
 
 async def compact(chat: Conversation, handler: Scripted, active: Sequence[BaseMessage]) -> None:
     """Summarise; new messages of the range were shown or are still in views, and all of them come back."""
-    earlier = next((one for one in await chat.summaries() if one.is_current), None)
+    earlier = next((older for older in await chat.summaries() if older.is_current), None)
     handler.prompts.clear()
     done = await chat.compact()
     if done.status == "failed":

@@ -209,10 +209,10 @@ class Talk(Model):
 
     def unseen(self) -> set[str]:
         """Ids of the question and of the last step of the turn in progress, which the model has not read yet."""
-        now = [one for one in self.active.values() if str(one.id) in self.turn_in_progress()]
-        steps = [index for index, one in enumerate(now) if one.type == "ai"]
-        questions = {str(one.id) for one in now if one.type == "human"}
-        return questions | {str(one.id) for one in now[steps[-1] if steps else 0 :]}
+        now = [message for message in self.active.values() if str(message.id) in self.turn_in_progress()]
+        steps = [index for index, message in enumerate(now) if message.type == "ai"]
+        questions = {str(message.id) for message in now if message.type == "human"}
+        return questions | {str(message.id) for message in now[steps[-1] if steps else 0 :]}
 
     def turn_in_progress(self) -> set[str]:
         """Ids of the messages of the last turn, if it is not finished."""
@@ -323,17 +323,17 @@ class Machine(RuleBasedStateMachine):
         }
         return made[kind]
 
-    def batch(self, scope: int, some: Sequence[str]) -> list[BaseMessage]:
+    def batch(self, scope: int, texts: Sequence[str]) -> list[BaseMessage]:
         """A batch of some kinds."""
-        return [message for kind in some for message in self.made(kind, self.talks[scope])]
+        return [message for kind in texts for message in self.made(kind, self.talks[scope])]
 
     # -----------------------------------------------------------------------------------------------------------------
     # Appends
 
-    @rule(side=sides, scope=sides, some=kinds)
-    def append(self, side: int, scope: int, some: list[str]) -> None:
+    @rule(side=sides, scope=sides, texts=kinds)
+    def append(self, side: int, scope: int, texts: list[str]) -> None:
         """New messages stand after the log."""
-        talk, batch = self.talks[scope], self.batch(scope, some)
+        talk, batch = self.talks[scope], self.batch(scope, texts)
         receipt = self.run(self.chat(side, scope).append(batch))
         self.check_receipt(receipt, talk, batch)
         talk.append(batch)
@@ -346,10 +346,10 @@ class Machine(RuleBasedStateMachine):
         assert receipt.ordinals == tuple(range(first, first + len(batch)))
         assert (receipt.first, receipt.last, receipt.written) == (first, first + len(batch) - 1, len(batch))
 
-    @rule(scope=sides, one=kinds, other=kinds, policy=st.sampled_from(POLICIES))
-    def append_together(self, scope: int, one: list[str], other: list[str], policy: HistoryPolicy) -> None:
+    @rule(scope=sides, texts=kinds, other=kinds, policy=st.sampled_from(POLICIES))
+    def append_together(self, scope: int, texts: list[str], other: list[str], policy: HistoryPolicy) -> None:
         """Two processes at once, and a load meanwhile: each batch whole, one after the other."""
-        talk, batches = self.talks[scope], [self.batch(scope, one), self.batch(scope, other)]
+        talk, batches = self.talks[scope], [self.batch(scope, texts), self.batch(scope, other)]
         before = talk.ids
 
         async def work() -> tuple[Receipt, Receipt, History]:
@@ -371,10 +371,10 @@ class Machine(RuleBasedStateMachine):
             assert seen in [set(talk.ids[len(before) : end]) for end in prefixes]
         self.look(1, scope)
 
-    @rule(scope=sides, some=kinds)
-    def append_the_same_together(self, scope: int, some: list[str]) -> None:
+    @rule(scope=sides, texts=kinds)
+    def append_the_same_together(self, scope: int, texts: list[str]) -> None:
         """One of two processes with the same messages writes them."""
-        talk, batch = self.talks[scope], self.batch(scope, some)
+        talk, batch = self.talks[scope], self.batch(scope, texts)
 
         async def work() -> list[Receipt]:
             return await asyncio.gather(*(self.chat(side, scope).append(batch) for side in (0, 1)))
@@ -390,15 +390,15 @@ class Machine(RuleBasedStateMachine):
         scope=sides,
         start=indexes,
         length=st.integers(1, 6),
-        some=st.lists(st.sampled_from(KINDS), max_size=1),
+        texts=st.lists(st.sampled_from(KINDS), max_size=1),
     )
-    def replay(self, side: int, scope: int, start: int, length: int, some: list[str]) -> None:
+    def replay(self, side: int, scope: int, start: int, length: int, texts: list[str]) -> None:
         """Messages that are there are not written again; what is new among them is."""
         talk = self.talks[scope]
         if not talk.log:
             return
         start %= len(talk.log)
-        old, new = talk.log[start : start + length], self.batch(scope, some)
+        old, new = talk.log[start : start + length], self.batch(scope, texts)
         work = self.chat(side, scope).append([*old, *new])
         if any(ordinal not in talk.active for ordinal in range(start + 1, start + 1 + len(old))):
             self.refused(MessageRewoundError, work)
@@ -527,7 +527,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.run(work)
         said = {**talk.said.get(message_id, {}), "rating": value, "by": "ada"}
-        talk.said[message_id] = {name: one for name, one in said.items() if one is not None}
+        talk.said[message_id] = {name: item for name, item in said.items() if item is not None}
         assert self.run(self.chat(1 - side, scope).annotations([message_id, "h0"])) == {
             message_id: talk.said[message_id]
         }
@@ -589,11 +589,11 @@ class Machine(RuleBasedStateMachine):
         scanning = self.chat(side, scope, self.store(search_index=False))
         assert hits == self.run(scanning.search(" ".join(words[:3]), limit=200))
 
-    @rule(side=sides, scope=sides, some=st.lists(indexes, max_size=5))
-    def read(self, side: int, scope: int, some: list[int]) -> None:
+    @rule(side=sides, scope=sides, numbers=st.lists(indexes, max_size=5))
+    def read(self, side: int, scope: int, numbers: list[int]) -> None:
         """Messages by id, in the order asked for, whether rewound or not; foreign and unknown ones left out."""
         talk, other = self.talks[scope], self.talks[1 - scope]
-        wanted = list(dict.fromkeys(talk.ids[index % len(talk.ids)] for index in some)) if talk.log else []
+        wanted = list(dict.fromkeys(talk.ids[index % len(talk.ids)] for index in numbers)) if talk.log else []
         asked = ["h0", *other.ids[:2], *wanted]
         records = self.run(self.chat(side, scope).get_tool_messages(asked))
         assert [record.tool_message_id for record in records] == wanted
@@ -630,7 +630,7 @@ class Machine(RuleBasedStateMachine):
         texts = [f"Passage {index} " * 40 for index in range(7)]
         shown = [self.talks[scope].shown.get(text) for text in texts]
         found = self.run(self.chat(side, scope).find_shown_sources(texts))
-        assert all(one in (None, number) for one, number in zip(found, shown, strict=True))
+        assert all(value in (None, number) for value, number in zip(found, shown, strict=True))
         assert self.run(self.chat(0, scope, self.store()).find_shown_sources(texts)) == shown
 
     def look(self, side: int, scope: int) -> None:
@@ -641,8 +641,8 @@ class Machine(RuleBasedStateMachine):
         assert (info.created_at is not None) == talk.exists
         assert info.tokens == sum(approximate_tokens([message]) for message in talk.active.values())
         last = self.run(self.chat(side, scope).list_messages(limit=2, full=True))
-        assert [one.ordinal for one in last] == list(talk.active)[-2:]
-        assert same_messages([one.message for one in last], list(talk.active.values())[-2:])
+        assert [message.ordinal for message in last] == list(talk.active)[-2:]
+        assert same_messages([message.message for message in last], list(talk.active.values())[-2:])
 
     @rule(scope=sides)
     def check_all(self, scope: int) -> None:
@@ -656,8 +656,8 @@ class Machine(RuleBasedStateMachine):
         for chat in chats:
             self.run(self.check_log(chat, talk))
         listed = self.run(late.list_conversations(user_id=self.user)).conversations
-        assert sorted(one.scope["thread_id"] for one in listed) == [
-            f"thread {index}" for index, one in enumerate(self.talks) if one.exists
+        assert sorted(info.scope["thread_id"] for info in listed) == [
+            f"thread {index}" for index, other in enumerate(self.talks) if other.exists
         ]
 
     async def check_log(self, chat: Conversation, talk: Talk) -> None:
@@ -667,10 +667,10 @@ class Machine(RuleBasedStateMachine):
         pages = [await chat.list_messages(after=0, limit=7, full=True)]
         while pages[-1]:
             pages.append(await chat.list_messages(after=pages[-1][-1].ordinal, limit=7, full=True))
-        assert same_messages([one.message for page in pages for one in page], active)
-        assert {str(one.message.id): one.annotations for page in pages for one in page if one.annotations} == {
-            id_: said for id_, said in talk.said.items() if said and id_ in {message.id for message in active}
-        }
+        assert same_messages([message.message for page in pages for message in page], active)
+        assert {
+            str(message.message.id): message.annotations for page in pages for message in page if message.annotations
+        } == {id_: said for id_, said in talk.said.items() if said and id_ in {message.id for message in active}}
         turns = [turn async for turn in chat.turns()]
         assert same_messages([message for turn in turns for message in turn.messages], active)
         for turn in turns:
@@ -680,9 +680,9 @@ class Machine(RuleBasedStateMachine):
         back = [turn.turn_id async for turn in chat.turns(newest_first=True)]
         assert back == [turn.turn_id for turn in reversed(turns)]
         made = await chat.summaries()
-        assert [one.version for one in made if one.is_current] == ([talk.current.version] if talk.current else [])
-        for one, summary in zip(talk.summaries, made, strict=True):
-            inside = [message for ordinal, message in one.active.items() if ordinal >= summary.first]
+        assert [older.version for older in made if older.is_current] == ([talk.current.version] if talk.current else [])
+        for expected, summary in zip(talk.summaries, made, strict=True):
+            inside = [message for ordinal, message in expected.active.items() if ordinal >= summary.first]
             assert same_messages(await chat.expand_summary(summary.version), inside)
         with pytest.raises(InvalidInputError):
             await chat.expand_summary(len(made) + 1)
@@ -707,7 +707,9 @@ class Machine(RuleBasedStateMachine):
                 listed = without_orphans(listed)
             whole = pair(listed)
             late = [str(message.id) for message in listed if kind_of(message) == "late_result"]
-            assert ids == [f"{one.id}~" if kind_of(one) == "late_result" else str(one.id) for one in whole.messages]
+            assert ids == [
+                f"{message.id}~" if kind_of(message) == "late_result" else str(message.id) for message in whole.messages
+            ]
             assert report.late_results == tuple(late)
             assert (report.orphans, report.missing_results) == (tuple(whole.orphans), tuple(whole.missing))
             assert report.left_out_turns == 0
@@ -722,7 +724,7 @@ class Machine(RuleBasedStateMachine):
     def summary_messages(self, scope: int) -> list[BaseMessage]:
         """Return the messages that replace summarised ones in a view, by a store that never saw the conversation."""
         summaries = self.run(self.chat(0, scope, self.store()).summaries())
-        return [message for one in summaries if one.is_current for message in one.messages]
+        return [message for summary in summaries if summary.is_current for message in summary.messages]
 
     def check_messages(
         self, history: History, policy: HistoryPolicy, unsummarized: dict[str, BaseMessage], now: set[str]

@@ -367,12 +367,12 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pyt
     """No index guards ids there: whatever comes in between the looks of an append is seen by one of them."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database).setup()
-    one, other = (ConversationStore(database).conversation(user_id="ada", thread_id="t") for _ in range(2))
-    await one.append([HumanMessage("Hello")])
+    chat, other = (ConversationStore(database).conversation(user_id="ada", thread_id="t") for _ in range(2))
+    await chat.append([HumanMessage("Hello")])
     await other.reserve_source_ids(1)
     if tail_is == "learnt by a load":
-        await one.load_history()
-    log, looks = (await host_of(one).services()).writer._log, [0]
+        await chat.load_history()
+    log, looks = (await host_of(chat).services()).writer._log, [0]
     looked, batch = log.messages_by_id, [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])]
 
     async def interrupted(*asked: Any) -> Any:
@@ -391,6 +391,6 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pyt
 
     monkeypatch.setattr(log, "messages_by_id", interrupted)
     monkeypatch.setattr(log, "last_totals", late)
-    assert (await one.append(batch)).written == 0
+    assert (await chat.append(batch)).written == 0
     assert looks[0] >= 2
-    assert [str(message.id) async for message in one.messages()][1:] == ["a"]
+    assert [str(message.id) async for message in chat.messages()][1:] == ["a"]

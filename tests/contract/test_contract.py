@@ -39,12 +39,12 @@ class CopiedConversation:
             await writer.close()
             for name in ("log", "heads", "summaries", "annotations", "search"):
                 found = await database[name].find({"conversation": conversation}).to_list(None)
-                self._documents[name] = [bson.encode(one) for one in found]
+                self._documents[name] = [bson.encode(item) for item in found]
             self._ids[:] = [conversation, written.scope["user_id"], head_id(written.scope)]
         chat = store.conversation(user_id=new_id(), thread_id="t")
         ids = [new_id()[:24], chat.scope["user_id"], head_id(chat.scope)]
         for name, documents in self._documents.items():
-            await database[name].insert_many([self._renamed(one, ids) for one in documents])
+            await database[name].insert_many([self._renamed(document, ids) for document in documents])
         return ConversationStore(database).conversation(**chat.scope)
 
     def _renamed(self, document: bytes, ids: Sequence[str]) -> dict[str, Any]:

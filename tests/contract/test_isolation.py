@@ -61,7 +61,9 @@ OVER_ALL = {
 @pytest.mark.parametrize("collection", [Log, Heads, Summaries, Annotations, Tombstones])
 def test_every_method_takes_its_conversation_or_scope_first(collection: type) -> None:
     """No command can be sent without saying whose data it is on."""
-    methods = [one for one in vars(collection).items() if inspect.isfunction(one[1]) and not one[0].startswith("_")]
+    methods = [
+        member for member in vars(collection).items() if inspect.isfunction(member[1]) and not member[0].startswith("_")
+    ]
     assert methods
     for name, method in methods:
         _, first, *_ = inspect.signature(method).parameters.values()
@@ -136,15 +138,15 @@ def plain(value: Any) -> Any:
         fields = [name for name in type(value).model_fields if name != "conversation_id"]
         return {name: plain(getattr(value, name)) for name in fields}
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else repr(value)
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else repr(value)
 
 
 @pytest.fixture(scope="session")
 async def worlds(server_uri: str, database_name: str) -> AsyncIterator[list[World]]:
     """One database with Ada's data and one without."""
     listeners = [Commands(), Commands()]
-    clients = [AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[one]) for one in listeners]
+    clients = [AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[listener]) for listener in listeners]
     names = [f"{database_name}_with", f"{database_name}_without"]
     made = [World(*each, has_ada=not index) for index, each in enumerate(zip(clients, names, listeners, strict=True))]
     for world in made:
@@ -225,7 +227,7 @@ async def _first(found: AsyncGenerator[Any]) -> Any:
 
 
 async def _all(reading: AsyncIterator[Any]) -> list[Any]:
-    return [one async for one in reading]
+    return [item async for item in reading]
 
 
 async def _worked_on(chat: Conversation, guess: Guesses) -> Any:

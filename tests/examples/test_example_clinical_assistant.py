@@ -195,7 +195,7 @@ async def test_the_user_comes_from_the_token(site: Site) -> None:
     listed = {
         token: (await site.get("/sessions", token=f"token-of-{token}", limit=100)).json() for token in ("ada", "grace")
     }
-    found = {user: [one["session_id"] for one in page["sessions"]] for user, page in listed.items()}
+    found = {user: [session["session_id"] for session in page["sessions"]] for user, page in listed.items()}
     assert (site.session in found["ada"], site.session in found["grace"]) == (True, False)
 
 
@@ -442,7 +442,7 @@ async def test_bad_input_is_refused(site: Site, body: Any, request_id: str | Non
         listed = (await client.get("/sessions", params={"limit": 100})).json()["sessions"]
     assert (response.status_code, bool(response.json()["detail"])) == (422, True)
     assert site.model.seen == []
-    assert [one for one in listed if one["session_id"][:1] in ("s", "\u6f22")] == []
+    assert [session for session in listed if session["session_id"][:1] in ("s", "\u6f22")] == []
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
     cursor: str | None = None
     while True:
         page = (await site.get("/sessions", limit=2, **({"cursor": cursor} if cursor else {}))).json()
-        found += [one["session_id"] for one in page["sessions"]]
+        found += [session["session_id"] for session in page["sessions"]]
         if (cursor := page["next_cursor"]) is None:
             break
     assert sorted(name for name in found if name.startswith(whole)) == sorted([*names, whole])
@@ -490,9 +490,9 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
         reported = page["messages"] + reported
         if (before := page["next_cursor"]) is None:
             break
-    assert [one["author"] for one in reported] == ["human", "ai"] * 6
-    assert [one["text"] for one in reported][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
-    assert [one["ordinal"] for one in reported] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
+    assert [message["author"] for message in reported] == ["human", "ai"] * 6
+    assert [item["text"] for item in reported][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
+    assert [item["ordinal"] for item in reported] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
     for name in names:
         await site.app.state.assistant.conversation("ada", name).delete()
 
@@ -514,7 +514,7 @@ async def test_good_turns_are_exported_for_fine_tuning(site: Site) -> None:
     turn = await site.chat.get_turn("r0")
     assert turn is not None
     again = normalize_messages(first["messages"])[1:]
-    assert [(one.type, one.text) for one in again] == [(one.type, one.text) for one in turn.messages]
+    assert [(item.type, item.text) for item in again] == [(item.type, item.text) for item in turn.messages]
 
 
 async def test_the_audit_trail_has_every_turn(site: Site) -> None:
@@ -610,7 +610,7 @@ def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
     assert "at night. [1]', from the log\n  calls of the model for it: 0\n" in again
     assert re.findall(r"-> (\d+)", died) == ["200"]
     assert re.findall(r"-> (\d+)", at_once) == ["200", "409"]
-    assert [int(one) for one in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [1, 4, 5]
+    assert [int(item) for item in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [1, 4, 5]
     assert "4 examples; the first: system, user, assistant, tool, assistant" in exports
     assert "r1 ada-" in exports
     assert "r7 ada-" in exports

@@ -64,7 +64,7 @@ async def test_an_agent_answers_the_turn_that_its_caller_entered(store: Conversa
                 asked = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
                 await _agent(store).ainvoke(asked, context=chat.scope)
             assert turn.answer is not None
-            assert [one.type for one in turn.messages] == ["human", "ai", "tool", "ai"]
+            assert [message.type for message in turn.messages] == ["human", "ai", "tool", "ai"]
     assert (await chat.info()).message_count == 4
 
 
@@ -81,7 +81,7 @@ async def test_an_agent_makes_another_answer(store: ConversationStore) -> None:
         await agent.ainvoke(asked, context=chat.scope)
         assert turn.answer is not None
         assert turn.answer.text == "They do."
-    assert [one.message.type for one in await chat.list_messages()] == ["human", "ai", "tool", "ai"]
+    assert [message.message.type for message in await chat.list_messages()] == ["human", "ai", "tool", "ai"]
 
 
 async def test_an_agent_whose_turn_was_taken_writes_nothing(store: ConversationStore, database: Any) -> None:
@@ -96,7 +96,7 @@ async def test_an_agent_whose_turn_was_taken_writes_nothing(store: ConversationS
                     {"messages": [HumanMessage("Do seals sleep?", id="r1")]}, context=chat.scope
                 )
         assert not turn.is_running
-    assert [one.id async for one in chat.messages()] == ["r1"]
+    assert [message.id async for message in chat.messages()] == ["r1"]
 
 
 async def test_a_node_appends_to_the_turn(store: ConversationStore) -> None:
@@ -116,7 +116,7 @@ def _graph(store: ConversationStore, *replies: str, append_first: bool = False) 
     left = list(replies)
 
     async def model(state: ConversationState) -> dict[str, Any]:
-        assert [one.type for one in view_of(state)].count("human") == 1
+        assert [message.type for message in view_of(state)].count("human") == 1
         return {"messages": [AIMessage(left.pop(0))]}
 
     graph: Any = StateGraph(MessagesState)
@@ -136,8 +136,8 @@ async def test_a_question_gets_the_id_of_the_turn(store: ConversationStore, kind
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         result = await run.ainvoke(asked, {"configurable": chat.scope})
         assert turn.answer is not None
-        assert [one.id for one in result["messages"]] == [one.id for one in turn.messages]
-    assert [one.type async for one in chat.messages()].count("human") == 1
+        assert [message.id for message in result["messages"]] == [message.id for message in turn.messages]
+    assert [message.type async for message in chat.messages()].count("human") == 1
 
 
 async def test_another_question_in_a_turn_is_refused(store: ConversationStore) -> None:
@@ -162,7 +162,7 @@ async def test_a_graph_in_a_tool_works_below_the_call(store: ConversationStore) 
     said = iter([AIMessage("", id="ai-1", tool_calls=[call]), AIMessage("Sow in May.")])
     outer: Any = create_agent(Model(messages=said), [ask], middleware=[ConversationMiddleware(store)])
     await outer.ainvoke({"messages": [("user", "Plan.")]}, {"configurable": chat.scope})
-    assert [one.text async for one in chat.child("ai-1", "call_1").messages()] == ["When?", "In May."]
+    assert [message.text async for message in chat.child("ai-1", "call_1").messages()] == ["When?", "In May."]
     assert (await chat.info()).message_count == 4
 
 
@@ -175,8 +175,8 @@ async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationSto
     await chat.append(HumanMessage("Two?", id="q2"))
     state = {"messages": [*state["messages"], AIMessage("First.", id="a1")], "convstore_logged": ["q1"]}
     update = await node.ainvoke(state, config)
-    assert [one.id for one in update["messages"]] == ["a1"]
-    assert [[one.id for one in turn.messages] async for turn in chat.turns()] == [["q1", "a1"], ["q2"]]
+    assert [message.id for message in update["messages"]] == ["a1"]
+    assert [[message.id for message in turn.messages] async for turn in chat.turns()] == [["q1", "a1"], ["q2"]]
     for id_, found in (("q1", "a1"), ("q2", None)):
         state = {"messages": [message for message in await log_of(chat) if message.id == id_]}
         state |= await load_node(store).ainvoke(state, config)

@@ -60,7 +60,7 @@ class Parrot(GenericFakeChatModel):
 
 def parrot(*answers: AIMessage | str) -> BaseChatModel:
     """A model that gives these answers."""
-    return Parrot(messages=iter(AIMessage(one) if isinstance(one, str) else one for one in answers))
+    return Parrot(messages=iter(AIMessage(answer) if isinstance(answer, str) else answer for answer in answers))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,10 +298,12 @@ async def test_two_conversations_do_not_mix(store: ConversationStore) -> None:
     chain = with_message_history(RunnableLambda(lambda messages: AIMessage(f"{len(messages)}")), store)
     chats = [store.conversation(user_id=user, thread_id=new_id()) for user in ("ada", "bob", "eve") for _ in range(3)]
     for _ in range(3):
-        await asyncio.gather(*(chain.ainvoke([HumanMessage(str(one.scope))], config_of(one)) for one in chats))
-    for one in chats:
-        question = f"human: {one.scope}"
-        assert texts_of(await log_of(one)) == [question, "ai: 1", question, "ai: 3", question, "ai: 5"]
+        await asyncio.gather(
+            *(chain.ainvoke([HumanMessage(str(conversation.scope))], config_of(conversation)) for conversation in chats)
+        )
+    for chat in chats:
+        question = f"human: {chat.scope}"
+        assert texts_of(await log_of(chat)) == [question, "ai: 1", question, "ai: 3", question, "ai: 5"]
 
 
 async def test_the_user_may_be_fixed(store: ConversationStore, chat: Conversation) -> None:

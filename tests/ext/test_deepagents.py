@@ -60,10 +60,10 @@ async def test_a_large_result_is_whole_in_the_log(
     log = await log_of(chat)
     assert [message.type for message in log] == ["human", "ai", "tool", "ai"]
     assert log[2].text == LARGE
-    [result] = [one for one in model.shown[1] if isinstance(one, ToolMessage)]
+    [result] = [message for message in model.shown[1] if isinstance(message, ToolMessage)]
     assert result.text.startswith("Tool result too large")
     assert (await ask(agent, scope, "Thank you!"))["messages"][-1].text == "You are welcome."
-    [stub] = [one for one in model.shown[2] if isinstance(one, ToolMessage)]
+    [stub] = [message for message in model.shown[2] if isinstance(message, ToolMessage)]
     assert str(log[2].id) in stub.text
     assert (await ask(agent, scope, "How often?", "q1"))["messages"][-1].text == "Twice a day."
     assert len(await log_of(chat)) == 6

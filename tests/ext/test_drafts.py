@@ -84,7 +84,7 @@ async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appende
     await draft_in(chat, "Ask […] ")
     going.set()
     assert (await working)[:3] == ["Ask ", "bob@example.org ", "now."]
-    assert [one.text for one in await log_of(chat)] == ["Do seals sleep?", "Ask [REDACTED_EMAIL] now."]
+    assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "Ask [REDACTED_EMAIL] now."]
     assert await database["drafts"].count_documents({"conversation": (await chat.info()).conversation_id}) == 0
 
 

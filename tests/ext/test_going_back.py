@@ -125,7 +125,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 async def view(store: ConversationStore, config: dict[str, Any]) -> list[str]:
     """Texts of the view that a next question gets, of any worker."""
     scope = {key: config["configurable"][key] for key in ("user_id", "thread_id")}
-    return [one.text for one in (await store.conversation(**scope).load_history()).messages]
+    return [message.text for message in (await store.conversation(**scope).load_history()).messages]
 
 
 def chat_of(store: ConversationStore, config: dict[str, Any]) -> Any:
@@ -145,16 +145,16 @@ def texts(result: dict[str, Any]) -> list[str]:
 
 async def checkpoint(app: Any, config: dict[str, Any], *wanted: str, then: tuple[str, ...] | None = None) -> Any:
     """The newest checkpoint whose state ends with some texts (and whose next nodes are given)."""
-    async for one in app.aget_state_history(config):
-        found = [message.text for message in one.values.get("messages", ())]
-        if found[-len(wanted) or len(found) :] == list(wanted) and (then is None or one.next == then):
-            return at(config, one.config)
+    async for snapshot in app.aget_state_history(config):
+        found = [message.text for message in snapshot.values.get("messages", ())]
+        if found[-len(wanted) or len(found) :] == list(wanted) and (then is None or snapshot.next == then):
+            return at(config, snapshot.config)
     raise AssertionError(wanted)
 
 
-def at(config: dict[str, Any], one: Any) -> dict[str, Any]:
+def at(config: dict[str, Any], snapshot: Any) -> dict[str, Any]:
     """The configuration of a run at a checkpoint: LangGraph's names the thread, ours the other keys of the scope."""
-    return {"configurable": {**config["configurable"], **one["configurable"]}}
+    return {"configurable": {**config["configurable"], **snapshot["configurable"]}}
 
 
 async def two_turns(make: Make, store: ConversationStore, config: dict[str, Any], *more: Any, **options: Any) -> Any:
@@ -174,11 +174,11 @@ async def test_a_question_at_an_older_checkpoint(
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
     whole = await view(store, config)
     await ask(app, await checkpoint(app, config, "q1", "a1", then=()), "q3")
-    assert [one.text for one in model.shown[-1]] == ["q1", "a1", "q3"]
+    assert [message.text for message in model.shown[-1]] == ["q1", "a1", "q3"]
     assert await view(elsewhere(store, database), config) == ["q1", "a1", "q3", "a3"]
     await ask(app, config, "q4")
-    assert [one.text for one in model.shown[-1]] == ["q1", "a1", "q3", "a3", "q4"]
-    logged = [one.text for one in await log_of(chat_of(store, config))]
+    assert [message.text for message in model.shown[-1]] == ["q1", "a1", "q3", "a3", "q4"]
+    logged = [message.text for message in await log_of(chat_of(store, config))]
     assert logged == ["q1", "a1", "q2", "", "found x1", "a2", "q3", "a3", "q4", "a4"]
     assert await chat_of(store, config).undo_rewind() > 0
     assert await view(store, config) == whole
@@ -188,9 +188,9 @@ async def test_the_first_question_is_edited(make: Make, store: ConversationStore
     """As chat pages do it: another question at the checkpoint before the first one; what was before it stays."""
     await chat_of(store, config).append([HumanMessage("earlier"), AIMessage("answer")])
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"))
-    *_, first = [one async for one in app.aget_state_history(config)]
+    *_, first = [snapshot async for snapshot in app.aget_state_history(config)]
     await ask(app, at(config, first.config), "q1 edited")
-    assert [one.text for one in model.shown[-1]] == ["earlier", "answer", "q1 edited"]
+    assert [message.text for message in model.shown[-1]] == ["earlier", "answer", "q1 edited"]
     assert await view(store, config) == ["earlier", "answer", "q1 edited", "a3"]
 
 
@@ -218,8 +218,8 @@ async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, co
         result = texts(await app.ainvoke(None, await checkpoint(app, config, "q1", "")))
         assert (set(result[2:4]), result[4:]) == (results, [answer])
         turn = await chat_of(store, config).list_messages(full=True)
-        assert [one.message.type for one in turn] == ["human", "ai", "tool", "tool", "ai"]
-        assert {one.message.text for one in turn[2:4]} == results
+        assert [message.message.type for message in turn] == ["human", "ai", "tool", "tool", "ai"]
+        assert {message.message.text for message in turn[2:4]} == results
         assert turn[-1].message.text == answer
     assert len(model.shown[-1]) == 4
 
@@ -265,7 +265,7 @@ async def test_update_state_at_an_older_checkpoint(
     older = await checkpoint(app, config, "q1", "a1", then=())
     branch = await app.aupdate_state(older, {"messages": [HumanMessage("q3")]}, as_node="__start__")
     await app.ainvoke(None, at(config, branch) if addressed else config)
-    assert [one.text for one in model.shown[-1]] == ["q1", "a1", "q3"]
+    assert [message.text for message in model.shown[-1]] == ["q1", "a1", "q3"]
     assert await view(store, config) == ["q1", "a1", "q3", "a3"]
     older = await checkpoint(app, config, "q3")
     [*_, question] = (await app.aget_state(older)).values["messages"]
@@ -283,7 +283,7 @@ async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore
     await ask(app, await checkpoint(app, config, "q1", "a1", then=()), "q3")
     await ask(app, end, "q4")
     assert await view(store, config) == [*whole, "q4", "a4"]
-    assert [one.text for one in model.shown[-1]] == [*whole, "q4"]
+    assert [message.text for message in model.shown[-1]] == [*whole, "q4"]
 
 
 async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: ConversationStore, config: Any) -> None:
@@ -311,7 +311,7 @@ async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationSt
     branch = await app.aupdate_state(older, {"messages": [RemoveMessage(call.id), edited]})
     assert texts(await app.ainvoke(None, at(config, branch)))[-2:] == ["found edited 2", "a3"]
     shown = (await chat_of(store, config).load_history()).messages
-    assert [one.text for one in shown if one.type != "tool"] == ["q1", "a1", "q2", "", "a3"]
+    assert [message.text for message in shown if message.type != "tool"] == ["q1", "a1", "q2", "", "a3"]
     assert shown[3].id == "edited"
 
 
@@ -338,7 +338,7 @@ async def test_the_newest_checkpoint_is_no_fork(
         await other.append([HumanMessage(f"note before {question}"), AIMessage("noted")])
         named = at(config, (await app.aget_state(config)).config) if question == "q3" else config
         await ask(app, named, question)
-        assert [one.text for one in model.shown[-1]][-3:] == [f"note before {question}", "noted", question]
+        assert [message.text for message in model.shown[-1]][-3:] == [f"note before {question}", "noted", question]
 
 
 async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: ConversationStore, config: Any) -> None:
@@ -349,7 +349,7 @@ async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: 
         await ask(app, older, "q3", id="request-3")
     await ask(app, older, "q3", id="request-3")
     assert await view(store, config) == ["q1", "a1", "q3", "a3"]
-    again = [one.text for one in await log_of(chat_of(store, config))]
+    again = [message.text for message in await log_of(chat_of(store, config))]
     assert again == ["q1", "a1", "q2", "", "found x1", "a2", "q3", "a3"]
 
 
@@ -375,8 +375,8 @@ async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore,
     graph.add_node("load", load)
     graph.add_node("model", call_model)
     graph.add_node("append", append_node(store))
-    for one, two in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
-        graph.add_edge(one, two)
+    for start, two in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
+        graph.add_edge(start, two)
     app = graph.compile(checkpointer=InMemorySaver())
     await ask(app, config, "q1")
     await app.ainvoke(Command(resume="yes"), config)
@@ -386,7 +386,7 @@ async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore,
     assert await view(store, config) == ["q1", "no: 1"]
     result = texts(await app.ainvoke(Command(resume="perhaps"), older))
     assert await view(store, config) == result
-    logged = [one.text for one in await log_of(chat_of(store, config))]
+    logged = [message.text for message in await log_of(chat_of(store, config))]
     assert logged == ["q1", "yes: 1", "no: 1", result[-1]]
 
 
@@ -394,7 +394,7 @@ async def test_a_turn_removed_from_the_state_stays_in_the_log(store: Conversatio
     """A state that was trimmed is shorter than the log, but no branch."""
     app, model, _ = await two_turns(agent_of, store, config, AIMessage("a3"), on_fork="raise")
     state = (await app.aget_state(config)).values["messages"]
-    await app.aupdate_state(config, {"messages": [RemoveMessage(one.id) for one in state[1:]]})
+    await app.aupdate_state(config, {"messages": [RemoveMessage(message.id) for message in state[1:]]})
     await ask(app, config, "q3")
     assert kinds(model.shown[-1])[-1] == ("human", "q3")
     assert (await view(store, config))[-3:] == ["a2", "q3", "a3"]
@@ -404,17 +404,19 @@ async def test_synchronous_runs(server_uri: str, database: Any, config: Any) -> 
     """The same in `invoke`."""
     uri = urlsplit(server_uri)._replace(path=f"/{database.name}").geturl()
     async with await ConversationStore.connect(uri) as store:
-        model, saver = ScriptedModel(replies=[AIMessage(one) for one in ("a1", "a2", "a3")]), InMemorySaver()
+        model, saver = ScriptedModel(replies=[AIMessage(value) for value in ("a1", "a2", "a3")]), InMemorySaver()
         app = agent_of(store, model, saver, [])
 
         def work() -> list[BaseMessage]:
             for text in ("q1", "q2"):
                 app.invoke({"messages": [HumanMessage(text)]}, config)
-            [first, *_] = (one for one in app.get_state_history(config) if texts(one.values)[-1:] == ["a1"])
+            [first, *_] = (
+                snapshot for snapshot in app.get_state_history(config) if texts(snapshot.values)[-1:] == ["a1"]
+            )
             app.invoke({"messages": [HumanMessage("q3")]}, at(config, first.config))
             return model.shown[-1]
 
-        assert [one.text for one in await asyncio.to_thread(work)] == ["q1", "a1", "q3"]
+        assert [message.text for message in await asyncio.to_thread(work)] == ["q1", "a1", "q3"]
         assert await view(store, config) == ["q1", "a1", "q3", "a3"]
 
 
@@ -423,7 +425,7 @@ async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes the
     make: Make, store: ConversationStore, database: Any, server_uri: str, config: Any, durability: Any
 ) -> None:
     """Checkpoints in MongoDB or in memory, whenever they are written."""
-    replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(one) for one in ("a2", "a3", "a4"))]
+    replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(value) for value in ("a2", "a3", "a4"))]
     with MongoClient(server_uri) as client:
         saver = MongoDBSaver(client, db_name=database.name) if durability == "sync" else InMemorySaver()
         app = make(store, ScriptedModel(replies=replies), saver, [])
@@ -439,7 +441,7 @@ async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes the
 
 async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
     """Its checkpoints hold changes of the messages, not the messages."""
-    replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(one) for one in ("a2", "a3", "a4", "a5"))]
+    replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(value) for value in ("a2", "a3", "a4", "a5"))]
     model, number = ScriptedModel(replies=replies), list[int]()
     middleware = [ConversationMiddleware(store, prompt="")]
     app = create_deep_agent(model, [find(number)], middleware=middleware, checkpointer=InMemorySaver())
@@ -450,7 +452,7 @@ async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
     assert await view(store, config) == ["q1", "a1", "q3", "a3"]
     await app.ainvoke(None, await checkpoint(app, config, "q3"))
     assert await view(store, config) == ["q1", "a1", "q3", "a4"]
-    first = [one async for one in app.aget_state_history(config)][-1]
+    first = [snapshot async for snapshot in app.aget_state_history(config)][-1]
     await ask(app, at(config, first.config), "q1 edited")
     assert await view(store, config) == ["q1 edited", "a5"]
 
@@ -488,9 +490,9 @@ async def test_an_agent_in_a_tool_is_not_rewound(database: Any) -> None:
     config = {"configurable": {"user_id": "ada", "thread_id": uuid.uuid4().hex}}
     await ask(app, config, "q1")
     await app.ainvoke(None, await checkpoint(app, config, "q1"))
-    assert [one.text for one in inner_model.shown[-1]] == ["inner q", "i1", "inner q"]
+    assert [message.text for message in inner_model.shown[-1]] == ["inner q", "i1", "inner q"]
     outer = store.conversation(user_id="ada", thread_id=config["configurable"]["thread_id"], agent="outer")
-    assert [one.text for one in (await outer.load_history()).messages][-1] == "b1"
+    assert [message.text for message in (await outer.load_history()).messages][-1] == "b1"
     await store.close()
 
 

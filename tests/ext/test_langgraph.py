@@ -217,7 +217,10 @@ async def test_the_model_sees_view_and_turn_exactly_once(
         await mirror.append(answer)
     assert len(model.shown) == len(expected) == 6
     for shown, wanted in zip(model.shown, expected, strict=True):  # a late reply names its question once it is appended
-        plain = [[one.model_copy(update={"response_metadata": {}}) for one in some] for some in (shown, wanted)]
+        plain = [
+            [message.model_copy(update={"response_metadata": {}}) for message in messages]
+            for messages in (shown, wanted)
+        ]
         assert same_messages(*plain)
     assert len({message.id for message in model.shown[-1]}) == len(model.shown[-1]) == 14
 
@@ -377,7 +380,7 @@ async def test_two_runs_at_once_keep_their_turns_whole(store: ConversationStore,
     graph = in_order(MessagesState, load=load_node(store), model=slow(Scripted()), append=append_node(store))
     compiled = graph.compile()
     inputs = [{"messages": [HumanMessage(question)]} for question in ("left", "right")]
-    await asyncio.gather(*(compiled.ainvoke(one, config) for one in inputs))
+    await asyncio.gather(*(compiled.ainvoke(given, config) for given in inputs))
     logged = texts(await log_of(store, config))
     assert logged in (["left", "to left", "right", "to right"], ["right", "to right", "left", "to left"])
 
@@ -932,5 +935,6 @@ async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(stor
     history = await chat.load_history(policy)
     assert history.report.stubbed
     assert (
-        compose(LoadedView(history, policy, frozenset(str(one.id) for one in messages)), messages) == history.messages
+        compose(LoadedView(history, policy, frozenset(str(message.id) for message in messages)), messages)
+        == history.messages
     )

@@ -342,7 +342,7 @@ async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(
         if after[: len(before)] != before
     ]
     assert 1 <= len(breaks) <= steps // 4
-    sizes = [approximate_tokens([one for one in shown if one.type != "system"]) for shown in model.shown]
+    sizes = [approximate_tokens([message for message in shown if message.type != "system"]) for shown in model.shown]
     assert max(sizes) <= 2_210 < approximate_tokens(result["messages"])
 
 
@@ -466,7 +466,7 @@ async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places:
         again = await silent.ainvoke({"messages": [HumanMessage(f"{name}?", id=name)]}, config_of(scope))
         assert again["messages"] == a_run(name)
     shown = (await chat.load_history()).messages
-    pairs = [(one.id, after.id) for one, after in itertools.pairwise(shown) if calls_of(one)]
+    pairs = [(message.id, after.id) for message, after in itertools.pairwise(shown) if calls_of(message)]
     assert sorted(pairs) == [(f"{name}-call", result_id(f"{name}-call", "call_0")) for name in ("ada", "bob")]
     await store.close()
 

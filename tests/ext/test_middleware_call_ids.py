@@ -97,7 +97,9 @@ async def test_a_call_without_an_id_that_can_not_be_read_is_answered(
     agent, model, _ = make_agent(store, reply, AIMessage("So."))
     await ask(agent, scope)
     log = await log_of(store.conversation(**scope))
-    assert {one.tool_call_id for one in log if isinstance(one, ToolMessage)} == {call.id for call in calls_of(log[1])}
+    assert {result.tool_call_id for result in log if isinstance(result, ToolMessage)} == {
+        call.id for call in calls_of(log[1])
+    }
     assert "could not be executed" in repr(model.shown[-1])
 
 
@@ -109,4 +111,4 @@ def test_ids_that_tell_calls_apart_stay() -> None:
         AIMessage("So."),
         ToolMessage("2", tool_call_id=""),
     ]
-    assert all(one is other for one, other in zip(with_own_call_ids(messages), messages, strict=True))
+    assert all(message is other for message, other in zip(with_own_call_ids(messages), messages, strict=True))

@@ -75,7 +75,7 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
         codes = dict(json.loads(line) for line in ended.stdout.splitlines())
         # Which command comes when is not the same each time, so the last of them may not come at all.
         assert all(code in (0, -signal.SIGKILL) for code in codes.values()), ended.stderr
-        assert sum(code != 0 for code in codes.values()) >= len([one for one in tasks if one[1]]) - 3
+        assert sum(code != 0 for code in codes.values()) >= len([task for task in tasks if task[1]]) - 3
         return [Crash(database, tmp_path, thread, saves=saves) for thread, _ in tasks]
 
     return crash

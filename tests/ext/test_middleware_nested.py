@@ -80,9 +80,9 @@ async def test_a_sub_agent_works_below_its_call(store: ConversationStore) -> Non
 
 async def test_parallel_sub_agents_have_a_conversation_each(store: ConversationStore) -> None:
     """Their sources have numbers of the caller's conversation, which reads them back."""
-    one, two = (agent_of(store, [calls("find", query=name), AIMessage(name)], find) for name in ("orcas", "seals"))
+    item, two = (agent_of(store, [calls("find", query=name), AIMessage(name)], find) for name in ("orcas", "seals"))
     both = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": f"id_{name}"} for name in ("one", "two")])
-    outer = agent_of(store, [both, AIMessage("Both.")], asking(one, "one"), asking(two, "two"))
+    outer = agent_of(store, [both, AIMessage("Both.")], asking(item, "one"), asking(two, "two"))
     await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
     chat = store.conversation(**ADA)
     assert [said[-1] for _, said in sorted(await family_of(chat))] == [("ai", "orcas"), ("ai", "seals")]

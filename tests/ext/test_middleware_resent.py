@@ -119,9 +119,13 @@ async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     """Both make the same ids, so what both append is there once; who reads after the other's answer gives it again."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     other = elsewhere(store, database)
-    agents = [make_agent(one, [AIMessage(f"Thus {at}.", id=f"a{at}")])[0] for at, one in enumerate((store, other))]
+    agents = [
+        make_agent(opened, [AIMessage(f"Thus {at}.", id=f"a{at}")])[0] for at, opened in enumerate((store, other))
+    ]
     runs = [ask(agent, scope, "How?", "So.", "Why?") for agent in agents]
-    refused = [one for one in await asyncio.gather(*runs, return_exceptions=True) if isinstance(one, BaseException)]
+    refused = [
+        error for error in await asyncio.gather(*runs, return_exceptions=True) if isinstance(error, BaseException)
+    ]
     assert refused == []
     log = await logged(store, scope)
     assert log[:3] == ["How?", "So.", "Why?"]
@@ -136,7 +140,7 @@ async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dic
     await agent.ainvoke({"messages": [HumanMessage("How?", id="q1")]}, config)
     history = [HumanMessage("How?", id="q1"), AIMessage("So."), HumanMessage("Why?", id="q2")]
     for _ in range(2):  # the second time it is answered from the log
-        result = await agent.ainvoke({"messages": [one.model_copy() for one in history]}, config)
+        result = await agent.ainvoke({"messages": [message.model_copy() for message in history]}, config)
         assert result["messages"][-1].text == "Thus."
         history[1].id = None
     log = await log_of(store.conversation(**scope))
@@ -162,7 +166,7 @@ async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationSto
     chat = store.conversation(**scope)
     await chat.rewind(before=str(caught.value.before))
     await ask(make_agent(store, [AIMessage("Well.")])[0], scope, "How?", "So.", "Why?")
-    active = [one.message.text for one in await chat.list_messages()]
+    active = [message.message.text for message in await chat.list_messages()]
     assert active == ["How?", "So.", "Why?", "Well."]
 
 

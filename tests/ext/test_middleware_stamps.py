@@ -39,10 +39,10 @@ class Model(GenericFakeChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> Any:
         self.seen.append(list(messages))
         results = 0
-        for one in reversed(messages):
-            if one.type == "human":
+        for message in reversed(messages):
+            if message.type == "human":
                 break
-            results += one.type == "tool"
+            results += message.type == "tool"
         self.messages = iter([AIMessage("Done.") if results >= 2 else called(len(self.seen))])
         return super()._generate(messages, *args, **options)
 
@@ -63,7 +63,7 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
         question = {"messages": [("human", f"Question {number}?")]}
         await agent.ainvoke(question, {"configurable": scope})
     chat = ConversationStore(database, policy=policy).conversation(**scope)
-    answers = [one for one in await chat.list_messages() if one.message.type == "ai"]
+    answers = [message for message in await chat.list_messages() if message.message.type == "ai"]
     assert len(answers) == len(model.seen) == 15
     for answer, seen in zip(answers, model.seen, strict=True):
         assert answer.stamp is not None
@@ -83,7 +83,7 @@ async def test_every_call_of_a_long_turn_can_be_seen_again(database: Any, max_to
     for number in range(4):
         await agent.ainvoke({"messages": [("human", f"Question {number}? {'word ' * 900}")]}, {"configurable": scope})
     chat = store.conversation(**scope)
-    stamps = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
+    stamps = [message.stamp for message in await chat.list_messages() if message.message.type == "ai"]
     for stamp, seen in zip(stamps, model.seen, strict=True):
         past = await chat.view_at(stamp)
         assert (past.match, past.difference) == ("exact", "")

@@ -50,7 +50,7 @@ ASKED = {"messages": [HumanMessage("Refund me.", id="r1")]}
 
 
 @pytest.mark.parametrize(
-    ("how", "verdict"), [*((how, one) for how in ("batched", "per_call") for one in VERDICTS), ("listed", "edit")]
+    ("how", "verdict"), [*((how, text) for how in ("batched", "per_call") for text in VERDICTS), ("listed", "edit")]
 )
 async def test_a_decision_of_another_worker_resumes_the_agent(
     store: ConversationStore, database: Any, scope: dict[str, str], verdict: Any, how: str
@@ -63,7 +63,7 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     assert "__interrupt__" in paused
     if how != "listed":  # the client sends its request again, which asks again, under another interrupt
         assert "__interrupt__" in await agent_of(store, saver, **kind).ainvoke(ASKED, config)
-    assert [one.type for one in await log_of(chat)][:2] == ["human", "ai"]
+    assert [message.type for message in await log_of(chat)][:2] == ["human", "ai"]
     async for update in chat.watch():
         assert update.turn is not None
         assert update.turn.status == "waiting"
@@ -78,10 +78,10 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     result = await agent_of(other, saver, AIMessage("Done."), **kind).ainvoke(command, config)
     log = await log_of(chat)
     results = slice(2, -1)  # of calls that run at once, in the order in which they end
-    log[results] = sorted(log[results], key=lambda one: str(getattr(one, "tool_call_id", "")))
+    log[results] = sorted(log[results], key=lambda item: str(getattr(item, "tool_call_id", "")))
     assert log == result["messages"]
     assert len(log) == 4 + (how == "batched")
-    [given] = [one for one in log if getattr(one, "tool_call_id", "") == "call_0"]
+    [given] = [message for message in log if getattr(message, "tool_call_id", "") == "call_0"]
     assert given.text.endswith(seen)
     assert getattr(given, "status", "") == ("error" if verdict == "reject" else "success")
     assert ("a human reviewer replaced" in given.text) is (verdict == "edit")
@@ -112,7 +112,7 @@ async def test_a_turn_waits_while_its_agent_does(
         await agent_of(other.store, saver, AIMessage("Done."), mode=mode).ainvoke(command, config)
         assert turn.answer is not None
     log = await log_of(chat)
-    assert [getattr(one, "tool_call_id", one.text) for one in log[2:]] == ["call_7", "call_900", "Done."]
+    assert [getattr(message, "tool_call_id", message.text) for message in log[2:]] == ["call_7", "call_900", "Done."]
     assert log[2].text == (
         "User rejected the tool call for `refund` with id call_7. The tool was not executed. Do not retry this tool "
         "call unless the user explicitly requests it."
@@ -127,11 +127,11 @@ async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str
         await agent_of(store, saver, calls("refund", euros=900)).ainvoke(ASKED, config)
         assert turn.is_waiting
     await chat.decide("r1", "call_0", "approve")
-    assert [one.message.text for one in await chat.list_messages()] == ["Refund me.", "No."]
+    assert [message.message.text for message in await chat.list_messages()] == ["Refund me.", "No."]
     async with await chat.turn("r1", regenerate="click") as turn:
         command = await resume_command(chat, "r1")
         await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
-    assert [one.message.text for one in await chat.list_messages()][2:] == ["900 euros", "Done."]
+    assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
 
 
 async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, scope: dict[str, str]) -> None:
@@ -153,8 +153,8 @@ async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, sc
     child = store.conversation(**info.scope)
     await child.decide("i1", "call_0", "approve")
     await outer.ainvoke(await resume_command(child, "i1"), config)
-    assert [one.text for one in await log_of(chat)][2:] == ["Paid.", "Done."]
-    assert [one.text for one in await log_of(child)][2:] == ["5 euros", "Paid."]
+    assert [message.text for message in await log_of(chat)][2:] == ["Paid.", "Done."]
+    assert [message.text for message in await log_of(child)][2:] == ["5 euros", "Paid."]
 
 
 async def test_an_agent_that_is_started_again_asks_once_more(

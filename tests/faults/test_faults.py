@@ -36,8 +36,8 @@ async def field() -> AsyncIterator[Field]:
 async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
     """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""
     rounds = [await field.round(fault) for _ in range(ROUNDS)]
-    assert [one.problems for one in rounds] == [{}] * ROUNDS, table({fault: rounds})
-    assert all(min(one.acknowledged, one.reads) > 10 for one in rounds), "nobody worked"
+    assert [findings.problems for findings in rounds] == [{}] * ROUNDS, table({fault: rounds})
+    assert all(min(findings.acknowledged, findings.reads) > 10 for findings in rounds), "nobody worked"
 
 
 class Forged:

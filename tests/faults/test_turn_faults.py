@@ -144,7 +144,7 @@ class User:
         while not await self._try(turn, variant):
             await asyncio.sleep(self._dice.uniform(0, wait))
             wait = min(2 * wait, 2)
-        [self.active[turn]] = [one.variant_id for one in await self.chat.variants(turn) if one.is_active]
+        [self.active[turn]] = [listed.variant_id for listed in await self.chat.variants(turn) if listed.is_active]
         if variant not in self.stopped:
             assert self.active[turn] == variant
         if self.active[turn] == variant:
@@ -157,7 +157,7 @@ class User:
             await self._stop(turn, variant, asked)
         states = set(await asyncio.gather(*asked))
         if "finished" not in states and (found := await self.chat.get_turn(self.edits.get(turn, turn))):
-            self.drafts += [one.draft for one in (found, found.pending) if one and one.draft]
+            self.drafts += [state.draft for state in (found, found.pending) if state and state.draft]
         if "waiting" in states:
             verdict = self._dice.choice(("approve", "reject"))
             await self._twice(turn, "decide", variant=variant, verdict=verdict)
@@ -169,14 +169,14 @@ class User:
         while True:
             await self._pause(0.5)
             await self._request(turn, "stop")
-            if not goes_on(variant) or all(one.done() for one in asked):
+            if not goes_on(variant) or all(future.done() for future in asked):
                 return
 
     async def _switch(self, turn: str, variant: str) -> None:
         """Show a variant."""
         while "switched" not in await self._twice(turn, "switch", variant=variant):
             await self._pause(0.5)
-        [self.active[turn]] = [one.variant_id for one in await self.chat.variants(turn) if one.is_active]
+        [self.active[turn]] = [listed.variant_id for listed in await self.chat.variants(turn) if listed.is_active]
         assert self.active[turn] == variant
 
     async def _ask(self, turn: str, variant: str, worker: WorkerProcess) -> str:
@@ -280,7 +280,7 @@ def _notes(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _answers(messages: Iterable[BaseMessage]) -> list[str]:
     """Return the texts of the answers among some messages; each begins with its turn and its variant."""
-    return [one.text for one in messages if one.type == "ai" and not has_calls(one)]
+    return [message.text for message in messages if message.type == "ai" and not has_calls(message)]
 
 
 async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> list[str]:
@@ -291,7 +291,9 @@ async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> l
     counts = Counter(str(message.id) for message in logged)
     counts += Counter(f"an answer of {text.split()[1]}" for text in answers)
     problems = [f"{id_} is in the log {times} times" for id_, times in counts.items() if times > 1]
-    problems += [f"{shown} was read" for shown in user.shown if shown not in {(one.split()[1], one) for one in answers}]
+    problems += [
+        f"{shown} was read" for shown in user.shown if shown not in {(answer.split()[1], answer) for answer in answers}
+    ]
     drafts += answers
     turns = [turn async for turn in user.chat.turns()]
     if [turn.turn_id for turn in turns] != user.turns:
@@ -310,8 +312,8 @@ async def _check_turn(user: User, turn: Turn) -> list[str]:
     if not turn.is_finished or turn.messages[0].text != question(id_):
         problems.append(f"{id_} has {turn.messages[0].text}, is_finished={turn.is_finished}")
     if len(user.finished.get(id_, ())) > 1:
-        listed = [one.variant_id for one in await user.chat.variants(id_)]
-        problems += [f"{id_} lists {listed}, not {one}" for one in user.finished[id_] if one not in listed]
+        listed = [variant.variant_id for variant in await user.chat.variants(id_)]
+        problems += [f"{id_} lists {listed}, not {text}" for text in user.finished[id_] if text not in listed]
     return problems
 
 
@@ -357,7 +359,7 @@ async def test_each_question_is_answered_once(crowd: Crowd, own_database: Any, t
     problems = await crowd.run()
     now = (await own_database.client.admin.command("hello"))["localTime"]
     until = [state["turn"]["until"] async for state in own_database["log"].find({"turn": {"$exists": True}})]
-    assert all(one <= now + timedelta(seconds=LEASE_SECONDS) for one in until), until
+    assert all(item <= now + timedelta(seconds=LEASE_SECONDS) for item in until), until
     notes = _notes(tmp_path)
     acknowledged = {id_ for note in notes["acknowledged"] for id_ in note["ids"]}
     drafts = [

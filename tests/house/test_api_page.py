@@ -44,7 +44,7 @@ def codes(cell: str) -> list[str]:
 def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     """Name, kind and default of each parameter, the instance apart."""
     parameters = inspect.signature(target).parameters.values()
-    return [(one.name, one.kind, one.default) for one in parameters if one.name != "self"]
+    return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters if parameter.name != "self"]
 
 
 class Row(NamedTuple):
@@ -62,7 +62,7 @@ def methods() -> list[Row]:
     """Return the rows of the tables of store and conversation; their last rows list attributes."""
     call = re.compile(r"\[`(?:(await|async for … in) )?(\w+)\.(\w+)\([…]?\)`\]\((\S+)\)")
     found = [(call.fullmatch(first), *others) for first, *others in rows("call")]
-    return [Row(one[1] or "", one[2], one[3], one[4], *others) for one, *others in found if one]
+    return [Row(match[1] or "", match[2], match[3], match[4], *others) for match, *others in found if match]
 
 
 def names() -> Iterator[tuple[ModuleType, str]]:
@@ -88,7 +88,7 @@ def arguments_of(target: object) -> set[str]:
 def properties_of(owner: type) -> dict[str, Any]:
     """The properties of a class."""
     own = (base for base in owner.__mro__ if base.__module__.startswith("convstore."))
-    return {name: one for base in own for name, one in vars(base).items() if isinstance(one, property)}
+    return {name: member for base in own for name, member in vars(base).items() if isinstance(member, property)}
 
 
 def attributes_of(owner: Any) -> set[str]:
@@ -114,8 +114,8 @@ def test_every_exported_name_is_documented() -> None:
 def test_every_name_of_the_other_modules_is_documented() -> None:
     """The table lists all that they export, errors and what only our own adapters need apart, and nothing else."""
     of_module: dict[ModuleType, list[str]] = {}
-    for module, one in names():
-        of_module.setdefault(module, []).append(one)
+    for module, name in names():
+        of_module.setdefault(module, []).append(name)
     for module in (convstore, integration):
         assert set(of_module.pop(module)) <= exported(module)
     is_error = {error.__name__ for error in tree()}
@@ -176,15 +176,15 @@ def test_every_value_is_documented() -> None:
     """Each model of `convstore.types` is listed in the words of its docstring, which names each field."""
     listed = {codes(value)[0]: does for value, does, _ in rows("value")}
     models = {
-        name: one
+        name: class_
         for name in types.__all__
-        if inspect.isclass(one := getattr(types, name)) and issubclass(one, BaseModel)
+        if inspect.isclass(class_ := getattr(types, name)) and issubclass(class_, BaseModel)
     }
     assert listed == {name: first_sentence(model) for name, model in models.items()}
     for model in models.values():
         documented = {name for base in model.__mro__ for name in attributes_of(base)}
         assert set(model.model_fields) <= documented, model
-        assert all(inspect.getdoc(one) for one in properties_of(model).values()), model
+        assert all(inspect.getdoc(item) for item in properties_of(model).values()), model
     assert {name for name in types.__all__ if f"`{name}" not in PAGE} == set()
 
 
@@ -195,8 +195,8 @@ def test_every_error_is_documented() -> None:
         name, *attributes = codes(error)
         listed[name] = codes(bases), set(attributes)
     assert listed == {
-        one.__name__: ([base.__name__ for base in one.__bases__], {f".{name}" for name in attributes_of(one)})
-        for one in tree()
+        class_.__name__: ([base.__name__ for base in class_.__bases__], {f".{name}" for name in attributes_of(class_)})
+        for class_ in tree()
     }
 
 

@@ -135,7 +135,7 @@ async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(chat:
         texts += "".join(source.content for source in page.sources)
         if (cursor := page.next_cursor) is None:
             break
-    assert texts == "".join(one["content"] for one in found)
+    assert texts == "".join(message["content"] for message in found)
     assert await chat.get_sources("1-4", cursor="", page_tokens=100) == await chat.get_sources("1-4", page_tokens=100)
 
 
@@ -158,7 +158,7 @@ def find(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", ["find", "retrieve_previous_sources"])
 async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conversation, name: str) -> None:
     """Without a scope key the error names the ways to pass it, in the terms of the integrations."""
-    tools = {one.name: one for one in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
+    tools = {made.name: made for made in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
     with pytest.raises(InvalidScopeError, match="lacks thread_id: pass it in the run's context or in config"):
         await tools[name].ainvoke({"text": "whales"}, {"configurable": {"user_id": "ada"}})
 
@@ -190,6 +190,12 @@ async def test_a_deletion_is_forgotten_though_the_removal_after_it_fails(
 
 def test_connect_takes_the_options_of_a_store() -> None:
     """Editors and type checkers know each of them, with its type."""
-    options = [one for one in inspect.signature(ConversationStore).parameters.values() if one.kind is one.KEYWORD_ONLY]
-    assert StoreOptions.__annotations__.keys() == {one.name for one in options}
-    assert [one.__forward_arg__ for one in StoreOptions.__annotations__.values()] == [one.annotation for one in options]
+    options = [
+        parameter
+        for parameter in inspect.signature(ConversationStore).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    assert StoreOptions.__annotations__.keys() == {option.name for option in options}
+    assert [item.__forward_arg__ for item in StoreOptions.__annotations__.values()] == [
+        option.annotation for option in options
+    ]

@@ -17,6 +17,6 @@ ROOMS = [room.name for room in pkgutil.iter_modules(convstore.__path__, "convsto
 def test_examples_in_docstrings_are_true(room: str) -> None:
     """Of every module of a room, those of private functions too."""
     folder = getattr(importlib.import_module(room), "__path__", [])
-    names = [room, *(one.name for one in pkgutil.walk_packages(folder, f"{room}."))]
+    names = [room, *(walk_package.name for walk_package in pkgutil.walk_packages(folder, f"{room}."))]
     failed = {name: doctest.testmod(importlib.import_module(name)).failed for name in names if "__main__" not in name}
     assert not any(failed.values()), failed

@@ -113,10 +113,12 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
     frameworks = {"ag-ui", "agent-framework", "claude-agent", "openai-agents", "pydantic-ai"}  # one version each
     bounds = [
         *PROJECT["dependencies"],
-        *(one for name in extras if name not in others | frameworks for one in extras[name]),
+        *(extra for name in extras if name not in others | frameworks for extra in extras[name]),
     ]
     lines = (ROOT / ".ci" / "lowest.txt").read_text(encoding="utf-8").splitlines()
-    assert sorted(one.replace(">=", "==") for one in bounds) == sorted(one for one in lines if not one.startswith("#"))
+    assert sorted(bound.replace(">=", "==") for bound in bounds) == sorted(
+        line for line in lines if not line.startswith("#")
+    )
 
 
 @pytest.mark.slow
@@ -135,7 +137,7 @@ def test_the_wheel_runs_without_the_checkout(unpacked: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("versions", ["lowest", "newest"])
-@pytest.mark.parametrize("python", [one for one in PYTHONS if one != f"3.{sys.version_info.minor}"])
+@pytest.mark.parametrize("python", [text for text in PYTHONS if text != f"3.{sys.version_info.minor}"])
 def test_the_wheel_runs_a_turn_where_it_is_installed(wheel: Path, python: str, versions: str, tmp_path: Path) -> None:
     """On the other Pythons, with the lowest and with the newest versions that it allows, from the index.
 

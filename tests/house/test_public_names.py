@@ -24,7 +24,7 @@ FOR_USERS = {
     *("convstore.ext.ui", "convstore.integration", "convstore.public", "convstore.types"),
 }
 """Packages and facades that users import from, and the two that `convstore` has its main classes from."""
-ERRORS = {name for name, one in vars(exceptions).items() if inspect.isclass(one)}
+ERRORS = {name for name, var in vars(exceptions).items() if inspect.isclass(var)}
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
 
 
@@ -125,7 +125,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 def test_every_public_object_is_explained() -> None:
     """Functions and classes have a docstring, and so have the public methods and properties of classes."""
     names = {name: {*named_by().get(name, ()), *defined_in(module)} for name, module in modules().items()}
-    public = [(modules()[name], one, getattr(modules()[name], one)) for name in names for one in names[name]]
+    public = [(modules()[name], item, getattr(modules()[name], item)) for name in names for item in names[name]]
     missing = [
         f"{module.__name__}.{name}.{part}".rstrip(".")
         for module, name, thing in public

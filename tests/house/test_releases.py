@@ -23,7 +23,9 @@ def workflow(name: str) -> Any:
 def test_each_python_is_tested_with_the_lowest_and_the_newest_versions() -> None:
     """By `.ci/run`, on the Pythons that the package says it supports."""
     job = workflow("tests")["jobs"]["run"]
-    pythons = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if one.startswith(CLASSIFIER)]
+    pythons = [
+        classifier.rpartition(" ")[2] for classifier in PROJECT["classifiers"] if classifier.startswith(CLASSIFIER)
+    ]
     assert job["strategy"]["matrix"] == {"python": pythons, "dependencies": ["newest", "lowest"]}
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 

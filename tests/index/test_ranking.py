@@ -43,7 +43,9 @@ def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int)
     whole = ranked([part_of(texts)], groups, is_allowed=lambda *_: True, limit=20)
     parts = [part_of(texts[:cut]), part_of(texts[cut:], cut + 1)]
     divided = ranked(parts, groups, is_allowed=lambda *_: True, limit=20)
-    assert [(one.message.ordinal, one.score) for one in whole] == [(one.message.ordinal, one.score) for one in divided]
+    assert [(found.message.ordinal, found.score) for found in whole] == [
+        (message.message.ordinal, message.score) for message in divided
+    ]
 
 
 @given(st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join))
@@ -66,21 +68,21 @@ def test_the_rarer_word_wins() -> None:
     """A message with the rare word comes before those with the common one; equal ones by ordinal."""
     part = part_of(["orca", "seal seal", "seal", "orca", "seal", *["orca"] * 6, "orca narwhal"])
     found = ranked([part], query_groups("seal narwhal"), is_allowed=lambda *_: True, limit=3)
-    assert [one.message.ordinal for one in found] == [12, 2, 3]
+    assert [place.message.ordinal for place in found] == [12, 2, 3]
 
 
 def test_an_answer_counts_the_words_of_its_question() -> None:
     """Of two equal messages the one beside the other words of the query comes first; both contain a word."""
     part = part_of(["it is narwhal", *["seal"] * 5, "which orca", "it is narwhal", *["seal"] * 5])
     found = ranked([part], query_groups("orca narwhal"), is_allowed=lambda *_: True, limit=9)
-    assert [one.message.ordinal for one in found] == [7, 8, 1]
+    assert [place.message.ordinal for place in found] == [7, 8, 1]
 
 
 def test_question_words_count_less_than_others() -> None:
     """A message with the word that is asked for comes before one that asks in the same way."""
     part = part_of(["when did they say so", *["seal"] * 9, "an orca"])
     found = ranked([part], query_groups("when did they see the orca"), is_allowed=lambda *_: True, limit=20)
-    assert [one.message.ordinal for one in found] == [11, 1]
+    assert [place.message.ordinal for place in found] == [11, 1]
 
 
 def test_what_follows_the_same_question_comes_before_other_matches() -> None:
@@ -89,4 +91,4 @@ def test_what_follows_the_same_question_comes_before_other_matches() -> None:
     texts = ["seal", "seal", "seal", question, "an orca", "seal", "seal", "seal", "seal", "seal", "seal"]
     part = part_of([*texts, "orca and calf in the bay on a day in May", *["orca"] * 4])
     found = ranked([part], query_groups(question), is_allowed=lambda *_: True, limit=20)
-    assert [one.message.ordinal for one in found[:2]] == [4, 5]
+    assert [place.message.ordinal for place in found[:2]] == [4, 5]

@@ -91,8 +91,8 @@ def test_a_segment_is_its_part(messages: Any) -> None:
 @examples(100)
 def test_merged_segments_are_one(messages: Any, first_cut: Any, second_cut: Any) -> None:
     """However a log was sealed, merging gives the segment of the whole."""
-    one, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
-    pieces = [part_of(messages[:one]), part_of(messages[one:two], one + 1), part_of(messages[two:], two + 1)]
+    first, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
+    pieces = [part_of(messages[:first]), part_of(messages[first:two], first + 1), part_of(messages[two:], two + 1)]
     segments = [Segment(finish(sections_of(piece))) for piece in pieces[:2]]
     assert contents(finish(merged(segments, pieces[2]))) == contents(part_of(messages))
 
@@ -104,8 +104,8 @@ def test_segments_rank_like_parts(messages: Any, query: Any, by_source: Any) -> 
     part, groups = part_of(messages), query_groups(query)
     segment = Segment(finish(sections_of(part)))
     results = [
-        ranked([one], groups, is_allowed=lambda *_: True, limit=20, by_source=by_source)
-        for one in (part, segment, segment.only(groups))
+        ranked([piece], groups, is_allowed=lambda *_: True, limit=20, by_source=by_source)
+        for piece in (part, segment, segment.only(groups))
     ]
     assert results[0] == results[1] == results[2]
 
@@ -146,7 +146,7 @@ def test_the_largest_segment_of_any_texts_fits_into_a_document() -> None:
 def test_the_longest_texts_of_an_append_are_cut() -> None:
     """To one length, and only as far as needed."""
     texts = [[Text("a" * 1_500_000), Text("b")], [], [Text("c" * 900_000), Text("d" * 400_000)]]
-    assert [[len(text.text) for text in some] for some in cut_to_fit(texts)] == [[799_999, 1], [], [799_999, 400_000]]
+    assert [[len(text.text) for text in parts] for parts in cut_to_fit(texts)] == [[799_999, 1], [], [799_999, 400_000]]
     assert cut_to_fit(texts[2:]) == texts[2:]
 
 

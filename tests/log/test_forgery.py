@@ -98,7 +98,7 @@ async def test_a_mark_is_the_stores_own(chat: Conversation, handles: Handles, ma
     await chat.append([SystemMessage("Be kind.", id="s", additional_kwargs={"convstore": mark}), *batch[:-1]])
     whole = [message async for message in chat.messages()]
     assert same_messages(whole[1:], batch[:-1])
-    assert [one.message.additional_kwargs for one in await chat.list_messages(full=True)] == [
+    assert [message.message.additional_kwargs for message in await chat.list_messages(full=True)] == [
         message.additional_kwargs for message in whole
     ]
     for policy in (None, FULL, HistoryPolicy(max_tokens=700), HistoryPolicy(stub_tools="never", provider="openai")):
@@ -107,7 +107,7 @@ async def test_a_mark_is_the_stores_own(chat: Conversation, handles: Handles, ma
         made += [f"{id_}~" for id_ in history.report.late_results]
         assert [id_[:5] for id_ in marks_in(history.messages)] == made
         assert all(message.additional_kwargs == {"mine": 1} for message in history.messages if message.id[:1] in "hcta")
-    assert marks_in([one.message for one in await chat.list_messages()]) == []
+    assert marks_in([message.message for message in await chat.list_messages()]) == []
 
 
 async def test_a_dict_of_a_client_brings_no_mark(chat: Conversation) -> None:
@@ -194,7 +194,9 @@ async def test_a_kept_message_is_no_summary(handles: Handles) -> None:
         assert [message.content for message in asked] == [f"question {n}" for n in range(4)]
         assert marks_in(asked) == []
         assert sum("newest tool message ids: t" in message.text for message in messages) == 1
-    assert same_messages(await chat.expand_summary(1), [one async for one in chat.messages()][: done.summary.last])
+    assert same_messages(
+        await chat.expand_summary(1), [message async for message in chat.messages()][: done.summary.last]
+    )
 
 
 async def test_a_question_can_not_continue_a_summary(handles: Handles) -> None:

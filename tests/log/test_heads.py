@@ -68,7 +68,7 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
         await chat.rewind(before="q10")
     monkeypatch.undo()
     assert await chat.rewind(before="q10") == 0
-    assert [(one.version, one.is_current) for one in await chat.summaries()] == [(1, True), (2, False)]
+    assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [(1, True), (2, False)]
     assert await chat.undo_rewind(before="q10") == 8
     assert (await chat.load_history()).messages == whole.messages
 
@@ -164,7 +164,7 @@ async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat) -
     assert turn is not None
     for dumped in (
         jsonable_encoder(history)["messages"],
-        [one["message"] for one in jsonable_encoder(listed)],
+        [item["message"] for item in jsonable_encoder(listed)],
         turn.model_dump()["messages"],
     ):
         assert dumped == [message.model_dump() for message in messages]

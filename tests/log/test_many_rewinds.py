@@ -28,7 +28,8 @@ def log_of(count: int, made_of: Entry) -> Iterator[Entry]:
     for number in range(count):
         first, point = tail.messages + 1, counted(tail, question, turns=1)
         messages = tuple(
-            numbered(one, ordinal, f"{one.id}{number}") for ordinal, one in enumerate((question, answer), first)
+            numbered(message, ordinal, f"{message.id}{number}")
+            for ordinal, message in enumerate((question, answer), first)
         )
         totals = replace(
             counted(point, answer), entries=tail.entries + 1, link=first, updated_at=AT, messages=first + 1
@@ -85,11 +86,13 @@ async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, 
     assert size < 600 * count
     chat = ConversationStore(own_database).conversation(**scope)
     history = await chat.load_history(POLICY)
-    assert [one.id for one in history.messages[-2:]] == [f"q{count - 2}", f"q{count - 1}"]
+    assert [message.id for message in history.messages[-2:]] == [f"q{count - 2}", f"q{count - 1}"]
     assert await chat.rewind(before=f"q{count - 2}") == 2
     assert await chat.undo_rewind() == 2
     again = ConversationStore(own_database).conversation(**scope)
-    assert [one.id for one in (await again.load_history(POLICY)).messages] == [one.id for one in history.messages]
+    assert [message.id for message in (await again.load_history(POLICY)).messages] == [
+        message.id for message in history.messages
+    ]
 
 
 async def test_a_whole_list_is_read_along_with_the_rewind_entry(

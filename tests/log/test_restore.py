@@ -91,13 +91,13 @@ async def test_what_a_young_store_appends_is_found(
     seconds[0] += idle
     assert (await chat.append(turn())).first == 21
     other = cold(client, database.name, chat)
-    for one in (chat, other, chat, other):
+    for conversation in (chat, other, chat, other):
         with pytest.raises(BrokenLogError, match=r"entry is missing.*doctor --repair"):
-            await one.load_history()
+            await conversation.load_history()
         with pytest.raises(BrokenLogError, match="entry is missing"):
-            _ = [message async for message in one.messages()]
+            _ = [message async for message in conversation.messages()]
         with pytest.raises(BrokenLogError, match="entry is missing"):
-            await one.list_messages()
+            await conversation.list_messages()
 
 
 async def test_a_fork_without_a_hole_is_found(
@@ -111,12 +111,12 @@ async def test_a_fork_without_a_hole_is_found(
     other = cold(client, database_name, chat)
     await talk(other, range(20, 25))
     await chat.append(turn())
-    for one in (chat, other, cold(client, database_name, chat)):
+    for conversation in (chat, other, cold(client, database_name, chat)):
         with pytest.raises(BrokenLogError, match=r"does not follow the entry before it.*doctor --repair") as raised:
-            await one.load_history()
+            await conversation.load_history()
         assert raised.value.document_id.endswith(f":{11:012d}")
         with pytest.raises(BrokenLogError, match="does not follow"):
-            _ = [message async for message in one.messages()]
+            _ = [message async for message in conversation.messages()]
 
 
 async def test_a_fork_is_found_between_two_batches_of_entries(
@@ -189,8 +189,10 @@ async def repaired(chat: Conversation) -> None:
     """Let the doctor repair a conversation, and look again."""
     user = chat.scope["user_id"]
     report = await chat.store.verify(user_id=user, repair=True)
-    assert {one.repaired for one in report.findings if one.collection == "log"} == {True}
-    assert [one for one in (await chat.store.verify(user_id=user)).findings if one.collection == "log"] == []
+    assert {finding.repaired for finding in report.findings if finding.collection == "log"} == {True}
+    assert [
+        finding for finding in (await chat.store.verify(user_id=user)).findings if finding.collection == "log"
+    ] == []
 
 
 @pytest.mark.parametrize("idle", [0, 5])
@@ -299,4 +301,6 @@ async def test_a_repair_during_appends_loses_nothing(client: Client, database: A
     assert sorted(found) == sorted([*(f"q{number}" for number in range(5)), "q20", *written])
     assert await texts(fresh) == found
     assert (await fresh.info()).message_count == 2 * len(found)
-    assert [one for one in (await doctor.verify(user_id=scope["user_id"])).findings if one.collection == "log"] == []
+    assert [
+        finding for finding in (await doctor.verify(user_id=scope["user_id"])).findings if finding.collection == "log"
+    ] == []

@@ -159,20 +159,20 @@ _ids = st.text("0123456789abcdef", min_size=24, max_size=24)
 
 
 @given(_ids, _ids, st.integers(0, 10**12 - 2), st.integers(0, 999_998))
-def test_keys_order_as_numbers_do_in_ranges_of_their_own(one: Any, other: Any, number: Any, chunk: Any) -> None:
+def test_keys_order_as_numbers_do_in_ranges_of_their_own(item: Any, other: Any, number: Any, chunk: Any) -> None:
     """'#' < ':' < ';' gives entries, chunks and the conversation one range each, and no range touches another's."""
-    assert entry_id(one, number) < entry_id(one, number + 1)
-    assert chunk_id(one, "t", chunk) < chunk_id(one, "t", chunk + 1)
-    low, high = conversation_range(one)
-    keys = [entry_id(one, number), chunk_id(one, "t", chunk)]
+    assert entry_id(item, number) < entry_id(item, number + 1)
+    assert chunk_id(item, "t", chunk) < chunk_id(item, "t", chunk + 1)
+    low, high = conversation_range(item)
+    keys = [entry_id(item, number), chunk_id(item, "t", chunk)]
     assert all(low <= key < high for key in keys)
-    first, last = entry_range(one)
+    first, last = entry_range(item)
     assert [first <= key < last for key in keys] == [True, False]
-    first, last = entry_range(one, start=number, before=number + 1)
-    assert first <= keys[0] < last <= entry_id(one, number + 1)
-    first, last = chunk_range(one, "t", chunk, 1)
-    assert first <= keys[1] < last <= chunk_id(one, "t", chunk + 1)
-    if one != other:
+    first, last = entry_range(item, start=number, before=number + 1)
+    assert first <= keys[0] < last <= entry_id(item, number + 1)
+    first, last = chunk_range(item, "t", chunk, 1)
+    assert first <= keys[1] < last <= chunk_id(item, "t", chunk + 1)
+    if item != other:
         assert not any(low <= key < high for key in (entry_id(other, number), chunk_id(other, "t", chunk)))
 
 

@@ -61,7 +61,7 @@ async def test_decisions_at_once_cost_as_much_as_one_after_the_other(chat: Conve
             await turn.wait_for(call)
         results = [call.result_id for call in turn.waiting_calls]
     with commands.counted():  # as an agent asks about each on its own
-        await asyncio.gather(*(pause_in_turn(chat, "r1", {one: Pause(one)}) for one in results))
+        await asyncio.gather(*(pause_in_turn(chat, "r1", {result: Pause(result)}) for result in results))
     assert len(commands.sent) <= 12 * 8
     with commands.counted():
         await asyncio.gather(*(chat.decide("r1", str(call["id"]), "approve") for call in calls))

@@ -33,14 +33,14 @@ class Walk:
 
     def question(self) -> tuple[int, str]:
         """Index and text of a question that is shown."""
-        return self.dice.choice([one for one in enumerate(self.shown) if one[1].startswith("q")])
+        return self.dice.choice([pair for pair in enumerate(self.shown) if pair[1].startswith("q")])
 
     def keep(self) -> None:
         """Note what is shown for the variants that are active now."""
         for place, firsts in self.firsts.items():
-            active = [one for one in firsts if firsts[one] in self.shown]
+            active = [text for text in firsts if firsts[text] in self.shown]
             if active:
-                newest = max(active, key=lambda one: self.shown.index(firsts[one]))
+                newest = max(active, key=lambda item: self.shown.index(firsts[item]))
                 self.left[place, newest] = list(self.shown)
 
     async def answered(self, turn: TurnSession) -> list[str]:
@@ -117,7 +117,7 @@ async def viewed(turn: TurnSession) -> list[str]:
 
 async def shown(chat: Conversation) -> list[str]:
     """The texts that a conversation lists."""
-    return [str(one.message.text) for one in await chat.list_messages(limit=1_000, full=True)]
+    return [str(message.message.text) for message in await chat.list_messages(limit=1_000, full=True)]
 
 
 async def test_a_variant_is_continued_with_another_counter() -> None:

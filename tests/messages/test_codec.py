@@ -532,12 +532,12 @@ def test_sources_lie_in_the_artifact(items: Any, wrap: Any) -> None:
     located = place_sources(found, "", CODEC, None)
     if located.artifact is not None and "\n" not in CODEC.encode(message.artifact):
         assert located.artifact == CODEC.encode(message.artifact)
-    for place, one in zip(located.places, found.items, strict=True):
+    for place, source in zip(located.places, found.items, strict=True):
         held = located.copies if place.part == "copy" else str(located.artifact)
         read = read_item(CODEC, place, held[place.middle : place.end])
         assert read is not None
-        assert same(read.label(), one.label())
-        assert not one.text or read_text(CODEC, place, held) == one.text
+        assert same(read.label(), source.label())
+        assert not source.text or read_text(CODEC, place, held) == source.text
     assert same(_restored(message, split=True), message)
 
 
@@ -591,7 +591,7 @@ def test_defaults_are_not_stored() -> None:
 def test_a_rebuilt_message_has_the_same_digest(message: Any) -> None:
     """The digest depends on the fields alone, not on the objects that hold them."""
     again = _restored(message)
-    texts = [CODEC.encode(fields_of(one)) for one in (message, again)]
+    texts = [CODEC.encode(fields_of(item)) for item in (message, again)]
     assert texts[0] == texts[1]
     assert digest_of(texts[0]) == digest_of(texts[1])
 

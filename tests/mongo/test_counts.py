@@ -84,7 +84,7 @@ async def test_a_history_that_comes_again_is_one_command_more(
 ) -> None:
     """The digests of the end of the log, then the insert if anything is new; cold, the head comes first."""
     turns = [turn.messages async for turn in chat.turns()]
-    history = [one for turn in turns for one in (HumanMessage(turn[0].text), AIMessage(turn[-1].text))]
+    history = [message for turn in turns for message in (HumanMessage(turn[0].text), AIMessage(turn[-1].text))]
     with commands.counted():
         receipt = await chat.append([*history, HumanMessage("And orcas?")], resent="skip")
     assert (receipt.written, commands.names) == (1, ["find", "insert"])
@@ -137,7 +137,9 @@ async def test_what_migrations_ask_for_is_read_once_in_10_seconds(
     for number in (1, 0):
         seconds[0] += 11 * number
         with commands.counted():
-            await asyncio.gather(*(one.load_history() for one in (chat, chat, *others)), chat.append(HumanMessage("?")))
+            await asyncio.gather(
+                *(item.load_history() for item in (chat, chat, *others)), chat.append(HumanMessage("?"))
+            )
         finds = [sent["find"] for name, sent in commands.sent if name == "find"]
         assert finds.count("convstore_migrations") == number
         assert finds[0] == "convstore_migrations" or not number

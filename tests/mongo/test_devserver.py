@@ -28,7 +28,7 @@ WAIT_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[DevServer]:
+def single() -> Iterator[DevServer]:
     """A running server of one node, for tests that leave it as it is."""
     with DevServer() as server:
         yield server
@@ -116,10 +116,10 @@ def wait_for_hangup(connection: socket.socket) -> None:
         return
 
 
-def test_one_node_takes_majority_writes(one: DevServer) -> None:
+def test_one_node_takes_majority_writes(single: DevServer) -> None:
     """A started server acknowledges a write with w:majority at once."""
-    insert(one, 1)
-    assert inserted(one) == [1]
+    insert(single, 1)
+    assert inserted(single) == [1]
 
 
 @pytest.mark.slow
@@ -152,11 +152,11 @@ def test_stop_before_start_does_nothing() -> None:
     DevServer().stop()
 
 
-def test_start_of_a_running_server_changes_nothing(one: DevServer) -> None:
+def test_start_of_a_running_server_changes_nothing(single: DevServer) -> None:
     """A second ``start`` keeps the process."""
-    pid = one.nodes[0].pid
-    one.start()
-    assert one.nodes[0].pid == pid
+    pid = single.nodes[0].pid
+    single.start()
+    assert single.nodes[0].pid == pid
 
 
 @pytest.mark.slow
@@ -186,15 +186,15 @@ def test_an_exception_inside_with_leaves_no_process() -> None:
     assert not is_alive(pid)
 
 
-def test_a_paused_node_does_not_answer_and_resumes(one: DevServer) -> None:
+def test_a_paused_node_does_not_answer_and_resumes(single: DevServer) -> None:
     """``pause`` freezes a node with its connections open, ``resume`` lets it go on."""
-    with MongoClient(one.uri, socketTimeoutMS=300, retryReads=False) as client:
+    with MongoClient(single.uri, socketTimeoutMS=300, retryReads=False) as client:
         client.admin.command("ping")
-        one.nodes[0].pause()
+        single.nodes[0].pause()
         with pytest.raises(NetworkTimeout):
             client.admin.command("ping")
-        one.nodes[0].resume()
-    assert one.nodes[0].command("ping")["ok"] == 1
+        single.nodes[0].resume()
+    assert single.nodes[0].command("ping")["ok"] == 1
 
 
 @pytest.mark.slow
@@ -229,17 +229,17 @@ def test_a_killed_node_restarts_with_its_data_and_port() -> None:
         assert inserted(server) == [1]
 
 
-def test_fail_points_are_enabled(one: DevServer) -> None:
+def test_fail_points_are_enabled(single: DevServer) -> None:
     """A test can make the server fail a command."""
     data = {"failCommands": ["insert"], "errorCode": 96}
-    one.nodes[0].command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
-    with MongoClient(one.uri) as client, pytest.raises(OperationFailure, match="failCommand"):
+    single.nodes[0].command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+    with MongoClient(single.uri) as client, pytest.raises(OperationFailure, match="failCommand"):
         client["test"]["other"].insert_one({})
 
 
-def test_database_uri_names_the_default_database(one: DevServer) -> None:
+def test_database_uri_names_the_default_database(single: DevServer) -> None:
     """A client made from it has that database."""
-    with MongoClient(one.database_uri("app")) as client:
+    with MongoClient(single.database_uri("app")) as client:
         assert client.get_default_database().name == "app"
 
 
@@ -268,14 +268,14 @@ def test_the_directory_of_the_caller_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_lost_to_another_mongod_is_replaced(one: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_lost_to_another_mongod_is_replaced(single: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """If somebody takes the port first, the server moves to another one and does not mistake them for itself."""
     free_port = devserver._free_port
-    ports = [one.nodes[0].port, one.nodes[0].port]
+    ports = [single.nodes[0].port, single.nodes[0].port]
     monkeypatch.setattr(devserver, "_free_port", lambda: ports.pop() if ports else free_port())
     with DevServer() as server:
         assert not ports
-        assert server.nodes[0].port != one.nodes[0].port
+        assert server.nodes[0].port != single.nodes[0].port
         assert server.nodes[0].command("serverStatus")["pid"] == server.nodes[0].pid
 
 

@@ -41,6 +41,6 @@ async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: 
     assert set(listed) == set(acknowledged) == {f"{name}{number}" for name in "ko" for number in range(3)}
     looker = ConversationStore(database)
     for thread, (count, text) in listed.items():
-        log = [one.text async for one in looker.conversation(user_id=user, thread_id=thread).messages()]
+        log = [message.text async for message in looker.conversation(user_id=user, thread_id=thread).messages()]
         assert (count, text) == (len(log), log[-1])
         assert int(text) >= int(acknowledged[thread])

@@ -147,7 +147,9 @@ async def test_a_step_of_the_phase_after_waits_for_the_end_of_the_deployment(
     await store.setup()
     assert ran == ["9_before"]
     assert len((await store.conversation(**CHAT).load_history()).messages) == 2
-    assert [(one.name, one.phase) for one in await store.migrations() if not one.is_applied] == [("9_after", "after")]
+    assert [
+        (migration.name, migration.phase) for migration in await store.migrations() if not migration.is_applied
+    ] == [("9_after", "after")]
     report = await store.verify(repair=True)
     assert (report.findings, ran) == ((), ["9_before"])
     await store.setup(after_deployment=True)
@@ -236,7 +238,7 @@ async def test_the_server_says_when_a_step_begins(
 
 def test_this_version_may_use_what_it_migrates() -> None:
     """No migration asks for more than the level of the version that has it."""
-    assert [one.name for one in discover() if one.level > LEVEL] == []
+    assert [migration.name for migration in discover() if migration.level > LEVEL] == []
 
 
 async def test_a_changed_migration_is_found(database: Any, old: ConversationStore) -> None:
@@ -246,4 +248,6 @@ async def test_a_changed_migration_is_found(database: Any, old: ConversationStor
     assert (recorded["phase"], recorded["checksum"]) == (first.phase, first.checksum)
     await database[MIGRATIONS].update_one({"_id": first.name}, {"$set": {"checksum": "other"}})
     report = await old.verify(repair=True)
-    assert [(one.kind, one.document_id, one.repaired) for one in report.findings] == [("migration", first.name, False)]
+    assert [(finding.kind, finding.document_id, finding.repaired) for finding in report.findings] == [
+        ("migration", first.name, False)
+    ]

@@ -70,8 +70,8 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
         for user in range(8)
         for thread in range(8)
     ]
-    for one in {tuple(document[key] for key in keys): document for document in documents}.values():
-        await store.conversation(**{key: one[key] for key in keys}).append(HumanMessage("hi"))
+    for item in {tuple(document[key] for key in keys): document for document in documents}.values():
+        await store.conversation(**{key: item[key] for key in keys}).append(HumanMessage("hi"))
     calls_sub_agents = store.conversation(**{key: scope.get(key, "u1") for key in keys})
     for number in range(9):
         await calls_sub_agents.child(f"agent {number}").append(HumanMessage("hi"))
@@ -85,8 +85,8 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
         assert max(keys_examined) <= returned + 2, page_of_heads
         listed += page.conversations
         cursor = page.next_cursor
-    assert len(listed) == len({str(one.scope) for one in listed}) >= 1
-    assert all(scope.items() <= one.scope.items() for one in listed)
+    assert len(listed) == len({str(info.scope) for info in listed}) >= 1
+    assert all(scope.items() <= info.scope.items() for info in listed)
     assert (await store.verify()).findings == ()
 
 
@@ -160,7 +160,7 @@ async def test_a_read_whose_cursor_is_gone_begins_again(
     """The caller gets all documents, once; if it happens again, the error says what to do."""
     monkeypatch.setattr(collection, "_BATCH", 9)
     async with closed_cursors(client, 1):
-        assert [one["_id"] for one in await long_collection.find({}, order=[("_id", 1)])] == list(range(25))
+        assert [document["_id"] for document in await long_collection.find({}, order=[("_id", 1)])] == list(range(25))
     async with closed_cursors(client, 2):
         with pytest.raises(StoreError, match="start again from the beginning"):
             await long_collection.find({}, order=[("_id", 1)])

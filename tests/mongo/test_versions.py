@@ -96,7 +96,7 @@ async def stored(database: Any) -> dict[str, Any]:
 
 def newer_in(documents: dict[str, Any]) -> list[Any]:
     """Those that a newer version wrote."""
-    return [one for collection in documents.values() for one in collection if one.get("v") == 2]
+    return [item for collection in documents.values() for item in collection if item.get("v") == 2]
 
 
 @pytest.mark.parametrize("kind", ["entry", "head"])
@@ -108,7 +108,7 @@ async def test_a_newer_entry_or_head_stops_its_conversation(database: Any, chat:
         with pytest.raises(SchemaVersionError, match="written by a newer convstore; upgrade"):
             await call()
     del found["heads"]
-    assert {name: one for name, one in (await stored(database)).items() if name in found} == found
+    assert {name: value for name, value in (await stored(database)).items() if name in found} == found
     other = made(database).conversation(user_id="ada", thread_id="other")
     await other.append([HumanMessage("More?"), AIMessage("Less.")])
     assert (await other.load_history()).messages[-1].text == "Less."
@@ -119,7 +119,8 @@ async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: 
     """Other rows are as they were."""
     await renew(database, chat, kind)
     rows = {
-        one.scope["thread_id"]: one for one in (await made(database).list_conversations(user_id="ada")).conversations
+        conversation.scope["thread_id"]: conversation
+        for conversation in (await made(database).list_conversations(user_id="ada")).conversations
     }
     assert "newer convstore" in rows["newer"].problem
     assert (rows["other"].problem, rows["other"].message_count) == ("", 14)
@@ -200,7 +201,7 @@ async def test_a_newer_state_of_the_application_is_not_read_or_changed(database:
             await call()
     assert (await stored(database))["annotations"] == before["annotations"]
     assert await late.annotations(["a1"]) == {"a1": {"rating": 1}}
-    assert [one.kind for one in (await made(database, clock=LATER).verify()).findings] == ["newer"]
+    assert [finding.kind for finding in (await made(database, clock=LATER).verify()).findings] == ["newer"]
 
 
 async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Conversation) -> None:
@@ -241,7 +242,9 @@ async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conver
     await renew(database, chat, kind)
     before = await stored(database)
     report = await made(database, clock=LATER).verify(repair=True)
-    found = [one.kind for one in report.findings if one.kind != "segment"]  # that of this version is built again
+    found = [
+        finding.kind for finding in report.findings if finding.kind != "segment"
+    ]  # that of this version is built again
     assert found == (["newer"] if kind in ("entry", "head", "annotation") else [])
     assert newer_in(await stored(database)) == newer_in(before)
 
@@ -268,7 +271,9 @@ async def test_fields_by_rules_of_another_version_are_not_compared(database: Any
     changed = {"messages.2.stub": "in other words", "totals.view_tokens": 5, "results_at": 3}
     await database["log"].update_one(key, {"$set": changed | {"rules": 7}})
     report = await made(database, clock=LATER).verify()
-    assert [(one.kind, one.document_id) for one in report.findings if one.document_id == key["_id"]] == []
+    assert [
+        (finding.kind, finding.document_id) for finding in report.findings if finding.document_id == key["_id"]
+    ] == []
     assert len(await again(database, chat).get_tool_messages(["t0"])) == 1
 
 

@@ -26,18 +26,20 @@ async def test_turns_are_the_same_in_every_order_and_direction() -> None:
         for seed in range(4):
             chat, chance = store.conversation(user_id="ada", thread_id=str(seed)), random.Random(seed)
             runs = {name: _script(name) for name in ("q1", "q2", "q3")}
-            whole = {name: [one.id for one in said] for name, said in runs.items()}
+            whole = {name: [message.id for message in said] for name, said in runs.items()}
             while left := [name for name, said in runs.items() if said]:
                 await chat.append(runs[chance.choice(left)].pop(0))
             read = [turn async for turn in chat.turns()]
-            assert {turn.turn_id: [one.id for one in turn.messages] for turn in read} == whole
+            assert {turn.turn_id: [message.id for message in turn.messages] for turn in read} == whole
             assert [turn async for turn in chat.turns(newest_first=True)][::-1] == read
             for turn in read:
                 assert await chat.get_turn(turn.turn_id) == turn
                 span = {"after": turn.first - 1, "before": turn.first + 1}
                 for newest_first in (False, True):
-                    assert [one async for one in chat.turns(newest_first=newest_first, **span)] == [turn]
-            assert [(one.turn_id, one.last) for one in await chat.outline()] == [(t.turn_id, t.last) for t in read]
+                    assert [found async for found in chat.turns(newest_first=newest_first, **span)] == [turn]
+            assert [(outlined.turn_id, outlined.last) for outlined in await chat.outline()] == [
+                (t.turn_id, t.last) for t in read
+            ]
 
 
 async def test_a_late_result_stays_with_an_answered_turn() -> None:
@@ -51,4 +53,4 @@ async def test_a_late_result_stays_with_an_answered_turn() -> None:
         whole = {"q1": ["q1", "q1-ai", "q1-answer", result.id], "q2": ["q2", "a2"]}
         for newest_first in (False, True):
             read = [turn async for turn in chat.turns(newest_first=newest_first)]
-            assert {turn.turn_id: [one.id for one in turn.messages] for turn in read} == whole
+            assert {turn.turn_id: [item.id for item in turn.messages] for turn in read} == whole

@@ -154,7 +154,7 @@ async def test_a_match_across_two_reads_is_found(chat: Conversation, monkeypatch
     monkeypatch.setattr(pager, "_READ_AT_ONCE", 100)
     await chat.append(result([("." * 95 + "orca whales" + "." * 500, {})]))
     pages = await pages_of(chat, 300, source_ids=[1], find="orca whales")
-    assert sum(one.content.count("orca whales") for page in pages for one in page.artifact.sources) == 1
+    assert sum(source.content.count("orca whales") for page in pages for source in page.artifact.sources) == 1
 
 
 async def test_pages_of_sources_take_no_more_tokens_than_they_may(chat: Conversation) -> None:
@@ -219,7 +219,7 @@ async def test_what_is_said_of_the_sources_on_a_page_is_bounded(chat: Conversati
 async def test_what_there_is_room_for_is_whole(chat: Conversation) -> None:
     """A page of ordinary sources has all of their metadata, without a mark."""
     said = [{"title": f"T{n}", "author": "A", "published": "2026-01-05", "rank": n} for n in range(8)]
-    await chat.append(result([(PASSAGE, one) for one in said]))
+    await chat.append(result([(PASSAGE, item) for item in said]))
     page = await chat.get_sources(range(1, 9))
     assert [{"title": source.title, **source.metadata} for source in page.sources] == said
 

@@ -84,7 +84,7 @@ async def test_work_that_takes_too_long_is_cut_off_once(monkeypatch: pytest.Monk
     with suppress(asyncio.CancelledError):
         await task
     await asyncio.sleep(0.02)
-    assert [0.15 < one - began < 1 for one in ended] == [True]
+    assert [0.15 < number - began < 1 for number in ended] == [True]
 
 
 async def test_a_work_that_fails_after_the_cancellation_is_quiet(caplog: pytest.LogCaptureFixture) -> None:

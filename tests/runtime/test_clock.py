@@ -50,9 +50,9 @@ async def test_an_append_after_a_long_sleep_goes_to_the_new_conversation(
     await ConversationStore(client[database_name]).conversation(**scope).delete()
     wall[0] += 2 * 86_400
     await chat.append(HumanMessage("new"))
-    assert [one.content async for one in ConversationStore(client[database_name]).conversation(**scope).messages()] == [
-        "new"
-    ]
+    assert [
+        message.content async for message in ConversationStore(client[database_name]).conversation(**scope).messages()
+    ] == ["new"]
     wall[0] += 11
     with commands.counted():
         await chat.load_history()

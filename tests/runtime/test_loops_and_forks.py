@@ -88,7 +88,7 @@ def test_memory_works_in_two_loops_at_once(scope: dict[str, str]) -> None:
 
     async def check() -> None:
         page = await store.conversation(**scope).list_messages(limit=200)
-        assert [one.ordinal for one in page] == list(range(1, 6 * CROWD + 1))
+        assert [message.ordinal for message in page] == list(range(1, 6 * CROWD + 1))
         assert (await store.verify()).findings == ()
 
     asyncio.run(check())

@@ -212,8 +212,8 @@ def test_long_json_is_read_with_pauses() -> None:
 def test_a_long_text_is_counted_as_the_sum_of_its_pieces() -> None:
     """Characters of wide scripts count the same wherever a piece ends."""
     text = "abc\u4e2d\u0430" * 50_000
-    one, ten = (approximate_tokens([HumanMessage(part)]) for part in (text[: len(text) // 10], text))
-    assert abs(ten - 10 * one) <= 10 * 4
+    number, ten = (approximate_tokens([HumanMessage(part)]) for part in (text[: len(text) // 10], text))
+    assert abs(ten - 10 * number) <= 10 * 4
 
 
 async def test_the_loop_turns_while_a_large_result_is_loaded(

@@ -54,22 +54,22 @@ async def test_watchers_of_a_store_share_a_change_stream(
     other = chat.store.conversation(user_id=chat.scope["user_id"], thread_id="other")
     await other.append(HumanMessage("hi"))
     await chat.append(HumanMessage("q0"))
-    watching = [one.watch() for one in (chat, chat, chat, other)]
-    for one in watching:
-        await anext(one)
-    following = [asyncio.ensure_future(anext(one)) for one in watching]
+    watching = [conversation.watch() for conversation in (chat, chat, chat, other)]
+    for watch in watching:
+        await anext(watch)
+    following = [asyncio.ensure_future(anext(each)) for each in watching]
     await wait_for(lambda: changes._is_live)
     streams = [command for _, command in commands.sent if "$changeStream" in str(command.get("pipeline"))]
     assert len(streams) == 1
     await elsewhere.append(HumanMessage("q1"))
     async with asyncio.timeout(_PATIENCE):
         told = await asyncio.gather(*following[:3])
-    assert [[one.message.text for one in update.messages] for update in told] == [["q1"]] * 3
+    assert [[message.message.text for message in update.messages] for update in told] == [["q1"]] * 3
     assert not following[3].done()
     following[3].cancel()
     await asyncio.wait(following)
-    for one in watching:
-        await one.aclose()
+    for watch in watching:
+        await watch.aclose()
     await wait_for(lambda: not changes._is_live)
     assert not changes._all
 
@@ -159,7 +159,7 @@ async def test_a_page_shows_what_is_there_whatever_happened(
     async def follow() -> None:
         async with aclosing(chat.watch(full=True)) as updates:
             async for update in updates:
-                page[:] = [one for one in page if one.ordinal < update.replaces_from] + update.messages
+                page[:] = [message for message in page if message.ordinal < update.replaces_from] + update.messages
 
     async def is_done(step: Callable[[Conversation], Awaitable[object]]) -> bool:
         try:

@@ -64,10 +64,10 @@ async def test_a_restored_log_that_grew_far_is_searched_as_it_is(database: Any) 
 async def found(chat: Conversation, text: str) -> list[str]:
     """Return the snippets that every kind of search gives, which must agree."""
     user = chat.scope["user_id"]
-    one = [hit.snippet for hit in await chat.search(text, limit=50)]
+    snippets = [hit.snippet for hit in await chat.search(text, limit=50)]
     many = (await chat.store.search(text, limit=50, user_id=user)).conversations
-    assert sorted(one) == sorted(hit.snippet for group in many for hit in group.hits)
-    return sorted(one)
+    assert sorted(snippets) == sorted(hit.snippet for group in many for hit in group.hits)
+    return sorted(snippets)
 
 
 async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any) -> None:
@@ -108,7 +108,7 @@ async def test_one_stale_conversation_does_not_spoil_the_search_of_a_user(databa
     assert backup
     await restore(database, backup)
     result = await store_on(database).search("orcas", user_id=user)
-    assert (sorted(len(one.hits) for one in result.conversations), result.incomplete) == ([1, 5], [])
+    assert (sorted(len(conversation.hits) for conversation in result.conversations), result.incomplete) == ([1, 5], [])
 
 
 async def test_a_damaged_conversation_is_named_and_the_others_are_found(database: Any) -> None:
@@ -121,8 +121,8 @@ async def test_a_damaged_conversation_is_named_and_the_others_are_found(database
     head = await database["heads"].find_one({"scope.user_id": user, "scope.thread_id": "a"})
     await database["log"].delete_one({"_id": f"{head['conversation']}:{2:012d}"})
     result = await store.search("orcas", user_id=user)
-    assert [one.scope["thread_id"] for one in result.conversations] == ["b"]
-    assert [one["thread_id"] for one in result.incomplete] == ["a"]
+    assert [conversation.scope["thread_id"] for conversation in result.conversations] == ["b"]
+    assert [scope["thread_id"] for scope in result.incomplete] == ["a"]
 
 
 async def test_contents_that_do_not_fit_are_found_by_verify(database: Any) -> None:
@@ -130,11 +130,12 @@ async def test_contents_that_do_not_fit_are_found_by_verify(database: Any) -> No
     store = store_on(database)
     await store.setup()
     chat, other = (store.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
-    for one, text in ((chat, "narwhals"), (other, "belugas")):
-        await said(one, text)
-        await seal(one)
+    for conversation, text in ((chat, "narwhals"), (other, "belugas")):
+        await said(conversation, text)
+        await seal(conversation)
     own, foreign = [
-        await database["search"].find_one({"conversation": (await one.info()).conversation_id}) for one in (chat, other)
+        await database["search"].find_one({"conversation": (await handle.info()).conversation_id})
+        for handle in (chat, other)
     ]
     forged = {**own, "sections": foreign["sections"]}
     forged["digest"] = segments._digest(forged)
@@ -227,8 +228,8 @@ async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -
     key = {"_id": f"{head['conversation']}:{2:012d}"}
     await database["log"].update_one(key, {"$set": {"rewound": b"damaged"}})
     result = await store_on(database).search("orcas", user_id=user)
-    assert [one.scope["thread_id"] for one in result.conversations] == ["b"]
-    assert [one["thread_id"] for one in result.incomplete] == ["a"]
+    assert [conversation.scope["thread_id"] for conversation in result.conversations] == ["b"]
+    assert [scope["thread_id"] for scope in result.incomplete] == ["a"]
 
 
 async def test_a_repair_does_not_build_segments_from_a_damaged_log(database: Any) -> None:

@@ -37,7 +37,7 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
         return adding(self, stored, *rest, **named)
 
     def counted_merge(segments: Any, last: Any) -> Any:
-        merges.update(one.message(index).ordinal for one in (*segments, last) for index in range(one.size))
+        merges.update(message.message(index).ordinal for message in (*segments, last) for index in range(message.size))
         return merged(segments, last)
 
     monkeypatch.setattr(part.IndexBuilder, "adding", counted)
@@ -52,7 +52,7 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
     assert max(merges.values()) == 1
     conversation = (await chat.info()).conversation_id
     segments = await database["search"].find({"conversation": conversation}).to_list(None)
-    assert sorted(one["merges"] for one in segments) == [0, 0, *[1] * 6]
+    assert sorted(item["merges"] for item in segments) == [0, 0, *[1] * 6]
     assert len(await chat.search("orcas", limit=50)) == 20
     await store.close()
 
@@ -79,7 +79,7 @@ async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch
     assert set(split.values()) == {1}
     assert len(split) == 9 * 4
     segments = await database["search"].find({"conversation": (await chat.info()).conversation_id}).to_list(None)
-    assert sorted(one["until"] for one in segments) == [3, 6, 9]
+    assert sorted(item["until"] for item in segments) == [3, 6, 9]
     assert (await store.verify(user_id=chat.scope["user_id"])).ok
     await store.close()
 
@@ -237,7 +237,7 @@ async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytes
 
     monkeypatch.setattr(across, "_read", counted)
     results = await asyncio.gather(*(store.search("orcas", user_id=user) for _ in range(7)))
-    assert [len(one.conversations) for one in results] == [1] * 7
+    assert [len(result.conversations) for result in results] == [1] * 7
     assert most == 2
     await store.close()
 

@@ -50,8 +50,8 @@ async def test_a_kill_at_any_step_of_a_seal(database: Any, server_uri: str, step
     assert await hits(database, user) == await hits(database, user, search_index=False)
     head = await database["heads"].find_one({"scope.user_id": user})
     segments = await database["search"].find({"conversation": head["conversation"]}).sort("_id", 1).to_list(None)
-    untils = [one["until"] for one in segments]
-    assert [int(one["_id"].split(":")[1]) for one in segments] == [1, *(until + 1 for until in untils[:-1])]
+    untils = [segment["until"] for segment in segments]
+    assert [int(segment["_id"].split(":")[1]) for segment in segments] == [1, *(until + 1 for until in untils[:-1])]
     assert untils[-1] == 3 * len(steps) + 1
     assert (await store.verify(user_id=user)).ok
     await store.close()

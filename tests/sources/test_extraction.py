@@ -523,9 +523,9 @@ def test_one_sign_of_a_source_is_enough(item: dict[str, Any]) -> None:
 
 def test_a_thousand_items_are_sources_one_more_are_not() -> None:
     """The limit is exactly 1,000, in every form."""
-    for one in ({"text": "x"}, {"type": "search_result", "source": "s", "content": [_text("x")]}):
-        assert len(_found(artifact=[one] * MAX_SOURCES)) == MAX_SOURCES == 1_000
-        assert _found(artifact=[one] * (MAX_SOURCES + 1)) == ()
+    for block in ({"text": "x"}, {"type": "search_result", "source": "s", "content": [_text("x")]}):
+        assert len(_found(artifact=[block] * MAX_SOURCES)) == MAX_SOURCES == 1_000
+        assert _found(artifact=[block] * (MAX_SOURCES + 1)) == ()
     cited = [_text("x", annotations=[{"type": "url_citation", "url": f"u{n}"}]) for n in range(MAX_SOURCES + 1)]
     assert len(_found(cited[1:])) == MAX_SOURCES
     assert _found(cited) == ()
@@ -649,12 +649,12 @@ def _spoiled(draw: st.DrawFn) -> Any:
     return spoil(value)
 
 
-def _contents(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    lists = st.lists(one, min_size=1, max_size=4)
+def _contents(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(strategy, min_size=1, max_size=4)
     return lists | st.builds(lambda key, inner: {key: inner}, _keys, lists)
 
 
-anything = _contents(_spoiled() | st.sampled_from(_SAMPLES)) | _contents(hostile) | hostile
+any_content = _contents(_spoiled() | st.sampled_from(_SAMPLES)) | _contents(hostile) | hostile
 
 
 def _as_content(value: Any) -> Any:
@@ -663,21 +663,21 @@ def _as_content(value: Any) -> Any:
 
 
 def _said(found: FoundSources) -> list[Any]:
-    return [(one.title, one.url, one.text, one.kept_id, one.metadata) for one in found.items]
+    return [(source.title, source.url, source.text, source.kept_id, source.metadata) for source in found.items]
 
 
 @example([{"type": [], "text": "1 hit"}], None)
 @examples(400)
-@given(anything.map(_as_content), st.none() | anything | values)
+@given(any_content.map(_as_content), st.none() | any_content | values)
 def test_anything_is_read_and_read_again(content: Any, artifact: Any) -> None:
     """Nothing raises; sources can be stored and shown, and the restored message has the same ones."""
     message = _message(content, artifact)
     found = _find(message)
     codec = Codec()
     assert len(found.items) <= MAX_SOURCES
-    for one in found.items:
-        one.digest(codec)
-        assert all(type(said) is str for said in (one.title, one.url, one.text))
+    for source in found.items:
+        source.digest(codec)
+        assert all(type(said) is str for said in (source.title, source.url, source.text))
     encoded = encode_message(codec, fields_of(message))
     restored = decode_message(codec, encoded.body, fetch=lambda start, end: encoded.payload[start:end])
     assert same(restored, message)
@@ -703,9 +703,9 @@ def test_deep_nesting_is_data(key: str) -> None:
 def test_a_great_many_of_anything_are_looked_at_once() -> None:
     """Texts, numbers, annotations and results in such numbers give no sources, and take no time to speak of."""
     many = 100_000 // STRIDE
-    for one in (_text("x"), _text("{}"), _HITS[0], {"type": "search_result", "source": "a"}, 7, "[]", None, {}):
-        assert _found(artifact=[one] * many) == ()
-        assert _found(json.dumps({"content": [one] * many})) == ()
+    for value in (_text("x"), _text("{}"), _HITS[0], {"type": "search_result", "source": "a"}, 7, "[]", None, {}):
+        assert _found(artifact=[value] * many) == ()
+        assert _found(json.dumps({"content": [value] * many})) == ()
     cited = {"type": "url_citation", "url": "u", "start_index": 0, "end_index": many}
     assert _found([_text("x" * many, annotations=[cited] * many)]) == ()
     [found] = _found([_text("x" * many, annotations=[cited | {"start_index": n} for n in range(100)])])

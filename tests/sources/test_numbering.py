@@ -95,7 +95,10 @@ async def test_parallel_answers_never_share_a_number(chat: Conversation, databas
     """Also where several stores answer in one conversation."""
     others = [ConversationStore(database).conversation(**chat.scope) for _ in range(3)]
     answers = await asyncio.gather(
-        *(ask(number_sources(search, one), topic=f"t{n}") for n, one in enumerate([chat, *others] * 4))
+        *(
+            ask(number_sources(search, conversation), topic=f"t{n}")
+            for n, conversation in enumerate([chat, *others] * 4)
+        )
     )
     numbers = [document.metadata["source_id"] for answer in answers for document in answer.artifact]
     assert sorted(numbers) == list(range(1, 33))

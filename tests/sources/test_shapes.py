@@ -94,9 +94,9 @@ def _emptied(item: Any) -> Any:
     """Return an item without its text."""
     if type(item) is not dict:
         return None
-    return {key: _emptied(one) if key in ("node", "payload", "properties") else one for key, one in item.items()} | (
-        dict.fromkeys(_TEXT_KEYS & item.keys())
-    )
+    return {
+        key: _emptied(value) if key in ("node", "payload", "properties") else value for key, value in item.items()
+    } | (dict.fromkeys(_TEXT_KEYS & item.keys()))
 
 
 def _with_emptied(value: Any) -> Any:
@@ -104,7 +104,7 @@ def _with_emptied(value: Any) -> Any:
     if type(value) is list:
         return [value[0], _emptied(value[0]), value[0]] if type(value[0]) is not list else [_with_emptied(value[0])]
     if type(value) is dict:
-        return {key: one if key == "intent" else _with_emptied(one) for key, one in value.items()}
+        return {key: item if key == "intent" else _with_emptied(item) for key, item in value.items()}
     return value
 
 
@@ -223,7 +223,7 @@ _LOG_LINE = (
 def test_an_ordinary_result_has_no_sources(value: Any) -> None:
     """Records, tables, tags, ids, paths, log lines, charts and graphs are data, as JSON and as a list in content."""
     assert _found(json.dumps(value)) == ()
-    if type(value) is list and all(type(one) is str for one in value):
+    if type(value) is list and all(type(item) is str for item in value):
         assert _found(value) == ()
     else:
         assert _found(artifact=value) == ()

@@ -74,7 +74,7 @@ def nested(depth: int) -> Steps[int]:
     """Ask three times at once, and three strategies below."""
     below = [nested(depth - 1) for _ in range(3)] if depth else []
     answers = yield from ask_all([*(about(str(number)) for number in range(3)), *below])
-    return sum(one if isinstance(one, int) else 1 for one in answers)
+    return sum(answer if isinstance(answer, int) else 1 for answer in answers)
 
 
 @pytest.mark.parametrize("in_threads", [False, True])

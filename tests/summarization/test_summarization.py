@@ -144,10 +144,12 @@ def test_sync_async_and_node_take_the_same() -> None:
 
 def test_a_running_summary_is_made_like_that_of_langmem() -> None:
     """By position and by name, and equal if its three fields are; the third may be left out."""
-    one = RunningSummary("text", {"1"}, "1")
+    running = RunningSummary("text", {"1"}, "1")
     two = RunningSummary(summary="text", summarized_message_ids={"1"}, last_summarized_message_id="1")
-    assert one == two
-    assert repr(one) == "RunningSummary(summary='text', summarized_message_ids={'1'}, last_summarized_message_id='1')"
+    assert running == two
+    assert (
+        repr(running) == "RunningSummary(summary='text', summarized_message_ids={'1'}, last_summarized_message_id='1')"
+    )
     assert RunningSummary("text", {"1"}) == RunningSummary("text", {"1"}, None)
     assert SummarizationResult([]).running_summary is None
 
@@ -178,7 +180,7 @@ def test_input_below_the_threshold_comes_back(summarize: Summarize, kinds: str) 
     """The same messages, and the model is not asked."""
     model, messages = ScriptedModel(), talk(*kinds)
     result = summarize(messages, model=model, max_tokens=10)
-    assert all(one is two for one, two in zip(result.messages, messages, strict=True))
+    assert all(message is two for message, two in zip(result.messages, messages, strict=True))
     assert (result.running_summary, model.prompts) == (None, [])
 
 
@@ -285,7 +287,7 @@ def test_where_the_cut_goes(summarize: Summarize, kinds: str, cut: int, folded: 
     result = summarize(messages, model=model, max_tokens=100, max_tokens_before_summary=cut)
     assert len(model.prompts) == (1 if folded else 0)
     rest = result.messages[1:] if folded else result.messages
-    assert all(one is two for one, two in zip(rest, messages[folded:], strict=True))
+    assert all(message is two for message, two in zip(rest, messages[folded:], strict=True))
     for prompt in model.prompts:
         assert check_pairing(prompt) == []
 
@@ -345,9 +347,9 @@ def test_a_result_shown_as_text_behind_the_newest_one_is_not_new(summarize: Summ
 def test_a_later_summary_extends_the_earlier(summarize: Summarize) -> None:
     """It gets the old text and only messages after the last summarised one."""
     model, messages = ScriptedModel("first", "second"), talk(*"hahahah")
-    one = summarize(messages[:5], model=model, max_tokens=4)
+    result = summarize(messages[:5], model=model, max_tokens=4)
     two = summarize(
-        messages, model=model, max_tokens=4, max_tokens_before_summary=2, running_summary=one.running_summary
+        messages, model=model, max_tokens=4, max_tokens_before_summary=2, running_summary=result.running_summary
     )
     assert model.shown == [list("1234"), list("56")]
     assert "first" not in model.prompts[0][-1].text
@@ -359,15 +361,17 @@ def test_a_later_summary_extends_the_earlier(summarize: Summarize) -> None:
 def test_the_old_summary_is_still_put_first(summarize: Summarize) -> None:
     """Without a new summary the old one precedes the messages that it does not cover."""
     model, messages = ScriptedModel("first"), talk("s", *"hahah")
-    one = summarize(messages, model=model, max_tokens=5, max_tokens_before_summary=4)
-    two = summarize([*messages, *talk(*"hahahah")[6:]], model=model, max_tokens=9, running_summary=one.running_summary)
+    result = summarize(messages, model=model, max_tokens=5, max_tokens_before_summary=4)
+    two = summarize(
+        [*messages, *talk(*"hahahah")[6:]], model=model, max_tokens=9, running_summary=result.running_summary
+    )
     assert [message.text for message in two.messages] == [
         "text 1",
         "Summary of the conversation so far: first",
         "text 6",
         "text 7",
     ]
-    assert two.running_summary == one.running_summary
+    assert two.running_summary == result.running_summary
     assert len(model.prompts) == 1
 
 
@@ -375,9 +379,9 @@ def test_the_old_summary_is_still_put_first(summarize: Summarize) -> None:
 def test_a_summary_fed_back_in_is_replaced(summarize: Summarize, system: Any) -> None:
     """The output with messages added is an input; there is one summary in what comes out, and it is the newest."""
     model, log = ScriptedModel("first", "second"), talk(*system, *"hahahahah")
-    one = summarize(log[: len(system) + 5], model=model, max_tokens=4)
-    grown = [*one.messages, *log[len(system) + 5 :]]
-    two = summarize(grown, model=model, max_tokens=5, running_summary=one.running_summary)
+    result = summarize(log[: len(system) + 5], model=model, max_tokens=4)
+    grown = [*result.messages, *log[len(system) + 5 :]]
+    two = summarize(grown, model=model, max_tokens=5, running_summary=result.running_summary)
     assert [message.type for message in two.messages] == [*(["system"] if system else []), "system", "human"]
     assert [message.text for message in two.messages if message.additional_kwargs == MARK] == [
         "Summary of the conversation so far: second"
@@ -517,7 +521,7 @@ def test_the_limit_decides_what_is_folded(summarize: Summarize, kinds: str, fold
         token_counter=by_words,
     )
     rest = result.messages[1:] if folded else result.messages
-    assert all(one is two for one, two in zip(rest, messages[folded:], strict=True))
+    assert all(message is two for message, two in zip(rest, messages[folded:], strict=True))
     assert bool(model.prompts) == bool(folded)
     assert result.over_budget == (by_words(result.messages) > 100)
     assert result.over_budget == (max(by_words([message]) for message in rest) > 100 if rest else False)
@@ -537,10 +541,10 @@ def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize: Summar
     """A summary above the limit is no reason to make another: that would hardly be shorter."""
     model, messages = ScriptedModel("old " * 300), sized("h", "a:99", "h")
     options = {"model": model, "max_tokens": 100, "max_summary_tokens": 10, "token_counter": by_words}
-    one = summarize(messages, **options)
-    assert one.over_budget
+    result = summarize(messages, **options)
+    assert result.over_budget
     grown = [*messages, *talk("h", "h", "h", "a", "h")[3:]]
-    two = summarize(grown, running_summary=one.running_summary, **options)
+    two = summarize(grown, running_summary=result.running_summary, **options)
     assert len(model.prompts) == 1
     assert two.over_budget
     assert ids(two.messages[1:]) == ["3", "4", "5"]
@@ -550,9 +554,9 @@ def test_a_lower_limit_is_kept_without_a_new_message(summarize: Summarize) -> No
     """The same list again asks nothing, unless less is allowed to stay."""
     model, messages = ScriptedModel("one", "two"), sized("h", "a:90", "h", "a:50", "h", "a:3")
     options = {"model": model, "max_summary_tokens": 10, "token_counter": by_words, "max_tokens_before_summary": 90}
-    one = summarize(messages, max_tokens=100, **options)
-    assert ids(one.messages[1:]) == ["3", "4", "5", "6"]
-    two = summarize(messages, max_tokens=50, running_summary=one.running_summary, **options | {"overflow": "fold"})
+    result = summarize(messages, max_tokens=100, **options)
+    assert ids(result.messages[1:]) == ["3", "4", "5", "6"]
+    two = summarize(messages, max_tokens=50, running_summary=result.running_summary, **options | {"overflow": "fold"})
     assert len(model.prompts) > 1
     assert by_words(two.messages) <= 50
 

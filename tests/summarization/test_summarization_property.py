@@ -132,7 +132,7 @@ def test_the_bookkeeping_is_exact(case: Any) -> None:
         assert sorted(ids(rest), key=str) == sorted(ids(log[cut:]), key=str)
         same = [message for message in log[cut:] if not isinstance(message, ToolMessage)]
         kept = [message for message in rest if any(message is each for each in same)]
-        assert all(one is two for one, two in zip(kept, same, strict=True))
+        assert all(message is two for message, two in zip(kept, same, strict=True))
         assert result.messages[: len(case.system)] == case.system
         running = result.running_summary
 

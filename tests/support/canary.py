@@ -54,7 +54,7 @@ def checked(result: _T, *texts: str) -> _T:
 
 def _secrets() -> set[str]:
     given = urlsplit(os.environ.get("CONVSTORE_TEST_URI", "")).password or ""
-    return {PASSWORD, *(one for one in (given, unquote_plus(given)) if len(one) >= _SHORTEST)}
+    return {PASSWORD, *(text for text in (given, unquote_plus(given)) if len(text) >= _SHORTEST)}
 
 
 class Canary:

@@ -54,7 +54,7 @@ def turn(number: int) -> list[dict[str, Any]]:
 
 def lines(*records: Any) -> str:
     """Return the text of a file with one record in each line; a string is a line as it is."""
-    return "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in records)
+    return "".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records)
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ class Stored:
         rewinds, found = NO_REWINDS, [set[int]()]
         for entry in self.entries:
             rewinds = rewinds.after(entry) if entry.is_rewind else rewinds
-            found.append({ordinal for one in rewinds.ranges for ordinal in range(one.first, one.last + 1)})
+            found.append({ordinal for range_ in rewinds.ranges for ordinal in range(range_.first, range_.last + 1)})
         return found
 
 
@@ -204,7 +204,7 @@ async def _check_ended(database: Any, findings: Findings) -> None:
 
 async def _conversations(database: Any) -> set[str]:
     """Those that there is anything of."""
-    return {one for name in OF_CONVERSATIONS for one in await _collection(database, name).distinct("conversation")}
+    return {item for name in OF_CONVERSATIONS for item in await _collection(database, name).distinct("conversation")}
 
 
 async def _named(database: Any, **query: Any) -> set[str]:
@@ -240,7 +240,7 @@ def _check_log(stored: Stored, notes: Notes, findings: Findings) -> None:
         if times > 1:
             findings.wrong("doubled", f"{id_} is in the log {times} times")
     numbers = [entry.number for entry in stored.entries]
-    ordinals = [one.ordinal for entry in stored.entries for one in entry.messages]
+    ordinals = [message.ordinal for entry in stored.entries for message in entry.messages]
     if numbers != [*range(1, len(numbers) + 1)] or ordinals != [*range(1, len(ids) + 1)]:
         findings.wrong("hole", f"entries {numbers} with messages {ordinals}")
     for turn, group in itertools.groupby(stored.messages, key=lambda message: str(message.id).rpartition("|")[0]):
@@ -292,7 +292,7 @@ def _check_hits(stored: Stored, notes: Notes, findings: Findings) -> None:
     """Hits are messages of the log, each once; the turn that was asked for is among them unless it was rewound."""
     ids = stored.ids
     gone = stored.rewound[-1]
-    for note in (one for one in notes if one["what"] == "saw hits"):
+    for note in (document for document in notes if document["what"] == "saw hits"):
         ordinals = [ordinal for ordinal, _ in note["hits"]]
         if len(set(ordinals)) < len(ordinals):
             findings.wrong("doubled", str(note))
@@ -356,7 +356,7 @@ class _Pages:
 
     def __init__(self, stored: Stored) -> None:
         self._ids, self._ends = stored.ids, set(stored.ends)
-        self._gone = [set(one) for one in {frozenset(one) for one in stored.rewound}]
+        self._gone = [set(ordinals) for ordinals in {frozenset(ordinals) for ordinals in stored.rewound}]
 
     def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
         """Return True if these ordinals, with ids of this mark, are such a page."""

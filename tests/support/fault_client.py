@@ -281,12 +281,12 @@ class Client:
 
     async def _see_page(self, chat: Conversation) -> None:
         page = await chat.list_messages(limit=1_000)
-        ids = [str(one.message.id) for one in page]
-        self.journal.write("saw page", chat, ordinals=runs([one.ordinal for one in page]), mark=str(Marks(ids)))
+        ids = [str(message.message.id) for message in page]
+        self.journal.write("saw page", chat, ordinals=runs([message.ordinal for message in page]), mark=str(Marks(ids)))
 
     async def _see_view(self, chat: Conversation) -> None:
         history = await chat.load_history(_WHOLE)
-        shown = [one for one in history.messages if "convstore" not in one.additional_kwargs]
+        shown = [message for message in history.messages if "convstore" not in message.additional_kwargs]
         ids, wrong = [str(message.id) for message in shown], check_pairing(history.messages)
         self.journal.write("saw view", chat, mark=str(Marks(ids)), summary=history.summary, wrong=len(wrong))
         if history.report.stubbed:

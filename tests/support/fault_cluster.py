@@ -210,8 +210,8 @@ class Cluster:
 
         async def is_so() -> bool:
             said = [await self._ask(node, "hello") for node in self._server.nodes]
-            return sum(one["isWritablePrimary"] for one in said) == 1 and all(
-                one["isWritablePrimary"] or one["secondary"] for one in said
+            return sum(item["isWritablePrimary"] for item in said) == 1 and all(
+                item["isWritablePrimary"] or item["secondary"] for item in said
             )
 
         await self._wait(is_so)

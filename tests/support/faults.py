@@ -275,13 +275,13 @@ _COLUMNS = ("runs", *_COUNTED, *_BROKEN, "other", "orphans", "stall")
 def table(rounds: Mapping[str, list[Findings]]) -> str:
     """Return the results of rounds as a table, a line for each fault; stalls are the longest, in seconds."""
     lines = [f"{'fault':18}" + "".join(f"{name:>10}" for name in _COLUMNS)]
-    whole = {**rounds, "all": [one for found in rounds.values() for one in found]}
+    whole = {**rounds, "all": [findings for found in rounds.values() for findings in found]}
     for fault, found in whole.items():
-        broken = [sum(one.count(what) for one in found) for what in _BROKEN.values()]
-        other = sum(len(texts) for one in found for texts in one.problems.values()) - sum(broken)
-        done = [sum(getattr(one, what) for one in found) for what in _COUNTED]
-        figures = [len(found), *done, *broken, other, sum(one.orphans for one in found)]
-        stall = max((one.stall for one in found), default=0.0)
+        broken = [sum(findings.count(what) for findings in found) for what in _BROKEN.values()]
+        other = sum(len(texts) for findings in found for texts in findings.problems.values()) - sum(broken)
+        done = [sum(getattr(findings, what) for findings in found) for what in _COUNTED]
+        figures = [len(found), *done, *broken, other, sum(findings.orphans for findings in found)]
+        stall = max((findings.stall for findings in found), default=0.0)
         lines.append(f"{fault:18}" + "".join(f"{figure:>10,}" for figure in figures) + f"{stall:>10.1f}")
     return "\n".join(lines)
 
@@ -301,7 +301,7 @@ async def main(minutes: float, only: list[str], seed: int | None) -> bool:
                         _tell(name, rounds[name][-1])
         finally:
             sys.stdout.write(table(rounds) + "\n")
-    return not any(one.problems for found in rounds.values() for one in found)
+    return not any(findings.problems for found in rounds.values() for findings in found)
 
 
 def _tell(name: str, findings: Findings) -> None:

@@ -143,9 +143,9 @@ def edges() -> list[list[BaseMessage]]:
     batches.append(_asked("again", "see artifact", artifact=[*many[:3], *many[-3:]]))
     usage: Any = {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}
     models = [*(f"model-{number}" for number in range(21)), "m" * 99, "m" * 101]
-    said = [{"model_name": one} for one in models]
+    said = [{"model_name": model} for model in models]
     batches.append(
-        [AIMessage("So.", id=f"by-{n}", usage_metadata=usage, response_metadata=one) for n, one in enumerate(said)]
+        [AIMessage("So.", id=f"by-{n}", usage_metadata=usage, response_metadata=item) for n, item in enumerate(said)]
     )
     return batches
 

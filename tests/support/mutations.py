@@ -66,7 +66,7 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
     inside_text = set[int]()
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
-            inside_text |= {id(one) for one in ast.walk(node)}
+            inside_text |= {id(inner) for inner in ast.walk(node)}
         if isinstance(node, ast.If | ast.While | ast.IfExp):
             yield Mutation(path, node.test, f"(not ({ast.unparse(node.test)}))")
         if isinstance(node, ast.expr | ast.stmt) and id(node) not in inside_text and (new := changed(node)):
@@ -92,7 +92,7 @@ def changed(node: ast.expr | ast.stmt) -> str | None:
 def chosen(count: int, seed: int) -> list[Mutation]:
     """Return some changes, the same for the same seed and code."""
     paths = [path.relative_to(ROOT) for path in sorted((ROOT / "convstore").rglob("*.py"))]
-    every = [one for path in paths if not set(path.parts) & set(LEFT_OUT) for one in mutations_of(path)]
+    every = [mutation for path in paths if not set(path.parts) & set(LEFT_OUT) for mutation in mutations_of(path)]
     return random.Random(seed).sample(every, count)
 
 

@@ -32,7 +32,7 @@ def count_letters(messages: Sequence[BaseMessage]) -> int:
 
     So the size of a view is the sum of what is shown of its messages, and nothing else.
     """
-    return sum(_letters(one) for one in messages)
+    return sum(_letters(message) for message in messages)
 
 
 def _letters(message: BaseMessage) -> int:
@@ -219,11 +219,11 @@ class Decision:
 
     def messages(self) -> list[BaseMessage]:
         """The messages of the log as the view shows them."""
-        return [_render(one) for one in self.shown if one.form != "absent"]
+        return [_render(piece) for piece in self.shown if piece.form != "absent"]
 
     def forms(self) -> list[tuple[int, Form, int | None]]:
         """How each active message is shown."""
-        return [(one.line.ordinal, one.form, one.limit) for one in self.shown]
+        return [(piece.line.ordinal, piece.form, piece.limit) for piece in self.shown]
 
 
 def _render(shown: Shown) -> BaseMessage:
@@ -253,7 +253,7 @@ def _cut(text: str, message: BaseMessage, limit: int) -> str:
     if len(text) <= (limit + _FEW) * CHARACTERS:
         return text
     shown = [shorten_text(text, tokens, str(message.id)) for tokens in (limit, limit * 3 // 4)]
-    return next((one for one in shown if one != text), text)
+    return next((name for name in shown if name != text), text)
 
 
 def _stub(line: Line, minimum: int) -> str | None:
@@ -368,7 +368,7 @@ class Oracle:
         return count_letters([_render(shown)])
 
     def _total(self, shown: Iterable[Shown]) -> int:
-        return sum(self._size(one) for one in shown)
+        return sum(self._size(piece) for piece in shown)
 
     def _is_exempt(self, line: Line) -> bool:
         """A result that the policy keeps whole."""
@@ -393,10 +393,10 @@ class Oracle:
         eighth = self.budget // 8
         shown = [[self._stubbed(line, eighth) for line in step] for step in steps]
         # "whole results do not count for 2"
-        sizes = [sum(self._size(one) for one in step if not self._is_exempt(one.line)) for step in shown]
+        sizes = [sum(self._size(piece) for piece in step if not self._is_exempt(piece.line)) for step in shown]
         leaving = _leaving(sizes, room=room, portion=eighth)
-        gone = [[Shown(one.line, "absent") for one in step] for step in shown[:leaving]]
-        return [one for step in [*gone, *shown[leaving:]] for one in step]
+        gone = [[Shown(piece.line, "absent") for piece in step] for step in shown[:leaving]]
+        return [piece for step in [*gone, *shown[leaving:]] for piece in step]
 
     # forms of turns
 
@@ -468,14 +468,14 @@ class Oracle:
 
     def valid(self, record: Record | None) -> Record:
         """9. Return the record, or the one of a first use if it counts as none."""
-        none = Record(1, 0, 0, self._link(1))
+        empty = Record(1, 0, 0, self._link(1))
         if record is None:
-            return none
+            return empty
         # "Neither the log's first message nor the first of an active turn, finished or in progress"
         starts = {line.ordinal: line.entry for line in [*self.log.lines[:1], *map(_opening, self._all_turns())]}
         if starts.get(record.start) != record.link:
-            return none
-        return none if max(record[:3]) > self.log.last else record
+            return empty
+        return empty if max(record[:3]) > self.log.last else record
 
     def _all_turns(self) -> list[Turn]:
         log = self.log
@@ -584,10 +584,10 @@ class Oracle:
     def _decision(self, marks: Marks, stored: Record | None, *, is_excursion: bool) -> Decision:
         turns = [turn for turn in self.finished if turn.first < marks.start]
         absent = [Shown(line, "absent") for turn in turns for line in turn.lines]
-        early = [one for turn in self.finished[len(turns) :] for one in self._finished_turn(turn, marks)]
+        early = [piece for turn in self.finished[len(turns) :] for piece in self._finished_turn(turn, marks)]
         now = self._turn_in_progress(marks)
         leading = [Shown(line, "whole") for line in self.leading]
-        has_note = bool(turns) or any(one.form == "absent" for one in [*early, *now])
+        has_note = bool(turns) or any(piece.form == "absent" for piece in [*early, *now])
         shown = self._visible([*leading, *absent, *early, *now])
         return Decision(
             shown=shown,
@@ -603,7 +603,7 @@ class Oracle:
     def _visible(self, shown: list[Shown]) -> list[Shown]:
         if self.policy.view == "full":
             return shown
-        return [Shown(one.line, "absent") if _is_hidden(one.line.message) else one for one in shown]
+        return [Shown(piece.line, "absent") if _is_hidden(piece.line.message) else piece for piece in shown]
 
 
 def _turn(lines: list[Line], *, is_last: bool) -> Turn:
@@ -648,8 +648,8 @@ def whole_view(log: Log, policy: HistoryPolicy) -> list[BaseMessage]:
 
 def essence(messages: Sequence[BaseMessage]) -> list[str]:
     """What a model reads of the messages that are in the log, to be compared."""
-    kept = [one for one in messages if "convstore" not in one.additional_kwargs]
-    return [json.dumps([one.id, one.type, one.content, _calls(one)]) for one in kept]
+    kept = [message for message in messages if "convstore" not in message.additional_kwargs]
+    return [json.dumps([message.id, message.type, message.content, _calls(message)]) for message in kept]
 
 
 def _calls(message: BaseMessage) -> Any:

@@ -29,7 +29,7 @@ class ScriptedModel(BaseChatModel):
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> ScriptedModel:
         """Keeps the names of the tools."""
-        self.tools[:] = [one["name"] if isinstance(one, dict) else one.name for one in tools]
+        self.tools[:] = [tool["name"] if isinstance(tool, dict) else tool.name for tool in tools]
         return self
 
     def _generate(

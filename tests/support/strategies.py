@@ -233,9 +233,9 @@ class PureLog:
         batch = prepare(messages, codec=self.codec, counter=named(self.counter, "test"), token=f"t{len(self.entries)}")
         entry = compose(batch, self.totals, at=NOW)
         self.entries.append(entry)
-        for one, message in zip(batch.prepared, entry.messages, strict=True):
+        for prepared, message in zip(batch.prepared, entry.messages, strict=True):
             if message.payload:
-                self.payloads[message.id] = one.payload
+                self.payloads[message.id] = prepared.payload
         return entry
 
     def until(self, entry: int) -> PureLog:
@@ -310,13 +310,13 @@ class Round:
 def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: int = 120) -> list[BaseMessage]:
     """The messages of a finished turn as agents make them; their ids are unique in any log."""
     made: list[BaseMessage] = [HumanMessage(_words(asked, f"question {number}"), id=f"h{number}")]
-    for step, one in enumerate(rounds):
-        ids = [f"c{number}-{step}-{index}" for index in range(len(one.sizes))]
+    for step, parts in enumerate(rounds):
+        ids = [f"c{number}-{step}-{index}" for index in range(len(parts.sizes))]
         calls = [{"name": "search", "args": {"q": id_}, "id": id_} for id_ in ids]
         made.append(AIMessage("", id=f"a{number}-{step}", tool_calls=calls))
-        for index, (id_, size) in enumerate(zip(ids, one.sizes, strict=True)):
+        for index, (id_, size) in enumerate(zip(ids, parts.sizes, strict=True)):
             text = _words(size, id_)
-            artifact = [(text[: size // 2], {"title": f"T{id_}"}), (text[size // 2 :], {})] if one.sources else None
+            artifact = [(text[: size // 2], {"title": f"T{id_}"}), (text[size // 2 :], {})] if parts.sources else None
             result_id = f"r{number}-{step}-{index}"
             made.append(ToolMessage(text, id=result_id, name="search", tool_call_id=id_, artifact=artifact))
     return [*made, AIMessage(_words(said, f"answer {number}"), id=f"z{number}")]

@@ -131,9 +131,9 @@ class Backend:
     async def switch(self, request: Request) -> Response:
         """Show another variant."""
         chat, wanted = self._chat(request), request.query_params["variant"]
-        for one in await chat.variants(request.path_params["turn"]):
-            if one.variant_id == wanted:
-                await chat.activate(one)
+        for variant in await chat.variants(request.path_params["turn"]):
+            if variant.variant_id == wanted:
+                await chat.activate(variant)
                 return PlainTextResponse("switched")
         raise HTTPException(404)
 

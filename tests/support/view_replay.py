@@ -18,13 +18,15 @@ SYNTHETIC = "convstore"
 
 def kinds(messages: Sequence[BaseMessage]) -> list[str]:
     """The kinds of the messages that a view added."""
-    return [one.additional_kwargs[SYNTHETIC]["kind"] for one in messages if SYNTHETIC in one.additional_kwargs]
+    return [
+        message.additional_kwargs[SYNTHETIC]["kind"] for message in messages if SYNTHETIC in message.additional_kwargs
+    ]
 
 
 def differences(history: History, decision: Decision, budget: int) -> list[str]:
     """Describe how a view of the store differs from the oracle's."""
     report = history.report
-    forms = {form: {str(one.line.message.id) for one in decision.shown if one.form == form} for form in _FORMS}
+    forms = {form: {str(piece.line.message.id) for piece in decision.shown if piece.form == form} for form in _FORMS}
     pairs = [
         ("messages in another order", _ids(history.messages), _ids(decision.messages())),
         ("tokens", history.tokens, decision.size),
@@ -42,23 +44,24 @@ _FORMS = ("stub", "shortened")
 
 
 def _ids(messages: Sequence[BaseMessage]) -> list[str]:
-    return [str(one.id) for one in messages if SYNTHETIC not in one.additional_kwargs]
+    return [str(message.id) for message in messages if SYNTHETIC not in message.additional_kwargs]
 
 
 def _unequal(history: History, decision: Decision) -> list[str]:
     """Describe each message that the store shows in another form than the oracle."""
-    found = {str(one.id): one for one in history.messages if SYNTHETIC not in one.additional_kwargs}
-    wanted = {str(one.id): one for one in decision.messages()}
+    found = {str(item.id): item for item in history.messages if SYNTHETIC not in item.additional_kwargs}
+    wanted = {str(item.id): item for item in decision.messages()}
     lines = []
-    for one in decision.shown:
-        message, key = one.line.message, str(one.line.message.id)
+    for piece in decision.shown:
+        message, key = piece.line.message, str(piece.line.message.id)
         sides = [essence([side[key]]) if key in side else [] for side in (found, wanted)]
         if sides[0] != sides[1]:
             whole = essence([message])
             form = "absent" if not sides[0] else "whole" if sides[0] == whole else f"as {_brief(sides[0])}"
-            limit = f"({one.limit})" if one.limit else ""
+            limit = f"({piece.limit})" if piece.limit else ""
+            wanted_form = f"oracle {piece.form}{limit}"
             lines.append(
-                f"{one.line.ordinal} {message.type} of {one.line.size} tokens: store {form}, oracle {one.form}{limit}"
+                f"{piece.line.ordinal} {message.type} of {piece.line.size} tokens: store {form}, {wanted_form}"
             )
     return lines
 

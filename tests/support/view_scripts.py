@@ -126,7 +126,7 @@ class Script:
         said = self.text(self._size(shape.argument)) if self.random.random() < 0.2 else ""
         name = self.random.choice(["search", "search", "shell"])
         arguments = [{"query": self.text(argument if at == 0 else 4)} for at in range(len(calls))]
-        asked = [{"name": name, "args": one, "id": call} for one, call in zip(arguments, calls, strict=True)]
+        asked = [{"name": name, "args": item, "id": call} for item, call in zip(arguments, calls, strict=True)]
         answered = [self._result(shape, call, name) for call in calls]
         return AIMessage(said, tool_calls=asked, id=self._id()), answered
 
@@ -199,4 +199,4 @@ VARIANTS: Sequence[Callable[[int], HistoryPolicy]] = [
 
 def policies(chosen: random.Random, budget: int, *, count: int) -> list[HistoryPolicy]:
     """The default policy with this budget, and others."""
-    return [HistoryPolicy(max_tokens=budget), *(one(budget) for one in chosen.sample(list(VARIANTS), count - 1))]
+    return [HistoryPolicy(max_tokens=budget), *(policy(budget) for policy in chosen.sample(list(VARIANTS), count - 1))]

@@ -117,7 +117,7 @@ class Cache:
 
     def add(self, messages: Sequence[BaseMessage]) -> None:
         """Count a call."""
-        call = [f"{one.type} {one.content!r} {getattr(one, 'tool_calls', '')!r}" for one in messages]
+        call = [f"{message.type} {message.content!r} {getattr(message, 'tool_calls', '')!r}" for message in messages]
         if self._last is not None:
             shared = next((at for at, pair in enumerate(zip(call, self._last, strict=False)) if len({*pair}) > 1), None)
             self.cached += count_letters(messages[: min(len(call), len(self._last)) if shared is None else shared])

@@ -51,7 +51,9 @@ async def test_the_other_conversations_are_searched(store: ConversationStore, us
     whole = await tool.ainvoke({"read": reference}, run_of(user))
     assert whole.splitlines()[1].startswith("narwhal")
     [group] = [
-        one for one in (await store.search("narwhal", user_id=user)).conversations if one.scope["thread_id"] == "long"
+        conversation
+        for conversation in (await store.search("narwhal", user_id=user)).conversations
+        if conversation.scope["thread_id"] == "long"
     ]
     read, following = "", f"{group.conversation_id}.1"
     while following:
@@ -66,7 +68,7 @@ async def test_a_reference_is_checked_when_it_is_read(store: ConversationStore, 
     tool = search_conversations_tool(store)
     hers = store.conversation(user_id=f"eve-{user}", thread_id="then")
     own = store.conversation(user_id=user, thread_id="then")
-    references = [f"{(await one.info()).conversation_id}.1" for one in (hers, own)]
+    references = [f"{(await chat.info()).conversation_id}.1" for chat in (hers, own)]
     assert "narwhals then" in await tool.ainvoke({"read": references[1]}, run_of(user))
     await own.rewind(before="m1")
     for reference in (*references, "x", "0" * 24 + ".1", f"{references[1]}@9", "a.b", "\x00", '{"$ne": ""}'):

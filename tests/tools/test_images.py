@@ -115,7 +115,7 @@ async def test_a_view_has_an_image_where_the_provider_takes_it(chat: Conversatio
     await chat.append([HumanMessage("Again?"), AIMessage("", tool_calls=calls), page, other])
     policy: Any = HistoryPolicy(provider=provider)
     shown = (await chat.load_history(policy)).messages
-    in_results = [one for one in shown if one.type == "tool" and "base64" in str(one.content)]
+    in_results = [message for message in shown if message.type == "tool" and "base64" in str(message.content)]
     assert len(in_results) == (where == "kept")
     last = shown[-1]
     assert (last.type == "human") == (where == "moved")
@@ -123,5 +123,5 @@ async def test_a_view_has_an_image_where_the_provider_takes_it(chat: Conversatio
     if where == "moved":
         assert last.additional_kwargs["convstore"] == {"kind": "media"}
     if where != "kept":
-        assert any("[image, image/png, " in str(one.content) for one in shown if one.type == "tool")
+        assert any("[image, image/png, " in str(message.content) for message in shown if message.type == "tool")
     assert (await chat.load_history(policy)).messages == shown

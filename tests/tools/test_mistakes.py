@@ -271,8 +271,8 @@ def leaves(schema: Any) -> Iterator[str]:
             yield key
             yield from leaves(value)
     elif isinstance(schema, list):
-        for one in schema:
-            yield from leaves(one)
+        for item in schema:
+            yield from leaves(item)
 
 
 def test_the_schema_is_flat(store: ConversationStore) -> None:
@@ -283,14 +283,14 @@ def test_the_schema_is_flat(store: ConversationStore) -> None:
     plain = convert_to_openai_tool(tool)["function"]["parameters"]
     for schema in (arguments.model_json_schema(), strict["parameters"], plain):
         assert not {"anyOf", "oneOf", "allOf", "$ref", "$defs", "default"} & set(leaves(schema))
-        assert {name: one["type"] for name, one in schema["properties"].items()} == {
+        assert {name: value["type"] for name, value in schema["properties"].items()} == {
             "tool_message_ids": "array",
             "source_ids": "string",
             "find": "string",
             "cursor": "string",
         }
         assert schema["properties"]["tool_message_ids"]["items"] == {"type": "string"}
-        assert all("Example: " in one["description"] for one in schema["properties"].values())
+        assert all("Example: " in item["description"] for item in schema["properties"].values())
         assert schema.get("description", tool.description) == tool.description
     assert strict["description"] == tool.description
     assert strict["parameters"]["additionalProperties"] is False
@@ -303,8 +303,8 @@ def test_gemini_gets_the_description_for_models(store: ConversationStore) -> Non
     [declared] = utils.convert_to_genai_function_declarations([tool])[0].function_declarations
     assert declared.description == tool.description
     assert declared.parameters.description in (None, tool.description)
-    assert {str(one.type.value) for one in declared.parameters.properties.values()} == {"ARRAY", "STRING"}
-    assert not any(one.any_of for one in declared.parameters.properties.values())
+    assert {str(message.type.value) for message in declared.parameters.properties.values()} == {"ARRAY", "STRING"}
+    assert not any(item.any_of for item in declared.parameters.properties.values())
 
 
 async def test_a_strict_model_fills_every_argument(sea: Sea) -> None:

@@ -31,10 +31,10 @@ async def test_a_family_comes_back_from_an_export(tmp_path: Path) -> None:
                 assert (await store.verify()).findings == ()
                 assert await child.reserve_source_ids(1) == range(13, 14)
             else:
-                for one in (chat, child, child.child("critic"), chat):
-                    await one.append(rag_turn("Seals?"))
+                for conversation in (chat, child, child.child("critic"), chat):
+                    await conversation.append(rag_turn("Seals?"))
                 await child.update(title="Research")
                 with path.open("wb") as file:
                     await export_conversations(store, file.write)
-            made.append([await _content(one) for one in (chat, child, child.child("critic"))])
+            made.append([await _content(handle) for handle in (chat, child, child.child("critic"))])
     assert made[0] == made[1]

@@ -100,7 +100,9 @@ def ask(number: int, **more: Any) -> list[dict[str, Any]]:
 
 def record(id_: str = "one", turns: int = 3, **more: Any) -> ConversationRecord:
     """A conversation of some turns."""
-    return ConversationRecord(id=id_, messages=[one for n in range(turns) for one in ask(n)], where=f"at {id_}", **more)
+    return ConversationRecord(
+        id=id_, messages=[item for n in range(turns) for item in ask(n)], where=f"at {id_}", **more
+    )
 
 
 async def taken(store: ConversationStore, *records: Any, **options: Any) -> ImportReport:
@@ -152,7 +154,9 @@ async def test_records_become_conversations(store: ConversationStore) -> None:
     assert await texts_of(chat_of(store)) == TEXTS
     assert await texts_of(chat_of(store, "two")) == TEXTS[:2]
     page = await store.list_conversations(user_id="ada")
-    assert sorted((one.scope["thread_id"], one.message_count) for one in page.conversations) == [("one", 6), ("two", 2)]
+    assert sorted(
+        (conversation.scope["thread_id"], conversation.message_count) for conversation in page.conversations
+    ) == [("one", 6), ("two", 2)]
 
 
 async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
@@ -191,11 +195,13 @@ async def test_two_imports_at_once_write_everything_once(client: Client, databas
     """Each of several importers finds all in order; together they wrote every message once."""
     stores = [await ready(client, database_name, f"two{database_name}_") for _ in range(4)]
     records = [record(f"c{number}", 6) for number in range(8)]
-    reports = await asyncio.gather(*(taken(one, *records, jobs=3) for one in stores))
+    reports = await asyncio.gather(*(taken(target, *records, jobs=3) for target in stores))
     assert [report.left_out for report in reports] == [0] * 4, [reasons(report) for report in reports]
     assert sum(report.messages for report in reports) == 8 * 12
     for number in range(8):
-        assert await texts_of(chat_of(stores[0], f"c{number}")) == [one["content"] for n in range(6) for one in ask(n)]
+        assert await texts_of(chat_of(stores[0], f"c{number}")) == [
+            message["content"] for n in range(6) for message in ask(n)
+        ]
 
 
 async def test_a_look_writes_nothing_and_says_what_would_be(
@@ -268,7 +274,7 @@ async def test_a_cancelled_import_stops_at_once(store: ConversationStore) -> Non
         await running
     texts = await texts_of(chat_of(store))
     assert 0 < len(texts) < 4_000
-    assert texts == [one["content"] for one in long.messages[: len(texts)]]
+    assert texts == [message["content"] for message in long.messages[: len(texts)]]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +305,7 @@ async def test_a_bad_message_alone_may_be_left_out(store: ConversationStore) -> 
     problems: list[Problem] = []
     report = await taken(store, bad, skip_messages=True, on_problem=problems.append)
     assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
-    assert [(one.what, one.where) for one in problems] == [("message", "x, message 3")]
+    assert [(problem.what, problem.where) for problem in problems] == [("message", "x, message 3")]
     assert await texts_of(chat_of(store)) == TEXTS[:4]
 
 
@@ -341,8 +347,8 @@ async def test_two_records_for_one_scope_are_not_joined(store: ConversationStore
 async def test_an_error_in_one_conversation_stops_no_other(store: ConversationStore) -> None:
     """An error of a caller's function is reported with its place."""
 
-    def scope(one: ConversationRecord) -> dict[str, str]:
-        return {"user_id": "ada", "thread_id": {"one": "one"}[one.id]}
+    def scope(kept: ConversationRecord) -> dict[str, str]:
+        return {"user_id": "ada", "thread_id": {"one": "one"}[kept.id]}
 
     report = await taken(store, record("two"), record("one"), scope=scope)
     assert (report.imported, report.left_out) == (1, 1)
@@ -353,8 +359,8 @@ async def test_a_scope_may_be_looked_up(store: ConversationStore) -> None:
     """By a function that is awaited; a conversation of nobody is named, with the keys that are needed."""
     owners = {"one": "ada"}
 
-    async def scope(one: ConversationRecord) -> Any:
-        return {"user_id": owners[one.id], "thread_id": one.id} if one.id in owners else None
+    async def scope(kept: ConversationRecord) -> Any:
+        return {"user_id": owners[kept.id], "thread_id": kept.id} if kept.id in owners else None
 
     report = await taken(store, record("two"), record("one"), scope=scope)
     assert (report.imported, report.left_out) == (1, 1)
@@ -383,7 +389,7 @@ async def test_long_turns_are_cut(store: ConversationStore) -> None:
     turn = [{"role": "assistant", "content": f"{number} " + "x" * 15_000} for number in range(150)]
     given = ConversationRecord(id="one", messages=[{"role": "user", "content": "go"}, *turn])
     assert (await taken(store, given)).messages == 151
-    assert await texts_of(chat_of(store)) == ["go", *(one["content"] for one in turn)]
+    assert await texts_of(chat_of(store)) == ["go", *(message["content"] for message in turn)]
     assert (await taken(store, given)).unchanged == 1
 
 
@@ -432,7 +438,10 @@ async def test_messages_have_the_dates_of_their_source(store: ConversationStore)
     path = {"role": "user", "content": "Hi", "timestamp": 1_600_000_000}
     await taken(store, ConversationRecord(id="new", messages=[path]), old)
     page = await store.list_conversations(user_id="ada")
-    listed = [(one.scope["thread_id"], one.title, one.created_at, one.updated_at) for one in page.conversations]
+    listed = [
+        (conversation.scope["thread_id"], conversation.title, conversation.created_at, conversation.updated_at)
+        for conversation in page.conversations
+    ]
     dates = [datetime.fromtimestamp(seconds, UTC) for seconds in (1_600_000_000, 1_500_000_000)]
     assert listed == [("new", None, dates[0], dates[0]), ("old", "T", dates[1], dates[1])]
     [stored] = await chat_of(store, "old").list_messages()
@@ -478,7 +487,7 @@ def histories(server_uri: str, database_name: str) -> Iterator[Any]:
 async def read_all(client: Any, database_name: str, histories: Any, **options: Any) -> list[Any]:
     """All records of the collection."""
     collection = client[database_name][histories.name]
-    return [one async for one in read_history_collection(collection, **options)]
+    return [kept async for kept in read_history_collection(collection, **options)]
 
 
 async def test_histories_of_langchain_are_taken_over(
@@ -555,8 +564,8 @@ async def test_damaged_documents_are_reported(
     )
     report = await taken(store, *await read_all(client, database_name, histories), skip_messages=True)
     assert (report.conversations, report.imported, report.left_out, report.messages_left_out) == (6, 4, 2, 2)
-    problems = sorted(f"{one.where}: {one.reason}"[:60] for one in report.problems)
-    assert [one.partition(":")[0] for one in problems] == [
+    problems = sorted(f"{problem.where}: {problem.reason}"[:60] for problem in report.problems)
+    assert [problem.partition(":")[0] for problem in problems] == [
         "SessionId None",
         "SessionId {'$ne'",
         "document 1",
@@ -573,8 +582,8 @@ async def test_the_collection_is_read_by_every_driver(histories: Any) -> None:
     for session in ("b", "a", "b"):
         document = {"SessionId": session, "History": json.dumps({"type": "human", "data": {"content": session}})}
         await database["message_store"].insert_one(document)
-    found = [one async for one in read_history_collection(database["message_store"])]
-    assert [(one.id, len(one.messages)) for one in found] == [("a", 1), ("b", 2)]
+    found = [kept async for kept in read_history_collection(database["message_store"])]
+    assert [(kept.id, len(kept.messages)) for kept in found] == [("a", 1), ("b", 2)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -609,14 +618,14 @@ async def lived(store: ConversationStore) -> Conversation:
 
 async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, Any]:
     """Everything that can be seen of a conversation from outside."""
-    everything = [await chat.get_tool_messages([str(one.id)]) for one in await log_of(chat)]
+    everything = [await chat.get_tool_messages([str(message.id)]) for message in await log_of(chat)]
     info = await chat.info()
     return {
         "log": await log_of(chat),
         "records": [record.model_dump() for [record] in everything],
         "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
-        "listed": [one.model_dump(exclude={"stamp"}) for one in await chat.list_messages(limit=1_000)],
-        "annotations": await chat.annotations([str(one.id) for one in await log_of(chat)]),
+        "listed": [message.model_dump(exclude={"stamp"}) for message in await chat.list_messages(limit=1_000)],
+        "annotations": await chat.annotations([str(message.id) for message in await log_of(chat)]),
         "state": (await chat.state.get()).values,
         "info": info.model_dump(exclude={"conversation_id", "updated_at"}),
         "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
@@ -644,11 +653,11 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(
     await chat.append(HumanMessage("Late?"))
     await chat.append(AIMessage("Too late.", id="late"), stamp=early)
     await brought(other, await exported(store), tmp_path)
-    there = {one.message.id: one.stamp for one in await chat_of(other).list_messages(limit=1_000)}
+    there = {item.message.id: item.stamp for item in await chat_of(other).list_messages(limit=1_000)}
     assert {id_ for id_, stamp in there.items() if stamp} == {"second", "long"}
-    for one in await chat.list_messages(limit=1_000):
-        if stamp := there[one.message.id]:
-            before, after = await chat.view_at(one.stamp), await chat_of(other).view_at(stamp)
+    for message in await chat.list_messages(limit=1_000):
+        if stamp := there[message.message.id]:
+            before, after = await chat.view_at(message.stamp), await chat_of(other).view_at(stamp)
             assert (before.match, after.match) == ("exact", "exact")
             assert after.messages == before.messages
 
@@ -678,8 +687,8 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
         else:
             await chat.append(AIMessage(f"answer {step}", id=step), stamp=(await chat.load_history()).stamp)
     await brought(other, await exported(store), tmp_path)
-    rows = [await one.list_messages(limit=100, rewound=True) for one in (chat, chat_of(other))]
-    assert [one.is_rewound for one in rows[0]] == [one.is_rewound for one in rows[1]]
+    rows = [await conversation.list_messages(limit=100, rewound=True) for conversation in (chat, chat_of(other))]
+    assert [row.is_rewound for row in rows[0]] == [row.is_rewound for row in rows[1]]
     for before, after in zip(*rows, strict=True):
         assert (after.stamp is None) == (before.stamp is None or before.message.id in lost.split())
         if before.stamp and after.stamp:
@@ -689,7 +698,7 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
 
 
 async def _shown(chat: Conversation) -> list[str]:
-    return [one.message.text for one in await chat.list_messages()]
+    return [message.message.text for message in await chat.list_messages()]
 
 
 async def test_variants_come_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
@@ -724,7 +733,7 @@ async def test_variants_come_back(store: ConversationStore, other: ConversationS
         await chat.activate(variant)
         await there.activate(variant)
         assert await _shown(there) == await _shown(chat)
-    assert [(await one.verify(user_id="ada")).findings for one in (store, other)] == [(), ()]
+    assert [(await copy.verify(user_id="ada")).findings for copy in (store, other)] == [(), ()]
 
 
 async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
@@ -733,7 +742,7 @@ async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: Conv
     written = (await exported(store)).replace(b'"stamp": {', b'"stamp": {"entry": 99, "summary": "none", ')
     assert written.count(b'"summary": "none"') == 2
     assert (await brought(other, written.replace(b'"digest":"', b'"digest":"0'), tmp_path)).is_complete
-    stamps = [one.stamp for one in await chat_of(other).list_messages(limit=1_000) if one.stamp]
+    stamps = [message.stamp for message in await chat_of(other).list_messages(limit=1_000) if message.stamp]
     for stamp in stamps:
         past = await chat_of(other).view_at(stamp)
         assert (past.match, past.difference) == ("differs", "log")
@@ -775,17 +784,17 @@ async def test_an_export_brought_back_twice_at_once(
         await chat.append([HumanMessage("again?", id=f"again-{number}"), AIMessage("so", id=f"so-{number}")])
         await chat.rewind(before=f"again-{number}")
     written = await exported(store)
-    active = [one.message.id for one in await chat_of(store).list_messages(limit=1_000)]
+    active = [message.message.id for message in await chat_of(store).list_messages(limit=1_000)]
     stores = [await ready(client, database_name, f"both{database_name}_") for _ in range(3)]
-    reports = await asyncio.gather(*(brought(one, written, tmp_path) for one in stores))
+    reports = await asyncio.gather(*(brought(target, written, tmp_path) for target in stores))
     assert [report.left_out for report in reports] == [0] * 3, [reasons(report) for report in reports]
     chat = chat_of(stores[0])
     assert same_messages(await log_of(chat), await log_of(chat_of(store)))
-    assert [one.message.id for one in await chat.list_messages(limit=1_000)] == active
+    assert [message.message.id for message in await chat.list_messages(limit=1_000)] == active
 
 
 @examples(15, suppress_health_check=SHARED_FIXTURES)
-@given(batch=st.lists(any_message, min_size=1, max_size=4, unique_by=lambda one: one.id))
+@given(batch=st.lists(any_message, min_size=1, max_size=4, unique_by=lambda item: item.id))
 async def test_any_message_goes_out_and_back(
     store: ConversationStore, other: ConversationStore, tmp_path: Path, batch: Any
 ) -> None:
@@ -830,10 +839,10 @@ async def test_the_openai_format_goes_out_and_back(
     lines = (await exported(store, format="openai")).splitlines()
     [line] = [json.loads(line) for line in lines]
     assert (line["scope"], line["id"]) == (chat.scope, "one")
-    active = [one.message.id for one in await chat.list_messages(limit=1_000)]
-    assert [one["id"] for one in line["messages"]] == active
+    active = [message.message.id for message in await chat.list_messages(limit=1_000)]
+    assert [message["id"] for message in line["messages"]] == active
     assert (await brought(other, lines[0], tmp_path)).is_complete
-    assert [one.id for one in await log_of(chat_of(other))] == active
+    assert [message.id for message in await log_of(chat_of(other))] == active
     report = await export_conversations(store, io.BytesIO().write, format="openai")
     assert [problem.what for problem in report.problems] == ["changed"]
     assert "artifact of 3" in report.problems[0].reason
@@ -845,7 +854,7 @@ async def test_fine_tuning_lines_have_nothing_but_the_core(store: ConversationSt
     await chat_of(store).append([*rag_turn("Where are whales?"), *turn])
     [line] = (await exported(store, format="fine-tuning")).splitlines()
     assert json.loads(line).keys() == {"messages"}
-    keys = {key for one in json.loads(line)["messages"] for key in one}
+    keys = {key for message in json.loads(line)["messages"] for key in message}
     assert keys == {"role", "content", "tool_calls", "tool_call_id", "name"}
 
 
@@ -891,9 +900,9 @@ async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationSt
     written = io.BytesIO()
     report = await export_conversations(store, written.write, format="fine-tuning")
     [line] = written.getvalue().splitlines()
-    assert [one["content"] for one in json.loads(line)["messages"]] == ["first", "one", "last", "two"]
+    assert [message["content"] for message in json.loads(line)["messages"]] == ["first", "one", "last", "two"]
     assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
-    [problem] = [one for one in report.problems if one.what == "message"]
+    [problem] = [found for found in report.problems if found.what == "message"]
     assert problem.where.startswith("messages 3-")
     assert problem.reason.startswith("turn 2: ")
     assert reason in problem.reason
@@ -918,7 +927,7 @@ async def test_the_texts_of_blocks_are_trained_as_one(store: ConversationStore) 
     messages = [SystemMessage("Be kind."), AIMessage("Hello."), HumanMessage("May I?"), AIMessage(said)]
     await chat_of(store).append(messages)
     [line] = (await exported(store, format="fine-tuning")).splitlines()
-    assert [(one["role"], one["content"]) for one in json.loads(line)["messages"]] == [
+    assert [(message["role"], message["content"]) for message in json.loads(line)["messages"]] == [
         ("system", "Be kind."),
         ("assistant", "Hello."),
         ("user", "May I?"),
@@ -1040,9 +1049,9 @@ async def test_documents_in_artifacts_come_back(
 
 async def test_messages_in_another_order_are_not_taken_for_the_same(store: ConversationStore) -> None:
     """A record whose messages are all there, but not as it has them, is reported."""
-    one, two = {"role": "user", "content": "one", "id": "1"}, {"role": "assistant", "content": "two", "id": "2"}
-    await taken(store, ConversationRecord(id="one", messages=[one, two]))
-    report = await taken(store, ConversationRecord(id="one", messages=[two, one]))
+    first, two = {"role": "user", "content": "one", "id": "1"}, {"role": "assistant", "content": "two", "id": "2"}
+    await taken(store, ConversationRecord(id="one", messages=[first, two]))
+    report = await taken(store, ConversationRecord(id="one", messages=[two, first]))
     assert (report.unchanged, report.left_out) == (0, 1)
     assert "another order" in reasons(report)[0]
 

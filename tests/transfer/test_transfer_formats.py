@@ -49,7 +49,7 @@ def written(path: Path, *lines: Any) -> Path:
 def texts(record: ConversationRecord | BadRecord) -> list[str]:
     """The texts of a record's messages."""
     assert isinstance(record, ConversationRecord), record
-    return [one.message.text for one in make_ready(record, codec=Codec())[0]]
+    return [message.message.text for message in make_ready(record, codec=Codec())[0]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -236,8 +236,13 @@ def test_dicts_of_a_record_are_read_as_those_of_a_file() -> None:
     given = [MappingProxyType(result), human, RecordItem(message=result), RecordItem(message=result, at=AT)]
     record = ConversationRecord(id="c", messages=given)
     first, second, third, last = make_ready(record, codec=Codec())[0]
-    assert [one.item.at and one.item.at.year for one in (first, second, third, last)] == [2024, 2024, 2024, 2026]
-    assert [one.message.artifact for one in (first, third, last)] == [[{"text": "a"}]] * 3
+    assert [message.item.at and message.item.at.year for message in (first, second, third, last)] == [
+        2024,
+        2024,
+        2024,
+        2026,
+    ]
+    assert [message.message.artifact for message in (first, third, last)] == [[{"text": "a"}]] * 3
     assert second.message.text == "Hi"
 
 
@@ -261,24 +266,26 @@ def test_the_date_of_an_item_is_a_datetime() -> None:
 def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path: Path, says: dict[str, Any], dates: Any) -> None:
     """If its messages have no dates, the first and the last get them."""
     asked = [{"role": "user", "content": "Hi"}] * 3
-    [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, **says}))
-    assert isinstance(one, ConversationRecord)
-    assert [item.at and item.at.day for item in one.messages] == dates
-    assert one.notes == []
+    [kept] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, **says}))
+    assert isinstance(kept, ConversationRecord)
+    assert [item.at and item.at.day for item in kept.messages] == dates
+    assert kept.notes == []
 
 
 def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path: Path) -> None:
     """A conversation may be newer than all its messages, when it was renamed for example."""
     asked = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi", "timestamp": 1724708469}]
-    [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, "created_at": "2025-01-01", "updated_at": "?"}))
-    assert [item.at and item.at.year for item in one.messages] == [None, 2024]
-    assert one.notes == []
+    [kept] = read_file(
+        written(tmp_path / "x.jsonl", {"messages": asked, "created_at": "2025-01-01", "updated_at": "?"})
+    )
+    assert [item.at and item.at.year for item in kept.messages] == [None, 2024]
+    assert kept.notes == []
 
 
 def test_unread_dates_of_a_conversation_are_reported(tmp_path: Path) -> None:
     """Each of the two."""
-    [one] = read_file(written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7}))
-    assert [note.partition(": ")[2] for note in one.notes] == ["created_at 'soon'", "updated_at 7"]
+    [kept] = read_file(written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7}))
+    assert [note.partition(": ")[2] for note in kept.notes] == ["created_at 'soon'", "updated_at 7"]
 
 
 def test_a_path_may_be_text(tmp_path: Path) -> None:
@@ -296,9 +303,9 @@ def test_a_conversation_a_line(tmp_path: Path) -> None:
         {"values": {"messages": asked}, "thread_id": 7},
         {"messages": asked},
     )
-    one, two, three = read_file(path)
-    assert [texts(record) for record in (one, two, three)] == [["Hi", "Hello"]] * 3
-    assert (one.id, one.title, one.metadata, one.fields["meta"]) == ("one", "T", {"a": 1}, {"user": "ada"})
+    kept, two, three = read_file(path)
+    assert [texts(record) for record in (kept, two, three)] == [["Hi", "Hello"]] * 3
+    assert (kept.id, kept.title, kept.metadata, kept.fields["meta"]) == ("one", "T", {"a": 1}, {"user": "ada"})
     assert (two.id, three.id, three.where) == ("7", "chats.jsonl:3", "chats.jsonl, line 3")
 
 
@@ -315,7 +322,7 @@ def test_ids_are_the_same_each_time_and_differ_between_conversations() -> None:
 
     def ids(name: str) -> list[str]:
         given = [{"role": "user", "content": "same"}] * 3
-        return [one.id for one in make_ready(ConversationRecord(id=name, messages=given), codec=Codec())[0]]
+        return [message.id for message in make_ready(ConversationRecord(id=name, messages=given), codec=Codec())[0]]
 
     assert ids("a") == ids("a")
     assert len({*ids("a"), *ids("b"), *ids("x" * 10_000), *ids("\ud800")}) == 12
@@ -330,7 +337,7 @@ def test_an_invalid_id_is_replaced_and_reported(id_: Any) -> None:
         messages=[{"role": "user", "content": "1", "id": "first"}, {"role": "user", "content": "2", "id": id_}],
     )
     messages, problems = make_ready(record, codec=Codec())
-    assert [one.message.text for one in messages] == ["1", "2"]
+    assert [message.message.text for message in messages] == ["1", "2"]
     assert messages[1].id not in ("first", id_)
     assert [problem.what for problem in problems] == ["changed"]
     assert messages[1].id == make_ready(record, codec=Codec())[0][1].id
@@ -340,7 +347,7 @@ def test_the_objects_of_a_caller_keep_their_ids() -> None:
     """A message of a program whose id is taken is not changed itself."""
     twice = [HumanMessage("1", id="same"), HumanMessage("2", id="same")]
     messages, _ = make_ready(ConversationRecord(id="c", messages=twice), codec=Codec())
-    assert len({one.id for one in messages}) == 2
+    assert len({message.id for message in messages}) == 2
     assert [message.id for message in twice] == ["same", "same"]
 
 
@@ -351,9 +358,9 @@ def test_whole_turns_are_appended_together_and_dates_never_go_back() -> None:
         return {"role": role, "content": "x", "timestamp": seconds}
 
     given = [item("system"), item("user", 2_000_000), item("assistant", 1), item("user"), item("user", 1_000_000)]
-    record = ConversationRecord(id="c", messages=[dicts.item_of(one) for one in given])
+    record = ConversationRecord(id="c", messages=[dicts.item_of(found) for found in given])
     batches = list(batches_of(record, make_ready(record, codec=Codec())[0]))
-    assert [[one.position for one in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
+    assert [[message.position for message in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
     assert {batch.at for batch in batches} == {datetime.fromtimestamp(2_000_000, UTC)}
 
 
@@ -424,8 +431,8 @@ def test_a_message_that_refers_to_a_payload_is_refused() -> None:
 def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path: Path) -> None:
     """The file is read on; the other conversations are whole."""
     path = written(tmp_path / "x.jsonl", *LINES, LINES[0], b"{broken\n", *LINES[2:], *LINES)
-    one, bad, two = read_file(path)
-    assert isinstance(one, ConversationRecord)
+    kept, bad, two = read_file(path)
+    assert isinstance(kept, ConversationRecord)
     assert isinstance(two, ConversationRecord)
     assert isinstance(bad, BadRecord)
     assert "line 6: not JSON" in bad.problem

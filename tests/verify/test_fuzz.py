@@ -89,18 +89,18 @@ def key_of(raw: bytes) -> str:
     return bytes(raw[13:end]).decode()
 
 
-def differing(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
+def differing(item: Any, other: Any, path: Path = ()) -> Iterator[Path]:
     """Yield the paths at which two documents differ."""
-    if type(one) is type(other) and isinstance(one, dict):
-        for key in dict.fromkeys([*one, *other]):
-            if key in one and key in other:
-                yield from differing(one[key], other[key], (*path, key))
+    if type(item) is type(other) and isinstance(item, dict):
+        for key in dict.fromkeys([*item, *other]):
+            if key in item and key in other:
+                yield from differing(item[key], other[key], (*path, key))
             else:
                 yield (*path, key)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, pair in enumerate(zip(one, other, strict=True)):
+    elif isinstance(item, list) and isinstance(other, list) and len(item) == len(other):
+        for index, pair in enumerate(zip(item, other, strict=True)):
             yield from differing(*pair, (*path, index))
-    elif repr(one) != repr(other):
+    elif repr(item) != repr(other):
         yield path
 
 
@@ -275,7 +275,7 @@ class Database:
         """Return all documents."""
         options = CodecOptions(document_class=RawBSONDocument)
         read = {name: self.database.get_collection(name, codec_options=options).find({}) for name in COLLECTIONS}
-        return {name: {key_of(one.raw): bytes(one.raw) async for one in found} for name, found in read.items()}
+        return {name: {key_of(item.raw): bytes(item.raw) async for item in found} for name, found in read.items()}
 
     async def put(self, collection: str, changed: dict[str, bytes | None]) -> bool:
         """Store documents; False if the server or an index refuses one."""
@@ -283,7 +283,7 @@ class Database:
         target = self.database.get_collection(collection, codec_options=options)
         try:
             await target.delete_many({"_id": {"$in": list(changed)}})
-            if new := [RawBSONDocument(one) for one in changed.values() if one is not None]:
+            if new := [RawBSONDocument(raw) for raw in changed.values() if raw is not None]:
                 await target.insert_many(new)
         except (PyMongoError, BSONError):
             return False
@@ -346,7 +346,9 @@ class Database:
             return False, repr(error)
         except Exception as error:  # noqa: BLE001 - an error of another kind is a finding
             return False, f"UNTYPED {error!r}"
-        return report.ok, str([(one.kind, one.document_id, one.problem, one.repaired) for one in report.findings])
+        return report.ok, str(
+            [(finding.kind, finding.document_id, finding.problem, finding.repaired) for finding in report.findings]
+        )
 
 
 async def _no_pause(seconds: float) -> None:
@@ -363,12 +365,12 @@ POLICIES = {
 
 
 async def _listed(reading: AsyncIterator[Any]) -> list[Any]:
-    return [one async for one in reading]
+    return [item async for item in reading]
 
 
 async def _summaries(chat: Conversation) -> Any:
     found = await chat.summaries()
-    return found, [await chat.expand_summary(one.version) for one in found]
+    return found, [await chat.expand_summary(summary.version) for summary in found]
 
 
 async def _past(chat: Conversation, ids: list[str]) -> Any:
@@ -425,7 +427,8 @@ async def test_what_changes_an_answer_is_found(filled: Database) -> None:
             found = await _problems(filled, mutation, truth, data)
             changed += found is not None
             problems += [
-                f"seed {SEED}, mutation {number}: {mutation.text} [{mutation.collection}]: {one}" for one in found or ()
+                f"seed {SEED}, mutation {number}: {mutation.text} [{mutation.collection}]: {text}"
+                for text in found or ()
             ]
         await filled.restore(data)
     assert problems == []

@@ -51,7 +51,7 @@ async def found_in(database: Any, chat: Conversation, **options: Any) -> list[tu
     """Return kind, document and outcome of each finding about the conversation."""
     repair = options.pop("repair", False)
     report = await ConversationStore(database, **options).verify(repair=repair, user_id=chat.scope["user_id"])
-    return [(one.kind, one.document_id, one.repaired) for one in report.findings]
+    return [(finding.kind, finding.document_id, finding.repaired) for finding in report.findings]
 
 
 def emptied(system: Document) -> None:
@@ -95,7 +95,9 @@ def unreadable(system: Document) -> None:
 
 
 CHANGES = (emptied, doubled, cut_off, counted_wrongly, of_other_content, of_another_id, beginning_elsewhere)
-DAMAGES = [(one, True) for one in CHANGES] + [(one, False) for one in (emptied, of_other_content, unreadable)]
+DAMAGES = [(damage, True) for damage in CHANGES] + [
+    (damage, False) for damage in (emptied, of_other_content, unreadable)
+]
 
 
 @pytest.mark.parametrize(("damage", "is_consistent"), DAMAGES)

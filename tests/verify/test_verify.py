@@ -81,7 +81,7 @@ async def full(database: Any, store: ConversationStore) -> str:
 
 def findings(report: VerifyReport) -> list[tuple[str, str, str]]:
     """Return kind and document of each finding."""
-    return [(one.kind, one.collection, one.document_id) for one in report.findings]
+    return [(finding.kind, finding.collection, finding.document_id) for finding in report.findings]
 
 
 def other(value: Any) -> Any:
@@ -122,7 +122,7 @@ async def damage(
                 continue
             await database[collection].replace_one({"_id": document["_id"]}, made)
             report = await store.verify(**({} if path[0] == "scope" else {"user_id": "ada"}))
-            is_named = any(names(one, document, strict=strict) for one in report.findings)
+            is_named = any(names(finding, document, strict=strict) for finding in report.findings)
             # Where the id of the conversation is damaged, the rest of it is found by nobody.
             if not is_named or (report.entries != 14 and (collection, path) != (HEADS, ("conversation",))):
                 unnoticed.append(f"{document['_id']} {path} {findings(report)}")
@@ -228,7 +228,7 @@ async def test_other_conversations_are_not_taken_for_strays(database: Any, store
     for number in range(15):
         await store.conversation(user_id=f"u{number}", thread_id="t").append(HumanMessage("hi"))
     await database["heads"].delete_one({"conversation": full})
-    assert {one.conversation for one in (await store.verify()).findings} == {full}
+    assert {finding.conversation for finding in (await store.verify()).findings} == {full}
 
 
 async def test_a_conversation_that_begins_meanwhile_is_no_stray(
@@ -273,7 +273,7 @@ async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database: An
     """Every migration that has not run; a repair runs them."""
     report = await ConversationStore(database).verify()
     assert {"migration", "collection", "index_missing"} == set(report.counts)
-    assert all(one.repairable for one in report.findings)
+    assert all(finding.repairable for finding in report.findings)
     assert (await ConversationStore(database).verify(repair=True)).ok
     assert await ConversationStore(database).verify() == VerifyReport()
 
@@ -296,7 +296,7 @@ async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: C
     entry = await database["log"].find_one({"_id": f"{full}:000000000001"})
     await database["log"].insert_one({**entry, "_id": f"{full}:000000000015"})
     report = await store.verify(repair=True)
-    [missing] = [one for one in report.findings if one.kind == "index_missing"]
+    [missing] = [finding for finding in report.findings if finding.kind == "index_missing"]
     assert (missing.repaired, report.ok) == (False, False)
     assert "duplicate key" in missing.problem
 
@@ -347,7 +347,7 @@ async def test_collections_without_the_options_are_reported(database: Any) -> No
     expected = ["it is compressed with snappy, not with zstd"]
     if await Driver(database).can_cluster():
         expected.insert(0, "it is not clustered")
-    assert [one.problem.partition(";")[0] for one in report.findings] == expected
+    assert [finding.problem.partition(";")[0] for finding in report.findings] == expected
 
 
 async def test_a_newer_database_is_not_judged(database: Any, store: ConversationStore) -> None:
@@ -376,7 +376,7 @@ async def test_many_orphans_are_found_without_holding_them_all(
     keys = [f"{full}#{token}#{number:06d}" for number in range(5)]
     await database["log"].insert_many([{"_id": key, "conversation": full, "data": b"x"} for key in keys])
     report = await store.verify(repair=True)
-    assert {one.kind for one in report.findings} == {"orphan_chunks"}
+    assert {finding.kind for finding in report.findings} == {"orphan_chunks"}
     assert await database["log"].count_documents({"conversation": full}) == 20
     assert (await store.verify()).ok
 
@@ -426,7 +426,7 @@ async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number
         call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": name}])
         found = [(text, {"title": "Seals", **about})]
         await chat.append([HumanMessage("Sleep?"), call, ToolMessage(text, artifact=found, tool_call_id=name)])
-    assert [one.earlier_id for one in (await chat.get_sources([3, 2])).sources] == [None, 3]
+    assert [source.earlier_id for source in (await chat.get_sources([3, 2])).sources] == [None, 3]
     assert (await store.verify()).findings == ()
 
 
@@ -445,7 +445,7 @@ async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) 
         change = {"$unset": {"messages.2.failed": "", "totals.failed": ""}}
     await own_database[LOG].update_one({"messages": {"$exists": True}}, change)
     assert (await chat.info()).failed == number
-    assert [one.kind for one in (await store.verify()).findings] == ["message"]
+    assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
 
 
 @pytest.mark.parametrize("given", [0, 2, 4])

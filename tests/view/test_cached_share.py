@@ -79,7 +79,7 @@ async def test_a_prompt_cache_has_most_of_a_call(database: Any, case: tuple[str,
             cache.add(history.messages)
             state = await database["log"].find_one({"_id": state_id(history.stamp.conversation_id)})
             records.append(state.get("views"))
-            questions = sum(one.type == "human" for one in history.messages) - 1
+            questions = sum(message.type == "human" for message in history.messages) - 1
     await store.close()
     assert cache.share >= FLOORS[name, budget]
     assert questions >= EARLIER_TURNS.get((name, budget), 0)

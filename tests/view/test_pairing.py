@@ -306,7 +306,7 @@ def test_paired_lists_are_recognised_and_may_be_joined(log: Any, later: Any) -> 
     calls = [[call.id for call in calls_of(message)] for message in paired]
     assert is_paired(paired) == all(len(set(ids)) == len(ids) for ids in calls)
     if is_paired(log) and is_paired(later):
-        assert all(one is two for one, two in zip(pair([*log, *later]).messages, [*log, *later], strict=True))
+        assert all(message is two for message, two in zip(pair([*log, *later]).messages, [*log, *later], strict=True))
 
 
 @many
@@ -347,7 +347,7 @@ def test_pairing_again_changes_nothing(log: Any) -> None:
     """A paired list is its own pairing and has nothing to report."""
     first = pair(log)
     again = pair(first.messages)
-    assert all(one is two for one, two in zip(again.messages, first.messages, strict=True))
+    assert all(message is two for message, two in zip(again.messages, first.messages, strict=True))
     assert (again.missing, again.orphans, again.moved) == ((), (), ())
 
 
@@ -359,7 +359,7 @@ def test_the_input_is_not_changed(log: Any) -> None:
     copies = copy.deepcopy(log)
     paired = pair(log)
     assert paired.messages is not log
-    assert all(one is two for one, two in zip(log, before, strict=True))
+    assert all(item is two for item, two in zip(log, before, strict=True))
     assert _dumps(log) == dumps
     assert _dumps(pair(copies).messages) == _dumps(paired.messages)
 
@@ -596,7 +596,7 @@ def test_a_result_is_given_no_call_of_another_id_and_none_twice() -> None:
     """An id made for a call is no more than that: the call id has to be the call's, and the first answer wins."""
     log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _result_of("m1"), _result_of("m1")]
     paired = pair(log)
-    assert [one.id for one in paired.messages] == ["m1", log[2].id, "m2", log[3].id]
+    assert [message.id for message in paired.messages] == ["m1", log[2].id, "m2", log[3].id]
     assert paired.orphans == (log[4].id,)
     stray = _result_of("m1").model_copy(update={"tool_call_id": "y"})
     assert pair([log[0], log[1], stray]).orphans == (stray.id,)

@@ -52,7 +52,7 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
     past = await other.view_at(stamp)
     assert (past.match, past.messages, past.tokens) == ("exact", history.messages, history.tokens)
     assert past.stamp == stamp
-    [answer] = [one for one in await other.list_messages(rewound=True) if one.message.id == "answer"]
+    [answer] = [message for message in await other.list_messages(rewound=True) if message.message.id == "answer"]
     assert answer.stamp == stamp
     assert len(write_stamp(stamp)) < 300
 
@@ -141,14 +141,14 @@ async def test_reasons_cover_every_message(store: ConversationStore, chat: Conve
     reasons = past.report.reasons
     assert reasons[0].first == 1
     assert reasons[-1].last == past.ordinal == (await chat.list_messages(rewound=True))[-1].ordinal
-    assert all(one.last + 1 == two.first for one, two in pairwise(reasons))
-    assert [one.state for one in reasons][:3] == ["whole", "summarised", "left_out"]
+    assert all(reason.last + 1 == two.first for reason, two in pairwise(reasons))
+    assert [reason.state for reason in reasons][:3] == ["whole", "summarised", "left_out"]
     assert reasons[-1].state == "rewound"
     assert reasons[1].summary == 1
     assert reasons[2].limit == "max_tokens"
-    assert {one.state for one in reasons} >= {"stub"}
-    shown = [one for one in past.messages if not (one.additional_kwargs or {}).get("convstore")]
-    counted = sum(one.last - one.first + 1 for one in reasons if one.state in ("whole", "stub"))
+    assert {reason.state for reason in reasons} >= {"stub"}
+    shown = [message for message in past.messages if not (message.additional_kwargs or {}).get("convstore")]
+    counted = sum(reason.last - reason.first + 1 for reason in reasons if reason.state in ("whole", "stub"))
     assert counted == len(shown)
 
 
@@ -166,7 +166,7 @@ async def test_reasons_are_paged(store: ConversationStore, chat: Conversation, m
         before = report.reasons_before
         if before is None:
             break
-    assert [one.first for one in whole] == list(range(1, 61))
+    assert [item.first for item in whole] == list(range(1, 61))
 
 
 async def test_another_counter_is_named(store: ConversationStore, chat: Conversation, database: Any) -> None:
@@ -216,7 +216,7 @@ async def test_a_type_that_is_not_registered_is_named(
     stamp = (await chat.load_history()).stamp
     past = await other_process(store, database).conversation(**chat.scope).view_at(stamp)
     assert (past.match, past.difference) == ("differs", "type")
-    assert [one.text for one in past.messages] == ["Look at this", "Yes."]
+    assert [item.text for item in past.messages] == ["Look at this", "Yes."]
 
 
 async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(
@@ -228,9 +228,9 @@ async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(
     await chat.delete()
     missing = store.conversation(user_id="ada", thread_id=new_id())
     for at in (stamp, "hi", 1):
-        for one in (chat, missing):
+        for conversation in (chat, missing):
             with pytest.raises(UnknownMessageError):
-                await one.view_at(at)
+                await conversation.view_at(at)
     await chat.append(HumanMessage("Hi", id="again"))
     for at in (stamp, "hi", 2):
         with pytest.raises(UnknownMessageError):
@@ -256,9 +256,9 @@ async def test_a_stamp_of_what_never_was_is_unknown_not_damage(
     """The error says so, in a store that read the log before and in one that did not."""
     await chat.append(HumanMessage("Hi"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
-    for one in (chat, other_process(store, database).conversation(**chat.scope)):
+    for conversation in (chat, other_process(store, database).conversation(**chat.scope)):
         with pytest.raises(UnknownMessageError, match="never had a view with this stamp"):
-            await one.view_at(stamp)
+            await conversation.view_at(stamp)
 
 
 async def test_a_view_whose_summary_is_lost_is_damage(
@@ -312,7 +312,7 @@ async def test_the_stamp_of_another_conversation_is_refused(
     await new.append(AIMessage("Hello."), stamp=empty)
     with pytest.raises(InvalidInputError, match="another conversation"):
         await new.append(AIMessage("Hello."), stamp=stamp)
-    assert [one.stamp is not None for one in await new.list_messages()] == [False, True]
+    assert [item.stamp is not None for item in await new.list_messages()] == [False, True]
 
 
 async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:
@@ -327,7 +327,7 @@ async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversat
     stamps.append((await chat.load_history()).stamp)
     await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[-1])
     await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[0])  # nothing is written now
-    found = [one.stamp for one in await chat.list_messages() if one.message.type == "ai"]
+    found = [message.stamp for message in await chat.list_messages() if message.message.type == "ai"]
     assert found == stamps
 
 

@@ -83,8 +83,8 @@ def test_edges_are_allowed() -> None:
 
 def test_equal_policies_are_one_key() -> None:
     """Policies are frozen, compared and hashed by value: what is remembered of a view is found again."""
-    one, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])
-    assert {one: 1}[other] == 1
-    assert one != HistoryPolicy()
+    policy, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])
+    assert {policy: 1}[other] == 1
+    assert policy != HistoryPolicy()
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.max_tokens = 1  # type: ignore[misc]
+        policy.max_tokens = 1  # type: ignore[misc]

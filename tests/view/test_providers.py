@@ -140,13 +140,13 @@ def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any
     def numbered(*batch: BaseMessage) -> list[BaseMessage]:
         nonlocal number
         number += len(batch)
-        return [one.model_copy(update={"id": f"m{number - index}"}) for index, one in enumerate(batch)]
+        return [message.model_copy(update={"id": f"m{number - index}"}) for index, message in enumerate(batch)]
 
-    for turn in [head, *([one for step in steps for one in step] for steps in turns)]:
+    for turn in [head, *([item for step in steps for item in step] for steps in turns)]:
         if turn:
             log.append(numbered(*turn))
         log.append(numbered(HumanMessage("q")))
-        view = [repr(one) for one in log.view(HistoryPolicy(provider=name, max_tokens=None)).messages]
+        view = [repr(message) for message in log.view(HistoryPolicy(provider=name, max_tokens=None)).messages]
         assert view[: len(before)] == before
         before = view
 
@@ -157,7 +157,7 @@ def test_system_messages_stand_where_they_were_said(provider: str) -> None:
     said: list[BaseMessage] = [SystemMessage("A", id="a"), SystemMessage("B", id="b"), HumanMessage("q", id="q")]
     said += [SystemMessage([{"type": "text", "text": "C"}], id="c"), AIMessage("yes", id="y")]
     made = made_for(said, provider)
-    assert [one.id for one in made] == ["a", "b", "q", "c", "y"]
+    assert [message.id for message in made] == ["a", "b", "q", "c", "y"]
     assert made[:3] == said[:3]
     assert made[3].type == ("human" if PROVIDERS[provider].system_first else "system")
     assert made[3].text.endswith("C")
@@ -173,7 +173,7 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
     blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
     for content in blank:
         empty = AIMessage(content, id="e", additional_kwargs={"refusal": None}, response_metadata=metadata)
-        assert [one.content for one in made_for([asked, empty], provider)] == ["q", "(no text)"]
+        assert [message.content for message in made_for([asked, empty], provider)] == ["q", "(no text)"]
         calling = AIMessage(content, id="e", tool_calls=[call], response_metadata=metadata)
         assert made_for([asked, calling, ToolMessage("x", tool_call_id=call["id"])], provider)[1].content == content
     thinking = AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata)
@@ -187,9 +187,9 @@ def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
     blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
     picture: Any = [{"type": "text", "text": ""}, {"type": "image", "base64": "AAAA", "mime_type": "image/png"}]
     said = [kind(content, id="m") for content in [*blank, "hi", picture]]
-    made = [made_for([one, HumanMessage("q")], provider)[0] for one in said]
-    assert [one.content for one in made] == ["(no text)"] * len(blank) + ["hi", picture]
-    assert {(type(one), one.id) for one in made} == {(kind, "m")}
+    made = [made_for([message, HumanMessage("q")], provider)[0] for message in said]
+    assert [message.content for message in made] == ["(no text)"] * len(blank) + ["hi", picture]
+    assert {(type(message), message.id) for message in made} == {(kind, "m")}
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
@@ -204,7 +204,7 @@ async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -
         before = view
     made = [message for message in before if kind_of(message)]
     assert [message.id for message in before if not kind_of(message)] == ["s", "beginning", "q", "a"]
-    assert [(one.type, one.text, one.id) for one in made] == (
+    assert [(item.type, item.text, item.id) for item in made] == (
         [("human", "(The conversation begins.)", "beginning~")] if PROVIDERS[provider].human_first else []
     )
     assert made == before[1:2] * len(made)
@@ -212,7 +212,7 @@ async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -
 
 def characters(messages: Sequence[BaseMessage]) -> int:
     """A counter that sees ids and marks, too."""
-    return sum(len(str(one)) for one in messages)
+    return sum(len(str(message)) for message in messages)
 
 
 @pytest.mark.parametrize("counter", [approximate_tokens, characters])
@@ -230,7 +230,7 @@ async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter)
     await chat.append([AIMessage("Hi!", id="g"), HumanMessage("", id="q"), *called(1, "call_1")])
     await chat.append([SystemMessage("Be brief."), AIMessage(thinking, id="z", response_metadata=metadata)])
     history = await chat.load_history(HistoryPolicy(provider=provider, max_tokens=500))
-    assert history.tokens == history.report.tokens_after == sum(counter([one]) for one in history.messages)
+    assert history.tokens == history.report.tokens_after == sum(counter([message]) for message in history.messages)
     assert history.report.over_budget == (history.tokens > 500)
     assert history.report.tokens_before > 500
 

@@ -27,7 +27,7 @@ _BEGINNINGS: list[list[BaseMessage]] = [
 _long = st.lists(turns, min_size=8, max_size=18)
 scripts = st.one_of(_long, _long, st.lists(turns, min_size=1, max_size=3))
 beginnings = st.sampled_from(_BEGINNINGS)
-some = examples(60)
+few_examples = examples(60)
 _Script = Sequence[tuple[Sequence[Round], int, int]]
 _Call = tuple[PureLog, Row, Decision, View]
 
@@ -62,7 +62,7 @@ def _unseen(log: PureLog, policy: HistoryPolicy) -> int:
 
 
 @given(scripts, beginnings, policies)
-@some
+@few_examples
 def test_the_marks_never_move_back(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
     """Start, shortening and stubs of a record only move forward while the log grows."""
     records = [decision.stored for *_, decision, _ in _calls(log_of(script, begin=begin), policy)]
@@ -70,7 +70,7 @@ def test_the_marks_never_move_back(script: _Script, begin: list[BaseMessage], po
 
 
 @given(scripts, beginnings, policies)
-@some
+@few_examples
 def test_deciding_twice_changes_nothing(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
     """With the record that a decision stores, the same log gives the same view and moves nothing."""
     for log, _, decision, view in _calls(log_of(script, begin=begin), policy):
@@ -81,7 +81,7 @@ def test_deciding_twice_changes_nothing(script: _Script, begin: list[BaseMessage
 
 
 @given(scripts, beginnings, policies)
-@some
+@few_examples
 def test_the_marks_of_a_stamp_give_the_view_again(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
@@ -91,7 +91,7 @@ def test_the_marks_of_a_stamp_give_the_view_again(
 
 
 @given(scripts, beginnings, st.integers(300, 4_000))
-@some
+@few_examples
 def test_each_view_begins_with_the_one_before_unless_a_mark_moved(
     script: _Script, begin: list[BaseMessage], budget: int
 ) -> None:
@@ -115,7 +115,7 @@ def test_each_view_begins_with_the_one_before_unless_a_mark_moved(
 
 def _finished_part(messages: Sequence[BaseMessage]) -> int:
     """Number of messages before the last question, whose turn changes its form when it is finished."""
-    return max((index for index, one in enumerate(messages) if isinstance(one, HumanMessage)), default=0)
+    return max((index for index, message in enumerate(messages) if isinstance(message, HumanMessage)), default=0)
 
 
 def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> None:
@@ -158,7 +158,7 @@ def test_the_start_moves_seldom_and_by_large_steps() -> None:
 
 
 @given(scripts, beginnings, policies)
-@some
+@few_examples
 def test_a_view_is_within_the_budget_unless_the_unseen_part_is_not(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_view_is_within_the_budget_unless_the_unseen_part_is_not(
 
 
 @given(scripts, beginnings, policies)
-@some
+@few_examples
 def test_what_fits_is_whole(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
     """While the whole log fits, nothing is left out or shortened, and nothing is stored."""
     log = log_of(script, begin=begin)
@@ -227,7 +227,7 @@ def test_earlier_steps_of_a_long_turn_become_stubs_at_once() -> None:
 @example(  # as many turns as `max_turns` exceed the budget, three quarters of them do not
     [([], 100, 400)] * 15, [], HistoryPolicy(max_tokens=1_515, max_turns=12), [1]
 )
-@some
+@few_examples
 def test_reading_from_the_end_gives_what_the_whole_log_gives(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy, lengths: list[int]
 ) -> None:
@@ -282,18 +282,18 @@ def test_without_limits_the_whole_log_is_needed() -> None:
     [],
     HistoryPolicy(max_tokens=300, max_turns=1),
 )
-@some
+@few_examples
 def test_a_view_never_begins_inside_a_turn(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
     """A human message, or the log's first, follows the leading system messages and the note."""
     for log, _, decision, _ in _calls(log_of(script, begin=begin), policy):
         rows = rows_of(log.entries)
         if decision.begin < len(rows):
             first = rows[decision.begin]
-            assert first.message.type == "human" or all(one.message.type == "system" for one in rows[: first.place - 1])
+            assert first.message.type == "human" or all(row.message.type == "system" for row in rows[: first.place - 1])
 
 
 @given(scripts, beginnings, st.integers(1, 12))
-@some
+@few_examples
 def test_max_turns_bounds_the_turns_of_a_view(script: _Script, begin: list[BaseMessage], maximum: int) -> None:
     """Never more turns than allowed, and three quarters of them directly after a move."""
     policy = HistoryPolicy(max_tokens=None, max_turns=maximum)

@@ -69,7 +69,7 @@ def _damaged(draw: Any) -> list[BaseMessage]:
         elif isinstance(message, ToolMessage) and how < 3:
             copy = message.model_copy(update={"id": f"{message.id}-{len(made)}"} if how == 1 else {})
             made.insert(draw(st.integers(0, len(made))), copy)
-            made = [one for one in made if one is not message or how == 1]
+            made = [item for item in made if item is not message or how == 1]
         elif isinstance(message, AIMessage) and how == 3:
             again = message.model_copy(update={"id": f"{message.id}-{len(made)}"})
             made.insert(draw(st.integers(0, len(made))), again)
@@ -110,7 +110,7 @@ def test_the_turn_in_progress_is_equal_to_what_was_appended(script: Any, data: A
     for message in made:
         log.append([message])
     shown = _from_log(log.view(DEFAULT).messages)
-    assert all(same(one, other) for one, other in zip(shown[-len(made) :], made, strict=True))
+    assert all(same(item, other) for item, other in zip(shown[-len(made) :], made, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_the_talk_of_a_list_is_the_same_objects() -> None:
     made = [*_with_everyone(), in_content]
     picked = get_conversational_history(made)
     assert [message.id for message in picked] == ["s", "h1", "z1", "s2", "z"]
-    assert all(any(message is one for one in made) for message in picked)
+    assert all(any(message is item for item in made) for message in picked)
 
 
 @pytest.mark.parametrize(

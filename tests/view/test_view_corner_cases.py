@@ -57,7 +57,9 @@ async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None
         if number % 9 == 8 and (done := await chat.compact(force=True)).summary:
             log.summary_through = done.summary.last
             history = await chat.load_history(running.policies[0])
-            log.summary_size = count_letters([one for one in history.messages if kinds([one]) == ["summary"]])
+            log.summary_size = count_letters(
+                [message for message in history.messages if kinds([message]) == ["summary"]]
+            )
             running.compare(history, 0)
             views.append(history)
     assert log.summary_through
@@ -191,7 +193,7 @@ async def test_a_real_counter_keeps_within_the_budget_and_a_note(store: Conversa
         history = await chat.load_history(policy)
         assert history.tokens == approximate_tokens(history.messages)
         unseen = approximate_tokens([line.message for line in Oracle(script.log, policy).unseen_lines])
-        note = approximate_tokens([one for one in history.messages if kinds([one]) == ["note"]])
+        note = approximate_tokens([message for message in history.messages if kinds([message]) == ["note"]])
         assert note <= NOTE_TOKENS
         assert history.tokens <= max(budget, unseen) + note
         assert history.report.over_budget == (history.tokens > budget)
@@ -209,7 +211,7 @@ async def test_a_view_that_fits_writes_nothing(client: Client, database_name: st
     """Loads of a small conversation, of a log decided before, or without a budget only read."""
     store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)
     [chat], log, record = handles([store]), Log(), None
-    small, none = HistoryPolicy(max_tokens=100_000), HistoryPolicy(max_tokens=None)
+    small, unlimited = HistoryPolicy(max_tokens=100_000), HistoryPolicy(max_tokens=None)
     policy = HistoryPolicy(max_tokens=2_000)
     for batch in islice(WORKLOADS["short chat"](Writer()), 80):
         await chat.append(batch)
@@ -219,8 +221,8 @@ async def test_a_view_that_fits_writes_nothing(client: Client, database_name: st
             await chat.load_history(policy)
             assert bool(writes(commands)) == (decision.record != record)
         with commands.counted():
-            for one in (policy, small, none):
-                await chat.load_history(one)
+            for given in (policy, small, unlimited):
+                await chat.load_history(given)
             assert not writes(commands)
         record = decision.record
     assert record

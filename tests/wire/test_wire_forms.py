@@ -69,8 +69,8 @@ def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
     calls = calling(call("call_1"), call("call_2"))
     late = [ToolMessage("2", tool_call_id="call_2", status="error"), ToolMessage("1", tool_call_id="call_1")]
     messages = view(HumanMessage("?"), calls, AIMessage("Wait."), *late).to_anthropic()["messages"]
-    assert [len(one["content"]) for one in messages[1:3]] == [2, 2]
-    assert [(one["tool_use_id"], one.get("is_error")) for one in messages[2]["content"]] == [
+    assert [len(message["content"]) for message in messages[1:3]] == [2, 2]
+    assert [(item["tool_use_id"], item.get("is_error")) for item in messages[2]["content"]] == [
         ("call_1", None),
         ("call_2", True),
     ]
@@ -91,9 +91,9 @@ def test_a_repeated_call_id_is_another_one_the_second_time() -> None:
     """In the call and in its result; the beginning of a longer view has the same ids."""
     again = [*SEARCHED, AIMessage("Yes."), *SEARCHED]
     request = view(*again).to_openai()
-    ids = [one["tool_calls"][0]["id"] for one in request if one.get("tool_calls")]
+    ids = [sent["tool_calls"][0]["id"] for sent in request if sent.get("tool_calls")]
     assert ids[0] == "call_1" != ids[1]
-    assert [one["tool_call_id"] for one in request if one["role"] == "tool"] == ids
+    assert [sent["tool_call_id"] for sent in request if sent["role"] == "tool"] == ids
     assert view(*again, HumanMessage("And?")).to_openai()[: len(request)] == request
 
 
@@ -149,8 +149,8 @@ def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, 
     """With the call that followed it; after the next question it is dropped."""
     turn = (HumanMessage("?"), thinking(thought, metadata), ToolMessage("1", tool_call_id="call_1"))
     now, later = (
-        one.to_openai(api=api) if api else one.to_anthropic()
-        for one in (view(*turn), view(*turn, HumanMessage("And?")))
+        history.to_openai(api=api) if api else history.to_anthropic()
+        for history in (view(*turn), view(*turn, HumanMessage("And?")))
     )
     secret = json.dumps(thought.get("signature", thought.get("encrypted_content")))
     assert secret in json.dumps(now)
@@ -165,7 +165,7 @@ def test_thinking_in_langchains_standard_form_is_thinking_again() -> None:
     history = view(HumanMessage("?"), thinking(standard, ANTHROPIC))
     assert history.to_anthropic()["messages"][1]["content"][0] == THOUGHT
     gemini = view(HumanMessage("?"), thinking(standard, {"model_provider": "google_genai", "model_name": "g"}))
-    assert [one.part for one in gemini.to_anthropic().dropped] == ["reasoning"]
+    assert [dropped.part for dropped in gemini.to_anthropic().dropped] == ["reasoning"]
 
 
 def test_an_item_that_follows_reasoning_has_its_id() -> None:
@@ -174,10 +174,10 @@ def test_an_item_that_follows_reasoning_has_its_id() -> None:
     text = {"type": "text", "text": "I look.", "id": "msg_1", "phase": "commentary"}
     turn = [HumanMessage("?"), calling(call(), said=[REASONING, text, block], response_metadata=OPENAI)]
     now = view(*turn).to_openai(api="responses")
-    assert [one.get("id") for one in now] == [None, "rs_1", "msg_1", "fc_1", None]
+    assert [item.get("id") for item in now] == [None, "rs_1", "msg_1", "fc_1", None]
     assert (now[2]["content"][0]["text"], now[2]["phase"]) == ("I look.", "commentary")
     later = view(*turn, HumanMessage("And?")).to_openai(api="responses")
-    assert [one.get("id") for one in later] == [None] * 5
+    assert [item.get("id") for item in later] == [None] * 5
     assert later[1] == {"type": "message", "role": "assistant", "content": "I look.", "phase": "commentary"}
     assert responses_errors(now) == responses_errors(later) == []
 
@@ -195,7 +195,7 @@ def test_reasoning_of_another_model_or_without_its_seal_is_dropped(thought: Any,
     """The APIs reject it, or ignore it."""
     history = view(HumanMessage("?"), thinking(thought, metadata))
     for request in (history.to_anthropic(model=model), history.to_openai(api="responses", model=model)):
-        assert [one.part for one in request.dropped] == ["reasoning"]
+        assert [dropped.part for dropped in request.dropped] == ["reasoning"]
         assert request.dropped[0].message_id == "m1"
 
 
@@ -208,7 +208,7 @@ def test_reasoning_of_other_servers_goes_to_the_model_that_wrote_it() -> None:
     assert history.to_openai(model="deepseek-1")[1]["reasoning_content"] == "Hm."
     for other in (None, "gpt-5"):
         assert "reasoning_content" not in history.to_openai(model=other)[1]
-        assert [one.part for one in history.to_openai(model=other).dropped] == ["reasoning"]
+        assert [dropped.part for dropped in history.to_openai(model=other).dropped] == ["reasoning"]
 
 
 def test_a_message_of_the_store_begins_no_turn() -> None:
@@ -252,7 +252,7 @@ def test_what_a_provider_ran_stays_with_it() -> None:
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     whole = view(HumanMessage("?"), AIMessage([ran, found, "Yes."]))
     assert whole.to_anthropic()["messages"][1]["content"][:2] == [ran, found]
-    assert [one.part for one in whole.to_openai().dropped] == ["server_tool_use", "web_search_tool_result"]
+    assert [dropped.part for dropped in whole.to_openai().dropped] == ["server_tool_use", "web_search_tool_result"]
     half = view(HumanMessage("?"), AIMessage([ran, "Yes."])).to_anthropic()
     assert half["messages"][1]["content"] == "Yes."
     assert half.dropped[0].part == "server_tool_use"
@@ -280,7 +280,7 @@ def test_custom_calls_keep_their_form() -> None:
     block = {"type": "custom_tool_call", "call_id": "call_1", "name": "shell", "input": "ls"}
     history = view(HumanMessage("?"), calling(call(name="shell", __arg1="ls"), said=[block]))
     assert history.to_openai()[1]["tool_calls"][0]["custom"] == {"name": "shell", "input": "ls"}
-    assert [one["type"] for one in history.to_openai(api="responses")][1:] == [
+    assert [item["type"] for item in history.to_openai(api="responses")][1:] == [
         "custom_tool_call",
         "custom_tool_call_output",
     ]

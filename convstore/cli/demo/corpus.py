@@ -25,7 +25,7 @@ class Passage(TypedDict):
 
 def as_text(passages: Iterable[Passage]) -> str:
     """Return passages as the content of a tool's result."""
-    return "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
+    return "\n\n".join(f"{passage['title']}\nURL: {passage['url']}\n{passage['text']}" for passage in passages)
 
 
 def _passages(address: str, file: str) -> tuple[Passage, ...]:

@@ -90,7 +90,7 @@ def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, bud
     """Check that a view omits as many turns as it reports, and none that fit the budget."""
     shown = {message.id for message in history.messages}
     # Without tool messages: a result without a call is left out of a view that includes its turn.
-    missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]
+    missing = [item.type for id_, item in appended.items() if id_ not in shown and not isinstance(item, ToolMessage)]
     turns = max(missing.count("human"), 1) if missing else 0
     reported = history.report.left_out_turns
     problems = [] if turns == reported else [f"it reports {reported} turns as left out, but {turns} are"]
@@ -118,8 +118,8 @@ def unexplained_change(before: History, now: History) -> int | None:
     if set(old.missing_results) - set(new.missing_results):
         return None
     fresh = {*new.placeholders, *new.shortened} - {*old.placeholders, *old.shortened}
-    for index, (one, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
-        if other is None or (fingerprint(one) != fingerprint(other) and other.id not in fresh):
+    for index, (message, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
+        if other is None or (fingerprint(message) != fingerprint(other) and other.id not in fresh):
             return index
     return None
 
@@ -137,10 +137,10 @@ def _is_kept(key: str, value: Any, message: BaseMessage) -> bool:
     return (value is None and key in _NULL_MEANS_ABSENT) or _same(value, message.additional_kwargs.get(key))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(item: Any, other: Any) -> bool:
     """Return True if two values are equal; NaN equals NaN."""
-    written = (json.dumps(value, default=repr, sort_keys=True) for value in (one, other))
-    return one == other or next(written) == next(written)
+    written = (json.dumps(value, default=repr, sort_keys=True) for value in (item, other))
+    return item == other or next(written) == next(written)
 
 
 def _changes(wanted: BaseMessage, found: BaseMessage) -> list[str]:
@@ -168,12 +168,12 @@ class _Pool:
     def __init__(self, passages: Sequence[str], sources: Mapping[int, str]) -> None:
         self._sources = sources
         texts = dict.fromkeys(text for passage in passages for text in _unpacked(passage))
-        self._texts = [*sources.values(), *(text for one in texts for text in self._expanded(one))]
+        self._texts = [*sources.values(), *(text for outer in texts for text in self._expanded(outer))]
 
     def missing(self, value: Any) -> int:
         """Count the characters of a value, by lines and other leaves, that are in none of the texts."""
         if isinstance(value, list) and any(map(is_media, value)):
-            described = (f"[{media_description(one)}]" if is_media(one) else one for one in value)
+            described = (f"[{media_description(part)}]" if is_media(part) else part for part in value)
             return sum(map(self.missing, described))
         # Values of other types than JSON's are shown as they are stored.
         plain = value if isinstance(value, str) else parse_json(Codec().encode(value, omitted=[]))
@@ -209,15 +209,15 @@ def _leaves(value: Any) -> Iterator[str]:
     """Yield every text in a value, and every other leaf as JSON."""
     todo = [value]
     while todo:
-        one = todo.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, list | tuple):
-            todo.extend(one)
-        elif isinstance(one, dict):
-            todo.extend([*one.keys(), *one.values()])
+        item = todo.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list | tuple):
+            todo.extend(item)
+        elif isinstance(item, dict):
+            todo.extend([*item.keys(), *item.values()])
         else:
-            yield json.dumps(one, default=repr)
+            yield json.dumps(item, default=repr)
 
 
 def _quoted(text: str) -> str:

@@ -93,11 +93,11 @@ class Replay:
     ) -> None:
         """Replay the conversations of a file, whose report is the last one."""
         report, ids = reports[-1], set[str]()
-        size_before = sum(one.size for one in reports)
+        size_before = sum(earlier.size for earlier in reports)
 
         def count(position: int) -> None:
             report.size = position
-            on_progress(size_before + position, sum(one.conversations for one in reports))
+            on_progress(size_before + position, sum(known.conversations for known in reports))
 
         def records() -> Iterator[ConversationRecord]:
             left = self.limit
@@ -231,7 +231,7 @@ class _ReplayRunner:
             self._note(check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked))))
 
     async def _check_sources(self) -> None:
-        found_in = (find_sources(one, parse_json(text_of(one.content))) for one in self._results().values())
+        found_in = (find_sources(result, parse_json(text_of(result.content))) for result in self._results().values())
         wanted = [source.text for found in found_in for source in found.items]
         self.report.sources += len(wanted)
         found: dict[int, str] = {}

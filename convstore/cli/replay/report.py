@@ -145,7 +145,7 @@ def _times(times: Sequence[float]) -> dict[str, float | None]:
 
 def _median_and_p95(times: Sequence[float]) -> str:
     both = [_quantile(times, part) for part in (0.5, 0.95)]
-    return "/".join("-" if one is None else f"{one:.1f}" if one < 100 else f"{one:.0f}" for one in both)
+    return "/".join("-" if number is None else f"{number:.1f}" if number < 100 else f"{number:.0f}" for number in both)
 
 
 def _quantile(times: Sequence[float], part: float) -> float | None:

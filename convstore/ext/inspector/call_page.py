@@ -78,10 +78,10 @@ async def load_view(
 
 def _newest_policy(near: Sequence[StoredMessage]) -> HistoryPolicy | None:
     """Return the policy of the newest stamp that this version can read."""
-    for one in reversed(near):
+    for message in reversed(near):
         with suppress(InvalidInputError):
-            if one.stamp:
-                return one.stamp.history_policy
+            if message.stamp:
+                return message.stamp.history_policy
     return None
 
 
@@ -117,7 +117,7 @@ async def render_call(
         tab_path="" if tab == "conversation" else f"/{tab}",
         info=info,
         metadata=as_json(info.metadata),
-        children=[one async for one in with_children(chat.store, info)][1:],
+        children=[member async for member in with_children(chat.store, info)][1:],
         calls=calls,
         strip=strip_of(calls, view),
         view=view,
@@ -147,9 +147,9 @@ async def export_page(request: Request, chat: Conversation) -> Response:
     if form not in ("langchain", "openai"):
         raise HTTPException(404)
     view = await load_view(request, chat, await moment_of(request, chat))
-    values: list[Any] = [message_to_dict(one) for one in view.history.messages]
+    values: list[Any] = [message_to_dict(message) for message in view.history.messages]
     if form == "openai":
-        values = [openai_message(one, bare=True)[0] for one in view.history.messages]
+        values = [openai_message(message, bare=True)[0] for message in view.history.messages]
     text = json.dumps(values, indent=1, default=repr)  # in ASCII, so that lone surrogates survive
     headers = {"Content-Disposition": f'attachment; filename="view-{form}.json"'}
     return Response(text, media_type="application/json", headers=headers)

@@ -52,11 +52,11 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
     if start > max(1, len(view.sizes)):
         raise HTTPException(404)
     sent, budget = list[_Sent](), _SENT_BYTES
-    for one in _sent(view, start - 1):
-        budget -= len(escapeHtml(one.text).encode("utf-8", "replace"))
+    for item in _sent(view, start - 1):
+        budget -= len(escapeHtml(item.text).encode("utf-8", "replace"))
         if sent and (budget < 0 or len(sent) == _SENT):
             break
-        sent.append(one)
+        sent.append(item)
     end = start + len(sent)
     following = end if end <= len(view.sizes) else None
     return await render_call(request, chat, "sent", calls, view, sent=sent, start=start, following=following)
@@ -121,9 +121,9 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     end = calls.moment.ordinal if calls.moment else None
     view = await load_call(request, chat, calls)
     messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
-    active = [one for one in messages if not one.is_rewound]
+    active = [message for message in messages if not message.is_rewound]
     tools = sorted(_tools(active, view).values(), key=lambda tool: -tool.stored)
-    results = sorted((one for tool in tools for one in tool.results), key=lambda one: -one[0].ordinal)
+    results = sorted((found for tool in tools for found in tool.results), key=lambda found: -found[0].ordinal)
     return await render_call(
         request,
         chat,
@@ -139,34 +139,34 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
 
 def _tools(messages: Sequence[StoredMessage], view: View) -> dict[str, _Tool]:
     tools, asked = dict[str, _Tool](), _read_back(messages)
-    for one in messages:
-        for call in one.message.tool_calls if isinstance(one.message, AIMessage) else []:
+    for message in messages:
+        for call in message.message.tool_calls if isinstance(message.message, AIMessage) else []:
             tools.setdefault(call["name"], _Tool(call["name"])).calls += 1
-        if isinstance(one.message, ToolMessage):
-            given, is_again = view.given(one), bool(_names(one) & asked)
-            name = one.message.name or ""
+        if isinstance(message.message, ToolMessage):
+            given, is_again = view.given(message), bool(_names(message) & asked)
+            name = message.message.name or ""
             tool = tools.setdefault(name, _Tool(name))
             shown = given.tokens if given.message is not None and given.state != "summarised" else 0
-            tool.results.append((one, given.label, shown, is_again))
-            tool.failed += has_failed(one.message)
+            tool.results.append((message, given.label, shown, is_again))
+            tool.failed += has_failed(message.message)
             tool.again += is_again
-            tool.stored += one.tokens
+            tool.stored += message.tokens
             tool.shown += shown
     return tools
 
 
 def _read_back(messages: Sequence[StoredMessage]) -> frozenset[str]:
     """Return the ids, ordinals and numbers of sources that calls of the tool that reads results again name."""
-    calls = (call for one in messages if isinstance(one.message, AIMessage) for call in one.message.tool_calls)
+    calls = (call for item in messages if isinstance(item.message, AIMessage) for call in item.message.tool_calls)
     arguments = (json.dumps(call["args"], default=repr) for call in calls if call["name"] == RETRIEVAL_TOOL)
     return frozenset(word for text in arguments for word in _WORD.findall(text))
 
 
-def _names(one: StoredMessage) -> set[str]:
+def _names(message: StoredMessage) -> set[str]:
     """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources."""
-    stub = parse_json(one.message.text)
+    stub = parse_json(message.message.text)
     numbers = stub.get("source_ids") if isinstance(stub, dict) else ""
-    return {str(one.message.id), f"m{one.ordinal}", *_numbers(numbers if isinstance(numbers, str) else "")}
+    return {str(message.message.id), f"m{message.ordinal}", *_numbers(numbers if isinstance(numbers, str) else "")}
 
 
 def _numbers(text: str) -> Iterator[str]:

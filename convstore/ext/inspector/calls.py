@@ -35,7 +35,7 @@ def is_cut(before: ViewStamp | None, after: ViewStamp | None) -> bool:
     """Return True if the later view does not begin with the whole earlier one: something in it was made smaller."""
     if before is None or after is None:
         return False
-    moved = [(one.summary, one.policy, *one.marks[:3]) for one in (before, after)]
+    moved = [(stamp.summary, stamp.policy, *stamp.marks[:3]) for stamp in (before, after)]
     return moved[0] != moved[1] or after.parts.stub > before.parts.stub
 
 
@@ -49,18 +49,18 @@ class Calls:
 
     def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
         self.near, self.moment = near, moment
-        self.all = [one for one in near if one.message.type == "ai"]
+        self.all = [call for call in near if call.message.type == "ai"]
 
     @property
     def previous(self) -> StoredMessage | None:
         """The call before the moment."""
         moment = self.moment
-        return next((one for one in reversed(self.all) if moment is None or one.ordinal < moment.ordinal), None)
+        return next((call for call in reversed(self.all) if moment is None or call.ordinal < moment.ordinal), None)
 
     @property
     def next(self) -> StoredMessage | None:
         """The call after the moment."""
-        return next((one for one in self.all if self.moment and one.ordinal > self.moment.ordinal), None)
+        return next((call for call in self.all if self.moment and call.ordinal > self.moment.ordinal), None)
 
     def before(self, call: StoredMessage | None) -> StoredMessage | None:
         """Return the call before one, of which a prompt cache may have the beginning; None stands for the next.
@@ -69,23 +69,23 @@ class Calls:
         without a stamp count only if there is none with one.
         """
         end = call.ordinal if call else self.near[-1].ordinal + 1 if self.near else 0
-        before = [one for one in reversed(self.all) if one.ordinal < end]
-        stamped = [one for one in before if one.stamp and (call is None or call.stamp)]
-        active = [one for one in stamped or before if not one.is_rewound]
-        whole = [one for one in stamped[:1] if call and not is_cut(one.stamp, call.stamp)]
+        before = [message for message in reversed(self.all) if message.ordinal < end]
+        stamped = [message for message in before if message.stamp and (call is None or call.stamp)]
+        active = [message for message in stamped or before if not message.is_rewound]
+        whole = [message for message in stamped[:1] if call and not is_cut(message.stamp, call.stamp)]
         return next(iter(whole or active), None)
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
         found, waiting = dict[tuple[int, str], ToolCall](), dict[str, int]()
-        for one in self.near:
-            if isinstance(one.message, AIMessage):
-                waiting |= {str(call["id"]): one.ordinal for call in one.message.tool_calls}
-                found |= {(one.ordinal, str(call["id"])): ToolCall(one.ordinal) for call in one.message.tool_calls}
-            id_ = getattr(one.message, "tool_call_id", None)
+        for item in self.near:
+            if isinstance(item.message, AIMessage):
+                waiting |= {str(call["id"]): item.ordinal for call in item.message.tool_calls}
+                found |= {(item.ordinal, str(call["id"])): ToolCall(item.ordinal) for call in item.message.tool_calls}
+            id_ = getattr(item.message, "tool_call_id", None)
             if caller := waiting.get(id_ or ""):
-                pair = ToolCall(caller, one.ordinal, has_failed(one.message))
-                found[caller, str(id_)] = found[one.ordinal, str(id_)] = pair
+                pair = ToolCall(caller, item.ordinal, has_failed(item.message))
+                found[caller, str(id_)] = found[item.ordinal, str(id_)] = pair
         return found
 
 
@@ -104,7 +104,7 @@ async def calls_of(request: Request, chat: Conversation) -> Calls:
     """Return the calls around the moment that the address names; HTTPException if there is no such message."""
     at = number_in(request, "at")
     near = await chat.list_messages(around=at, limit=_AROUND, rewound=True)
-    moment = next((one for one in near if one.ordinal == at), None)
+    moment = next((message for message in near if message.ordinal == at), None)
     if at is not None and moment is None:
         raise HTTPException(404)
     return Calls(near, moment)

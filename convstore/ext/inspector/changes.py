@@ -85,7 +85,7 @@ def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
     if same:
         yield _line("same", after, range(same))
     matcher = SequenceMatcher(
-        None, [_key(one) for one in old[same:]], [_key(one) for one in new[same:]], autojunk=False
+        None, [_key(message) for message in old[same:]], [_key(message) for message in new[same:]], autojunk=False
     )
     for kind, first, last, start, stop in matcher.get_opcodes():
         removed, added = range(same + first, same + last), range(same + start, same + stop)
@@ -115,10 +115,10 @@ def _changed(before: View, after: View, earlier: int | None, index: int) -> Iter
         yield _line(kind, view, [at], (text[:head][-_NEAR:], middle, text[len(text) - tail :][:_NEAR]))
 
 
-def _alike(one: str, other: str) -> int:
+def _alike(text: str, other: str) -> int:
     """Return the number of characters with which both texts begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(text), len(other)))
 
 
 def _line(kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, str] | None = None) -> DiffLine:
@@ -132,7 +132,7 @@ def _line(kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, 
 def _causes(before: PastView, after: PastView) -> Iterator[str]:
     """Yield what happened to the ranges of messages that the views show differently, in words."""
     reasons = [*before.report.reasons, *after.report.reasons]
-    edges = sorted({one.first for one in reasons} | {one.last + 1 for one in reasons})
+    edges = sorted({reason.first for reason in reasons} | {reason.last + 1 for reason in reasons})
     for first, end in pairwise(edges):
         old, new = (reason_at(view.report.reasons, first) for view in (before, after))
         if old and new and (old.state, old.summary) != (new.state, new.summary):

@@ -147,15 +147,16 @@ class View:
     def rows(self, stored: Sequence[StoredMessage]) -> list[Row]:
         """Return a page of the log next to the view."""
         rows: list[Row] = []
-        for one in stored:
+        for item in stored:
             shown = {_SHARED.get(row.given.state) for row in rows}
-            rows += [Row((), added) for added in self._added_before.get(one.message.id, ()) if added.state not in shown]
-            given = self.given(one)
+            added_before = self._added_before.get(item.message.id, ())
+            rows += [Row((), added) for added in added_before if added.state not in shown]
+            given = self.given(item)
             if rows and given.state in _SHARED and rows[-1].given == given:
-                rows[-1] = Row((*rows[-1].stored, one), given)
+                rows[-1] = Row((*rows[-1].stored, item), given)
             else:
-                rows.append(Row((one,), given))
-            rows += [Row((), added) for added in self._added_after.get(one.message.id, ())]
+                rows.append(Row((item,), given))
+            rows += [Row((), added) for added in self._added_after.get(item.message.id, ())]
         return rows
 
     def given(self, stored: StoredMessage) -> Given:
@@ -178,8 +179,8 @@ class View:
 
         The view shows what its reasons say in the log's order, which both give from the end.
         """
-        shown = [one for one in self.history.report.reasons if one.state in _SHOWN]
-        places = [ordinal for one in shown for ordinal in range(one.first, one.last + 1)]
+        shown = [reason for reason in self.history.report.reasons if reason.state in _SHOWN]
+        places = [ordinal for reason in shown for ordinal in range(reason.first, reason.last + 1)]
         pairs = zip(reversed(self._by_id), reversed(places), strict=False)
         return {} if self.history.report.moved else dict(pairs)
 
@@ -193,5 +194,5 @@ class View:
 
 def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
     """Return the reason of the range that contains an ordinal; the ranges are in order."""
-    index = bisect_right(reasons, ordinal, key=lambda one: one.first) - 1
+    index = bisect_right(reasons, ordinal, key=lambda reason: reason.first) - 1
     return reasons[index] if index >= 0 and ordinal <= reasons[index].last else None

@@ -93,7 +93,7 @@ class _Line:
     @property
     def tokens(self) -> int:
         """The stored size of its messages."""
-        return sum(one.stored.tokens for one in self.entries)
+        return sum(entry.stored.tokens for entry in self.entries)
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         view,
         sections=[_Section(lines=lines)] if choice else _sections(lines, page.stored, number),
         page=page,
-        on_page={one.ordinal for row in rows for one in row.stored},
+        on_page={message.ordinal for row in rows for message in row.stored},
         highest=_highest_source(view, lines),
         choice=choice,
         roles=ROLES,
@@ -154,7 +154,7 @@ async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
     """Return the number of the turn that has the last message; None within a run, which would be read for it."""
     if page.newer is None:
         return (await chat.info()).turns
-    if all(one.message.type != "human" or one.is_rewound for one in page.stored):
+    if all(message.message.type != "human" or message.is_rewound for message in page.stored):
         return None
     turns = await chat.outline(before=page.stored[-1].ordinal + 1, limit=1)
     return turns[-1].number if turns else 0
@@ -162,7 +162,7 @@ async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
 
 def _tools_of(calls: Calls) -> list[str]:
     """Return the names of the tools that were called near the moment, as far as an address can hold them."""
-    named = {call["name"] for one in calls.all if isinstance(one.message, AIMessage) for call in one.message.tool_calls}
+    named = {call["name"] for item in calls.all for call in getattr(item.message, "tool_calls", ())}
     return sorted(name for name in named if name.isprintable())[:_TOOLS]
 
 
@@ -203,27 +203,27 @@ def _choice(request: Request) -> tuple[str, str] | None:
 def _matches(row: Row, choice: tuple[str, str]) -> bool:
     """Return True if a filter keeps a row."""
     kind, name = choice
-    messages = [one.message for one in row.stored]
+    messages = [message.message for message in row.stored]
     if kind == "tool":
         return any(
-            one.name == name
-            if one.type == "tool"
-            else name in {call["name"] for call in getattr(one, "tool_calls", ())}
-            for one in messages
+            message.name == name
+            if message.type == "tool"
+            else name in {call["name"] for call in getattr(message, "tool_calls", ())}
+            for message in messages
         )
     if name == "differs":
         return row.given.state in _HALVES
     if name == "failed":
         return any(map(has_failed, messages))
-    return any(one.type == ROLES.get(name) for one in messages)
+    return any(message.type == ROLES.get(name) for message in messages)
 
 
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
-    records = await _results(chat, [one for row in rows for one in row.stored])
+    records = await _results(chat, [item for row in rows for item in row.stored])
     found, opened = calls.tools(), set[str]()
     lines = list[_Line]()
     for row in rows:
-        entries = [_entry(one, records, found) for one in row.stored]
+        entries = [_entry(item, records, found) for item in row.stored]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
         shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT) if message is not None else None
@@ -234,13 +234,13 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
 
 async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[str, ToolRecord]:
     """Return the tool results of a page in full, the small ones first, as far as their sizes allow."""
-    tools = sorted((one for one in shown if one.message.type == "tool"), key=lambda one: one.tokens)
+    tools = sorted((result for result in shown if result.message.type == "tool"), key=lambda result: result.tokens)
     ids, total = list[str](), 0
-    for one in tools:
-        total += one.tokens
-        if one.tokens > _RESULT_TOKENS or total > _RESULTS_TOKENS:
+    for message in tools:
+        total += message.tokens
+        if message.tokens > _RESULT_TOKENS or total > _RESULTS_TOKENS:
             break
-        ids.append(str(one.message.id))
+        ids.append(str(message.message.id))
     return {record.tool_message_id: record for record in await chat.get_tool_messages(ids)} if ids else {}
 
 
@@ -251,13 +251,13 @@ def _entry(
     numbers = [source.source_id for source in record.sources] if record else []
     whole = message if record is None else message.model_copy(update={"content": record.content})
     calls = message.tool_calls if isinstance(message, AIMessage) else []
-    none = ToolCall(stored.ordinal)
+    lost = ToolCall(stored.ordinal)
     return _Entry(
         stored,
         body_of(whole, _LOG_BYTES, is_stored=True, with_calls=False),
         _line_of(record, first_line(whole, _LINE)),
         (record.tool if record else "") or message.name or "",
-        [_ShownCall(_call_text(call), tools.get((stored.ordinal, str(call["id"])), none)) for call in calls[:_CALLS]],
+        [_ShownCall(_call_text(call), tools.get((stored.ordinal, str(call["id"])), lost)) for call in calls[:_CALLS]],
         len(calls[_CALLS:]),
         tools.get((stored.ordinal, str(getattr(message, "tool_call_id", ""))), ToolCall(0)).caller,
         numbers[:_SOURCES],
@@ -290,10 +290,10 @@ def _call_text(call: Mapping[str, object]) -> str:
 
 def _sections(lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int | None) -> list[_Section]:
     """Divide rows at turns; `last` is the number of the turn to which the last message belongs, if it is known."""
-    questions = [one.ordinal for one in stored if one.message.type == "human" and not one.is_rewound]
+    questions = [message.ordinal for message in stored if message.message.type == "human" and not message.is_rewound]
 
     def turn_at(ordinal: int) -> int:
-        return (last or 0) - sum(1 for one in questions if one > ordinal)
+        return (last or 0) - sum(1 for question in questions if question > ordinal)
 
     sections = list[_Section]()
     for line in lines:
@@ -305,9 +305,9 @@ def _sections(lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int
 
 def _begins(line: _Line, section: _Section) -> bool:
     """Return True if a row begins a section: a question, unless only rewound ones precede it, and a run alone."""
-    if line.is_run or any(one.is_run for one in section.lines):
+    if line.is_run or any(entry.is_run for entry in section.lines):
         return line.first is not None
-    is_rewound = all(one.given.state == "rewound" for one in section.lines)
+    is_rewound = all(entry.given.state == "rewound" for entry in section.lines)
     return line.first is not None and line.first.message.type == "human" and not is_rewound
 
 

@@ -105,12 +105,12 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         raise HTTPException(404)
     chat, message_id = found  # a child's source is shown where it was found
     [record] = await chat.get_tool_messages([message_id])
-    source = next(one for one in record.sources if one.source_id == number)
+    source = next(item for item in record.sources if item.source_id == number)
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(
         info_of(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
     )
-    cited = await asyncio.to_thread(lambda: [one for one in messages if cites(one.message, number)])  # long answers
+    cited = await asyncio.to_thread(lambda: [item for item in messages if cites(item.message, number)])  # long answers
     return render(
         "source.html",
         request,
@@ -131,7 +131,7 @@ async def _shown_again(
     chat: Conversation, number: int, messages: Sequence[StoredMessage]
 ) -> list[tuple[StoredMessage, int]]:
     """Return the later results that contain the same text, each with the number that it has there."""
-    tools = {str(one.message.id): one for one in messages if one.message.type == "tool"}
+    tools = {str(message.message.id): message for message in messages if message.message.type == "tool"}
     records = await chat.get_tool_messages(list(tools)) if tools else []
     return [
         (tools[record.tool_message_id], source.source_id)
@@ -161,21 +161,21 @@ def cites(message: BaseMessage, number: int) -> bool:
 async def summary_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a summary, with a page of the messages that it covers."""
     info, summaries = await asyncio.gather(info_of(chat), chat.summaries())
-    summary = next((one for one in summaries if one.version == number_in(request, "version")), None)
+    summary = next((candidate for candidate in summaries if candidate.version == number_in(request, "version")), None)
     if summary is None:
         raise HTTPException(404)
     after = max(number_in(request, "after", 0) or 0, summary.first - 1)
     stored = await chat.list_messages(after=after, limit=_COVERED, rewound=True)
-    covered = [one for one in stored if one.ordinal <= summary.last]
+    covered = [message for message in stored if message.ordinal <= summary.last]
     text = summary.text[:_SUMMARY_CHARACTERS]
     return render(
         "summary.html",
         request,
         info=info,
         summary=summary,
-        others=[one for one in summaries if one is not summary],
+        others=[other for other in summaries if other is not summary],
         text=rendered(text),
         left=len(summary.text) - len(text),
-        messages=[(one, body_of(one.message, _COVERED_BYTES, is_stored=True)) for one in covered],
+        messages=[(message, body_of(message.message, _COVERED_BYTES, is_stored=True)) for message in covered],
         next_after=covered[-1].ordinal if covered and covered[-1].ordinal < summary.last else None,
     )

@@ -62,8 +62,8 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     cursor = request.query_params.get("cursor")
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
-    families = [[one async for one in with_children(store, info)] for info in found.conversations]
-    shown = [one for family in families for one in family[: 1 + _CHILDREN]]
+    families = [[member async for member in with_children(store, info)] for info in found.conversations]
+    shown = [member for family in families for member in family[: 1 + _CHILDREN]]
     return render(
         "listing.html",
         request,
@@ -99,13 +99,13 @@ async def search_all_page(request: Request, store: ConversationStore, permitted:
     text, choice = _text(request), await _choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.search(text, limit=_HITS, everything=not scope, **scope)
-    titles = await first_questions(store, [one.conversation_id for one in found.conversations if not one.title])
+    titles = await first_questions(store, [hit.conversation_id for hit in found.conversations if not hit.title])
     return _hits(request, text, found, info=None, choice=choice, titles=titles)
 
 
 def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> Response:
     """Return the page of the messages found, with the words of the query marked."""
-    hits = sum(len(one.hits) for one in found.conversations)
+    hits = sum(len(conversation.hits) for conversation in found.conversations)
     marks = marks_of(text)
     return render(
         "search.html", request, text=text, found=found, hits=hits, is_cut=hits == _HITS, marks=marks, **context

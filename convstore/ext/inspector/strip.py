@@ -110,11 +110,11 @@ class Strip:
 def strip_of(calls: Calls, view: View) -> Strip:
     """Return the strip of the calls near the moment, whose bar is that of the view."""
     moment = calls.moment
-    before = [one for one in calls.all if moment is None or one.ordinal < moment.ordinal]
+    before = [message for message in calls.all if moment is None or message.ordinal < moment.ordinal]
     start = max(0, len(before) - (_BEFORE if moment else _CALLS))
     shown = calls.all[start : start + _CALLS]
-    failed = {one.caller for one in calls.tools().values() if one.has_failed}
-    bars = [_bar(one, calls.before(one), calls, view, failed) for one in shown]
+    failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
+    bars = [_bar(message, calls.before(message), calls, view, failed) for message in shown]
     is_last = not shown or shown[-1] is calls.all[-1]
     if is_last:
         bars.append(Bar(0, {} if moment else view.parts(), is_current=moment is None))
@@ -130,17 +130,17 @@ def strip_of(calls: Calls, view: View) -> Strip:
     )
 
 
-def _bar(one: StoredMessage, previous: StoredMessage | None, calls: Calls, view: View, failed: set[int]) -> Bar:
-    stamp, before = one.stamp, previous.stamp if previous else None
-    is_current = calls.moment is not None and one.ordinal == calls.moment.ordinal
+def _bar(message: StoredMessage, previous: StoredMessage | None, calls: Calls, view: View, failed: set[int]) -> Bar:
+    stamp, before = message.stamp, previous.stamp if previous else None
+    is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
     return Bar(
-        one.ordinal,
-        view.parts() if is_current else _parts(one.ordinal, stamp, calls.near),
+        message.ordinal,
+        view.parts() if is_current else _parts(message.ordinal, stamp, calls.near),
         is_current=is_current,
         has_summary=bool(stamp and before and stamp.summary and stamp.summary != before.summary),
         is_cut=is_cut(before, stamp),
-        has_failed=one.ordinal in failed,
-        is_rewound=one.is_rewound,
+        has_failed=message.ordinal in failed,
+        is_rewound=message.is_rewound,
     )
 
 
@@ -149,9 +149,9 @@ def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage])
     if stamp is None:
         return {}
     parts = stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}
-    active = [one for one in near if one.ordinal < ordinal and not one.is_rewound]
-    question = max((index for index, one in enumerate(active) if one.message.type == "human"), default=len(active))
+    active = [item for item in near if item.ordinal < ordinal and not item.is_rewound]
+    question = max((index for index, item in enumerate(active) if item.message.type == "human"), default=len(active))
     turn = active[question:]
     if turn and stamp.marks.stubs_through < turn[0].ordinal:
-        parts["now"] = max(parts.get("now", 0), sum(one.tokens for one in turn))
+        parts["now"] = max(parts.get("now", 0), sum(message.tokens for message in turn))
     return parts

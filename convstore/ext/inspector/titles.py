@@ -11,8 +11,9 @@ from convstore.types import ConversationInfo
 
 async def titled(store: ConversationStore, conversations: Sequence[ConversationInfo]) -> list[ConversationInfo]:
     """Return conversations in which the first question stands for a missing title. At most one command."""
-    questions = await first_questions(store, [one.conversation_id for one in conversations if not one.title])
-    return [one.model_copy(update={"title": one.title or questions.get(one.conversation_id)}) for one in conversations]
+    questions = await first_questions(store, [info.conversation_id for info in conversations if not info.title])
+    titles = [info.title or questions.get(info.conversation_id) for info in conversations]
+    return [info.model_copy(update={"title": title}) for info, title in zip(conversations, titles, strict=True)]
 
 
 async def info_of(chat: Conversation) -> ConversationInfo:

@@ -184,7 +184,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`abefore_agent` for sync agents."""
-        return _begun(*self._wait(self._chat(runtime), lambda one: begin(one, self._rules, state)))
+        return _begun(*self._wait(self._chat(runtime), lambda chat: begin(chat, self._rules, state)))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -207,7 +207,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ModelOutput:
         """`awrap_model_call` for sync agents."""
         chat = self._chat(request.runtime)
-        run, shown = self._wait(chat, lambda one: self._prepare(one, request))
+        run, shown = self._wait(chat, lambda conversation: self._prepare(conversation, request))
         if isinstance(shown, AIMessage):
             return _replayed(run, shown, request)
         with working_on(chat):
@@ -229,14 +229,14 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     def after_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_model` for sync agents."""
         chat = self._chat(runtime)
-        run = self._wait(chat, lambda one: self._catch_up(one, state))
+        run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
         if self._review is None:
             return _ticket(run, state)
         try:
             update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
             update = interrupt
-        return self._wait(chat, lambda one: self._reviewed(one, run, state, update))
+        return self._wait(chat, lambda conversation: self._reviewed(conversation, run, state, update))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolOutput]]
@@ -257,7 +257,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]) -> ToolOutput:
         """`awrap_tool_call` for sync agents."""
         chat = self._chat(request.runtime)
-        run, stored = self._wait(chat, lambda one: self._stored(one, request))
+        run, stored = self._wait(chat, lambda conversation: self._stored(conversation, request))
         if stored:
             return as_output(stored)
         equipped, review = self._equipped(chat, request), self._review
@@ -266,7 +266,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 output: Any = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
         except GraphInterrupt as interrupt:
             output = interrupt
-        return self._wait(chat, lambda one: self._finished(one, run, request, output))
+        return self._wait(chat, lambda conversation: self._finished(conversation, run, request, output))
 
     async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Append the remaining messages, and summarise if it is due."""
@@ -274,7 +274,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def after_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_agent` for sync agents."""
-        return self._wait(self._chat(runtime), lambda one: self._end(one, state))
+        return self._wait(self._chat(runtime), lambda chat: self._end(chat, state))
 
     def _chat(self, runtime: Any) -> Conversation:
         """Return the conversation of the run; no I/O."""
@@ -314,8 +314,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         update = {**(update or {}), **(_ticket(run, state) or {})}
         if said := update.get("messages"):
             give_result_ids(said)
-            stored = {str(one.id): one for one in run.ahead if isinstance(one, ToolMessage)}
-            update["messages"] = whole = [stored.get(str(one.id)) or one for one in said]
+            stored = {str(result.id): result for result in run.ahead if isinstance(result, ToolMessage)}
+            update["messages"] = whole = [stored.get(str(message.id)) or message for message in said]
             await catch_up(chat, self._rules, run, whole)
         return update or None
 

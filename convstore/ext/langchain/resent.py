@@ -49,14 +49,14 @@ async def find_resent(
     # LangChain puts its summary before the questions that a checkpoint keeps; after them, a mark is the client's.
     generated = 0 if is_client else end if question is None else question
     said = [
-        one
-        for at, one in enumerate(messages[:end])
-        if one.id not in trust.own and not (at < generated and is_made_up(one))
+        message
+        for at, message in enumerate(messages[:end])
+        if message.id not in trust.own and not (at < generated and is_made_up(message))
     ]
-    first = next((at for at, one in enumerate(said) if one.id not in logged), len(said))
+    first = next((at for at, message in enumerate(said) if message.id not in logged), len(said))
     unknown = said[first:]
     sent = read_sent(unknown, trust)
-    if len(sent) < 2 and all(one.message is one.origin and one.message.type == "human" for one in sent):
+    if len(sent) < 2 and all(item.message is item.origin and item.message.type == "human" for item in sent):
         return None
     resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
     is_checked = is_client or trust.is_chosen
@@ -71,7 +71,7 @@ async def find_resent(
             error = diverged
         else:
             return await _without_known(chat, messages, decision, logged, is_checked=is_checked)
-    if error is not None and is_history(unknown) and any(one.type == "ai" for one in unknown):
+    if error is not None and is_history(unknown) and any(message.type == "ai" for message in unknown):
         raise error
     if trust.is_all:
         return None
@@ -96,21 +96,21 @@ async def _without_known(
         )
     sent, matched = decision.sent, decision.match.matched
     taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
-    question = max((index for index, one in enumerate(sent) if one.message.type == "human"), default=-1)
-    batch = {id(one.origin): one.origin for one in sent}
-    left = [one for one in messages if id(one) not in batch]
+    question = max((index for index, item in enumerate(sent) if item.message.type == "human"), default=-1)
+    batch = {id(item.origin): item.origin for item in sent}
+    left = [message for message in messages if id(message) not in batch]
     known = [sent[index].message for index in sorted(matched)]
-    removed = [removal(one) for one in batch.values()]
+    removed = [removal(message) for message in batch.values()]
     if question in matched:
         question_id = matched[question].id
         found = await read_turn(chat, question_id)
         asked = found.question if found else sent[question].message.model_copy(update={"id": question_id})
         new = [asked, *(message for _, message in taken)]
         return ResentInput([*left, *new], [*removed, *new], logged=frozenset({question_id}))
-    has_ids = not decision.is_known or any(one.id in logged for one in known if one.type == "human")
+    has_ids = not decision.is_known or any(message.id in logged for message in known if message.type == "human")
     if has_ids or id(messages[-1]) not in batch:
-        pieces = {id(one): [message for index, message in taken if sent[index].origin is one] for one in batch.values()}
-        kept = [piece for one in messages for piece in pieces.get(id(one), [one])]
+        pieces = {id_: [message for index, message in taken if id(sent[index].origin) == id_] for id_ in batch}
+        kept = [piece for item in messages for piece in pieces.get(id(item), [item])]
         return ResentInput(kept, [*removed, *(message for _, message in taken)], known)
     new = [message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken]
     return ResentInput([*left, *new], [*removed, *new], known)

@@ -49,9 +49,9 @@ def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str,
     """Return the id of the last AI message with a call, and the position of the call among its calls with that id."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
-            same = [one for one in message.tool_calls if one["id"] == call["id"]]
+            same = [tool_call for tool_call in message.tool_calls if tool_call["id"] == call["id"]]
             if same:
-                return str(message.id), next((at for at, one in enumerate(same) if one["args"] == call["args"]), 0)
+                return str(message.id), next((at for at, made in enumerate(same) if made["args"] == call["args"]), 0)
     return "", 0
 
 
@@ -72,7 +72,7 @@ def with_ids(
         return linked(_named(message, other), turn_id if is_ours else None, result=base)
 
     if isinstance(output, list):
-        return [_with_ids(one, f"{base}-{index}", named) for index, one in enumerate(output)]
+        return [_with_ids(item, f"{base}-{index}", named) for index, item in enumerate(output)]
     return _with_ids(output, base, named)
 
 
@@ -94,8 +94,8 @@ def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:
     Messages that a command sends to an outer graph belong to that graph, except for the result of the call.
     """
     if isinstance(output, list):
-        for one in output:
-            yield from messages_in(one, call)
+        for item in output:
+            yield from messages_in(item, call)
     elif isinstance(output, ToolMessage):
         yield output
     elif isinstance(output, Command) and isinstance(output.update, Mapping):
@@ -118,7 +118,7 @@ def place_of(request: ToolCallRequest) -> tuple[str, ...]:
 
 def digests(messages: Sequence[BaseMessage]) -> list[str]:
     """Return the digest of each message."""
-    return [digest_of_messages([one]) for one in messages]
+    return [digest_of_messages([message]) for message in messages]
 
 
 def as_output(stored: list[BaseMessage]) -> ToolOutput:
@@ -213,9 +213,10 @@ def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
 
 def as_in_state(messages: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages of a request, with questions that deepagents shortened as the state has them."""
-    shortened = {one.id for one in messages if _TAG in one.additional_kwargs and isinstance(one, HumanMessage)} - {None}
-    whole = {one.id: one for one in state if one.id in shortened and isinstance(one, HumanMessage)}
-    return [whole.get(one.id, one) for one in messages]
+    questions = (message for message in messages if isinstance(message, HumanMessage) and message.id)
+    shortened = {message.id for message in questions if _TAG in message.additional_kwargs}
+    whole = {message.id: message for message in state if message.id in shortened and isinstance(message, HumanMessage)}
+    return [whole.get(message.id, message) for message in messages]
 
 
 def _untagged(message: BaseMessage) -> BaseMessage:

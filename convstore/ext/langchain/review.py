@@ -64,19 +64,19 @@ def _answer(call: TurnCall) -> dict[str, Any]:
 
 def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dict[str, Pause]:
     """Return how the calls of the last AI message wait, by the ids of their results; {} for another interrupt."""
-    ai = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
+    ai = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     named = list(zip(ai.tool_calls, result_ids(ai), strict=False)) if ai else []
     found: dict[str, Pause] = {}
-    for one in interrupt.args[0] if interrupt.args else ():
-        value = one.value if isinstance(one.value, Mapping) else {}
+    for item in interrupt.args[0] if interrupt.args else ():
+        value = item.value if isinstance(item.value, Mapping) else {}
         if value.get("type") == "tool_approval":
             # Compared whole, because an agent in the tool may ask about a call of its own with the same id.
             asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
-            found |= {id_: Pause(one.id) for call, id_ in named if (call["id"], call["name"], call["args"]) == asked}
+            found |= {id_: Pause(item.id) for call, id_ in named if (call["id"], call["name"], call["args"]) == asked}
         rest, configs = iter(named), value.get("review_configs", ())
         for action, config in zip(value.get("action_requests", ()), configs, strict=False):
             same = (id_ for call, id_ in rest if (call["name"], call["args"]) == (action["name"], action["args"]))
-            found |= {id_: Pause(one.id, True, tuple(config["allowed_decisions"])) for id_ in [next(same, "")] if id_}
+            found |= {id_: Pause(item.id, True, tuple(config["allowed_decisions"])) for id_ in [next(same, "")] if id_}
     return found
 
 

@@ -99,8 +99,8 @@ class AgentRun:
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """Return the model's answer at this step from an earlier run; None if the model has to be called."""
         here = ids_of(messages) if self.ahead else ()
-        said = (one for one in self.ahead if isinstance(one, AIMessage) and not came_with(one))
-        return next((one for one in said if one.id not in here), None)
+        said = (message for message in self.ahead if isinstance(message, AIMessage) and not came_with(message))
+        return next((message for message in said if message.id not in here), None)
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """Return the results that an earlier run stored for the calls of some tools."""
@@ -110,10 +110,10 @@ class AgentRun:
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
         wanted = result_id(ai_message_id, call_id, position)
-        ai = next((one for one in self.ahead if isinstance(one, AIMessage) and one.id == ai_message_id), None)
-        found = [one for one in answers(self.ahead, ai) if one.tool_call_id == call_id] if ai else []
-        result = next((one for one in found if one.id == wanted), None) or next(iter(found[position:]), None)
-        return [one for one in self.ahead if one is result or came_with(one) == result.id] if result else []
+        ai = next((item for item in self.ahead if isinstance(item, AIMessage) and item.id == ai_message_id), None)
+        found = [item for item in answers(self.ahead, ai) if item.tool_call_id == call_id] if ai else []
+        result = next((item for item in found if item.id == wanted), None) or next(iter(found[position:]), None)
+        return [item for item in self.ahead if item is result or came_with(item) == result.id] if result else []
 
 
 class Ticket(str):

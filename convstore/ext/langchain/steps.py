@@ -71,13 +71,13 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     branch = await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
     if branch:
         history, messages, changes = await _load(chat, rules), branch.messages, branch.changes
-    shown = ids_of(one for one in history.messages if not is_made_up(one))
+    shown = ids_of(message for message in history.messages if not is_made_up(message))
     logged = shown & ids_of(messages)
     question = last_question(messages) or 0
     others = [*messages[:question], *messages[question + 1 :]]
-    logged |= await ids_in_log(chat, ids_of(one for one in others if not is_made_up(one)) - logged)
+    logged |= await ids_in_log(chat, ids_of(other for other in others if not is_made_up(other)) - logged)
     own = set(state.get(OWN, ()))
-    made = ids_of(one for one in messages if own and one.id not in logged and digest_of_messages([one]) in own)
+    made = ids_of(item for item in messages if own and item.id not in logged and digest_of_messages([item]) in own)
     trust = replace(rules.trust, own=frozenset(made))
     resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
     if resent:
@@ -89,12 +89,12 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     run = AgentRun(chat.scope, _turn_id(messages), dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
     run.abandoned = branch.abandoned if branch else frozenset()
-    removed = ids_of(one for one in earlier if one.id in logged or is_made_up(one)) - ids_of(turn)
+    removed = ids_of(message for message in earlier if message.id in logged or is_made_up(message)) - ids_of(turn)
     if not trust.is_all:
         removed |= ids_of(filter(is_made_up, turn))
         removed |= ids_of(turn) & logged if run.turn_id not in logged else set()  # none can follow a new question
-    changes += [removal(one) for one in messages if one.id in removed]
-    turn = [one for one in turn if one.id not in removed]
+    changes += [removal(message) for message in messages if message.id in removed]
+    turn = [message for message in turn if message.id not in removed]
     if run.turn_id not in logged and len(turn) <= 1:
         run.view = None if _is_unfinished(history) else history.messages
         return run, changes
@@ -147,7 +147,7 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
         )
         raise
     run.resent, run.entry = None, receipt.entry or run.entry
-    if run.drop_draft and any(isinstance(one, AIMessage) for one in missing):
+    if run.drop_draft and any(isinstance(message, AIMessage) for message in missing):
         await run.drop_draft()
         run.drop_draft = None
     run.note(missing)
@@ -161,12 +161,12 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
 async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
     """Append messages of the state. A client's history is compared with the log once more."""
     how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
-    if any(isinstance(one, AIMessage) for one in missing):
+    if any(isinstance(message, AIMessage) for message in missing):
         how["stamp"], run.shown = _stamp(run), None
     if run.resent is None:
         return await append_in_turn(chat, missing, run.turn_id, **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
-    history = [one.model_copy() for one in (*run.resent, *missing)]
+    history = [message.model_copy() for message in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
     resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
@@ -208,7 +208,7 @@ def _exceeds(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence
     budget, counter = rules.policy.max_tokens, chat.store.token_counter
     if budget is None or rules.policy.view == "conversation":  # that view has no results of this turn
         return False
-    return sum(run.size_of(one, counter) for one in run.with_turn(messages)) > budget
+    return sum(run.size_of(message, counter) for message in run.with_turn(messages)) > budget
 
 
 def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) -> list[BaseMessage]:
@@ -227,7 +227,7 @@ async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequenc
     what they add now is removed from the state.
     """
     if run.is_answered:
-        return [removal(one) for one in run.missing(messages[last_question(messages) or 0 :])]
+        return [removal(message) for message in run.missing(messages[last_question(messages) or 0 :])]
     await catch_up(chat, rules, run, messages)
     await _summarise(chat, rules, run, messages)
     return []
@@ -247,7 +247,7 @@ def _turn_id(messages: Sequence[BaseMessage]) -> str | None:
     index = last_question(messages)
     if index is not None:
         return messages[index].id
-    return next((turn for one in reversed(messages) if (turn := turn_of(one))), None)
+    return next((turn for message in reversed(messages) if (turn := turn_of(message))), None)
 
 
 def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
@@ -260,9 +260,9 @@ def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
 async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
     known = ids_of(found.later)
-    extra = [one for one in state if one.id not in known and not is_made_up(one)]
+    extra = [message for message in state if message.id not in known and not is_made_up(message)]
     logged = await ids_in_log(chat, ids_of(extra))
-    return [one for one in extra if one.id not in logged]
+    return [message for message in extra if message.id not in logged]
 
 
 def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence[BaseMessage]) -> bool:
@@ -275,7 +275,7 @@ def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence
 
 def _is_unfinished(history: History) -> bool:
     """Return True if the last turn of a view is in progress, and therefore shown in full."""
-    said = [one for one in history.messages if not is_made_up(one)]
+    said = [message for message in history.messages if not is_made_up(message)]
     return bool(said) and said[-1].type != "system" and not is_answer(said[-1])
 
 
@@ -288,13 +288,13 @@ async def _load_view(chat: Conversation, rules: Rules, run: AgentRun, messages: 
     run.history, run.entry, run.folded = await _load(chat, rules), 0, frozenset()
     history, given = run.history, {str(message.id): message for message in messages}
     own = {*given, *ids_of(run.ahead)}
-    start = next((at for at, one in enumerate(history.messages) if one.id in own), len(history.messages))
+    start = next((at for at, message in enumerate(history.messages) if message.id in own), len(history.messages))
     run.view, turn = history.messages[:start], history.messages[start:]
     if _exceeds(chat, rules, run, messages):
         report = history.report
         changed = {*report.stubbed, *report.shortened, *report.placeholders}
-        shown = [one for one in turn if one.id in given or is_made_up(one)]
-        run.view += [one if one.id in changed else given.get(str(one.id), one) for one in shown]
+        shown = [message for message in turn if message.id in given or is_made_up(message)]
+        run.view += [message if message.id in changed else given.get(str(message.id), message) for message in shown]
         run.folded = frozenset(id_ for id_ in given if id_ in run.logged)
     elif history.summary is not None and turn:
         # A compaction during a long turn: the summary covers its beginning.

@@ -46,8 +46,8 @@ async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
 
 def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
     """Return the ids that the results of the last AI message will get, but for those that the messages include."""
-    ai = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
-    return set(result_ids(ai) if ai else ()) - {str(one.id) for one in messages}
+    ai = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    return set(result_ids(ai) if ai else ()) - {str(message.id) for message in messages}
 
 
 def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:

@@ -239,7 +239,7 @@ class AppendNode(_Node):
 
 def _turn_of(messages: Sequence[BaseMessage]) -> str | None:
     """Return the id of the turn that a state's messages end in."""
-    return next((one.id for one in reversed(messages) if is_question(one)), None)
+    return next((message.id for message in reversed(messages) if is_question(message)), None)
 
 
 async def _append_named(
@@ -250,7 +250,7 @@ async def _append_named(
     Returns the messages that this changed.
     """
     is_late = turn_id not in ids_of(messages)  # another run may have asked something meanwhile
-    own = [linked(one, turn_id) if is_late and isinstance(one, AIMessage) else one for one in messages]
+    own = [linked(message, turn_id) if is_late and isinstance(message, AIMessage) else message for message in messages]
     named = with_own_call_ids(own)
     await _append(chat, named, turn_id, **options)
     return [message for message, before in zip(named, messages, strict=True) if message is not before]
@@ -270,8 +270,8 @@ async def _append(chat: Conversation, messages: Sequence[BaseMessage], turn_id: 
 
 def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> ViewStamp | None:
     """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
-    wanted = ids_of(one for one in new if isinstance(one, AIMessage))
-    answer = next((index for index, one in enumerate(messages) if one.id in wanted), None)
+    wanted = ids_of(message for message in new if isinstance(message, AIMessage))
+    answer = next((index for index, message in enumerate(messages) if message.id in wanted), None)
     if loaded is None or answer is None:
         return None
     given = compose(loaded, messages[:answer])

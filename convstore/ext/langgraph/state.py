@@ -102,7 +102,7 @@ def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | 
     """Return the last message of the finished turn in a view that answers the question of a state."""
     question = next((message.id for message in reversed(messages) if is_question(message)), None)
     filing = Filing(None)
-    own = [one for one in history.messages if not kind_of(one) and filing.owner(one) == question]
+    own = [message for message in history.messages if not kind_of(message) and filing.owner(message) == question]
     last = own[-1] if own and question else None
     return last if isinstance(last, AIMessage) and not has_calls(last) else None
 

@@ -95,7 +95,7 @@ async def cookies(browser: Any, address: str) -> Any:
     await page.goto(address)
     assert "token" not in page.url
     found = await context.cookies()
-    assert [(one["httpOnly"], one["sameSite"]) for one in found] == [(True, "Strict")]
+    assert [(item["httpOnly"], item["sameSite"]) for item in found] == [(True, "Strict")]
     await context.close()
     return found
 
@@ -113,7 +113,7 @@ async def window(request: pytest.FixtureRequest, browser: Any, address: str, coo
     problems: list[str] = []
     home = address.partition("?")[0]
     page.on("console", lambda message: problems.append(message.text))
-    page.on("request", lambda one: problems.append(one.url) if not one.url.startswith(home) else None)
+    page.on("request", lambda item: problems.append(item.url) if not item.url.startswith(home) else None)
     yield page, problems
     await context.close()
 
@@ -126,5 +126,5 @@ def text_in(page: str) -> str:
 def kind_of(address: str) -> str:
     """Return which page an address leads to, without the numbers and ids in it."""
     path, _, query = address.partition("#")[0].partition("?")
-    names = sorted(re.sub(r"=\d+", "", one) for one in query.split("&"))
+    names = sorted(re.sub(r"=\d+", "", text) for text in query.split("&"))
     return re.sub(r"/\d+", "/n", re.sub(r"/c/[\da-f~]+", "/c/id", path)) + "?" + "&".join(names)

@@ -77,7 +77,11 @@ async def test_axe_finds_nothing(browser: Any, home: str, looks: str) -> None:
         seen[kind_of(path)] = path
         await page.goto(home + path.partition("#")[0])  # a row below the sticky head has half a target
         results = (await axe.run(page, options=_RULES)).response
-        found += [(path, one["id"], node["html"][:200]) for one in results["violations"] for node in one["nodes"]]
+        found += [
+            (path, violation["id"], node["html"][:200])
+            for violation in results["violations"]
+            for node in violation["nodes"]
+        ]
         links = await page.eval_on_selector_all("a[href^='/']", "all => all.map(one => one.getAttribute('href'))")
         waiting += [link for link in links if kind_of(link) not in seen]
     await context.close()

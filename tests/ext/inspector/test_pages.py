@@ -170,10 +170,10 @@ async def test_calls_and_results_are_linked_both_ways(browse: Browse, store: Con
 async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: ConversationStore) -> None:
     """Where one is near; its turn has the number that it has in the whole log. Any message can be gone to."""
     chat = store.conversation(user_id="ada", thread_id="cut")
-    await chat.append([one for number in range(20) for one in rag_turn(f"Question {number}?")])
+    await chat.append([message for number in range(20) for message in rag_turn(f"Question {number}?")])
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here)
-    ordinals = [int(one) for one in re.findall(r'id="m(\d+)"', body)]
+    ordinals = [int(item) for item in re.findall(r'id="m(\d+)"', body)]
     assert ordinals == list(range(57, 81))
     assert "Turn 15 messages 57 to 60" in text_in(body)
     answer = await client.get(here, params={"go": "30", "at": "40"})
@@ -221,15 +221,15 @@ async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationSt
         seen = []
         while path:
             body = await page(client, path)
-            seen.append([int(one) for one in re.findall(r'id="m(\d+)"', body)])
+            seen.append([int(item) for item in re.findall(r'id="m(\d+)"', body)])
             found = re.search(rf'rel="{rel}" href="([^"]+)"', body)
             path = found and found[1]
         return seen
 
     back = await walk(here, "prev")
-    assert [one for ordinals in reversed(back) for one in ordinals] == list(range(1, 101))
+    assert [ordinal for ordinals in reversed(back) for ordinal in ordinals] == list(range(1, 101))
     forward = await walk(f"{here}?after=0", "next")
-    assert [one for ordinals in forward for one in ordinals] == list(range(1, 101))
+    assert [ordinal for ordinals in forward for ordinal in ordinals] == list(range(1, 101))
 
 
 async def test_a_stub_opens_to_its_whole_result_page_by_page(browse: Browse, store: ConversationStore) -> None:
@@ -281,8 +281,8 @@ async def test_a_view_is_exported_to_run_elsewhere(browse: Browse, chat: Convers
     given = json.loads(await page(browse(), f"{here}/view.json", form="langchain"))
     assert messages_from_dict(given) == history.messages
     openai = convert_to_messages(json.loads(await page(browse(), f"{here}/view.json", form="openai")))
-    assert [(one.type, one.text, getattr(one, "tool_calls", None)) for one in openai] == [
-        (one.type, one.text, getattr(one, "tool_calls", None)) for one in history.messages
+    assert [(message.type, message.text, getattr(message, "tool_calls", None)) for message in openai] == [
+        (message.type, message.text, getattr(message, "tool_calls", None)) for message in history.messages
     ]
     assert (await browse().get(f"{here}/view.json", params={"form": "xml"})).status_code == 404
 
@@ -391,7 +391,7 @@ async def test_a_view_is_read_as_it_was_sent(browse: Browse, chat: Conversation,
         found = re.search(r'<a rel="next" href="([^"]*sent[^"]*)"', body)
         path = found[1] if found else ""
     assert [html.unescape(text) for text in texts if "call_" not in text] == [
-        one.content for one in history.messages if not getattr(one, "tool_calls", None)
+        message.content for message in history.messages if not getattr(message, "tool_calls", None)
     ]
     assert (await browse().get(f"{here}/sent", params={"from": "999"})).status_code == 404
 
@@ -406,7 +406,7 @@ async def test_tools_have_their_calls_errors_sizes_and_what_was_read_back(
     await chat.append([HumanMessage("Again?"), AIMessage("", tool_calls=[again])])
     await chat.append(ToolMessage("no such source", tool_call_id="again", name=again["name"], status="error"))
     text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}/tools"))
-    stored = [one.tokens for one in await chat.list_messages() if one.message.type == "tool"]
+    stored = [message.tokens for message in await chat.list_messages() if message.message.type == "tool"]
     assert re.search(rf"search 1 0 {stored[0]} \d+ 1 ", text)
     assert f"retrieve_previous_sources 1 1 {stored[1]} {stored[1]} 0 " in text
     assert f"3 search stub, read back {stored[0]} " in text
@@ -449,12 +449,12 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
         (f"{here}?at={ordinal}", f"{ordinal}") for ordinal in (2, 4, 6, 8, 10, 12)
     ]
     assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
-    calls = [one for one in await chat.list_messages() if one.stamp]
+    calls = [message for message in await chat.list_messages() if message.stamp]
     cut, made = ", a prompt cache broke", ", a summary was made"
     happened = ["", "", f"{cut}, a tool failed", "", made + cut, ""]
-    for one, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
-        assert title == f"Call for message {one.ordinal}: {one.stamp.tokens:,} tokens{more}"
-        assert sum(one.stamp.parts) == one.stamp.tokens
+    for call, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
+        assert title == f"Call for message {call.ordinal}: {call.stamp.tokens:,} tokens{more}"
+        assert sum(call.stamp.parts) == call.stamp.tokens
     assert re.search(r'aria-current="true" title="Call for message 6', await page(client, here, at="6"))
 
 
@@ -471,13 +471,13 @@ async def test_a_turn_that_went_on_since_its_view_was_loaded_is_as_large_as_its_
     await chat.append(answer, stamp=history.stamp_for(shown, entry=receipt.entry))
     body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
     [size] = re.findall(r'title="Call for message 4: ([\d,]+) tokens', body)
-    assert int(size.replace(",", "")) == sum(one.tokens for one in (await chat.list_messages())[:3])
+    assert int(size.replace(",", "")) == sum(message.tokens for message in (await chat.list_messages())[:3])
 
 
 async def test_many_calls_have_a_strip_of_those_near(browse: Browse, store: ConversationStore) -> None:
     """With a link to earlier and to later ones; the page stays small."""
     chat = store.conversation(user_id="ada", thread_id="many")
-    await chat.append([one for number in range(300) for one in (HumanMessage(f"{number}?"), AIMessage("Yes."))])
+    await chat.append([message for number in range(300) for message in (HumanMessage(f"{number}?"), AIMessage("Yes."))])
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here, at="300")
     bars = re.findall(r'title="Call for message (\d+): no stamp"', body)
@@ -500,7 +500,7 @@ async def test_another_policy_can_be_tried(browse: Browse, chat: Conversation, h
         assert f"{tried:,} of 150 tokens" in text
         assert "--view --policy max_tokens=150,stub_tools=never" in text
         links = re.findall(rf'href="({here}[^"#]*)', body)
-        assert all("max_tokens=150" in one for one in links if one != here + tab), links
+        assert all("max_tokens=150" in link for link in links if link != here + tab), links
     assert len((await client.get(f"{here}/view.json", params={"max_tokens": "150"})).json()) < 11
     assert (await client.get(here, params={"view": "none"})).status_code == 404
 
@@ -529,9 +529,9 @@ async def test_a_search_goes_across_conversations(
     assert f'href="{there}?before=' in everything
     permitted = await page(browse(lambda _: {"user_id": "ada"}), "/search", q="squid")
     alike = await page(browse(), "/search", q="squid", key="user_id", like=here.removeprefix("/c/"))
-    for one in (permitted, alike):
-        assert here in one
-        assert there not in one
+    for item in (permitted, alike):
+        assert here in item
+        assert there not in item
     like = {"q": "squid", "key": "user_id", "like": there.removeprefix("/c/")}
     assert (await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)).status_code == 404
     assert "Type some words" in await page(browse(), "/search")

@@ -161,7 +161,7 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
         sources = re.findall(r'(?:src|href)="([^"]*)"', body)
         loaded = re.findall(r'<(?:img|link)[^>]*(?:src|href)="([^"]*)"', body)
         assert sources
-        assert all(one.startswith("/static/") for one in loaded)
+        assert all(item.startswith("/static/") for item in loaded)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -104,13 +104,13 @@ async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversatio
         links = {link.replace("&amp;", "&").partition("#")[0] for link in re.findall(r' href="(/c/[^"]+)"', page)}
         elsewhere = {link for link in links if "at=9" not in link}
         own = {
-            one
-            for one in elsewhere
-            if one in (here, f"{here}/sent", f"{here}/changes", f"{here}/tools") or re.fullmatch(r".*\?at=\d+", one)
+            item
+            for item in elsewhere
+            if item in (here, f"{here}/sent", f"{here}/changes", f"{here}/tools") or re.fullmatch(r".*\?at=\d+", item)
         }
         assert elsewhere == own, path
         waiting += links - elsewhere - seen
-    assert {one.partition("?")[0].removeprefix(here).rpartition("/")[0] for one in seen} >= {"/messages", "/sources"}
+    assert {text.partition("?")[0].removeprefix(here).rpartition("/")[0] for text in seen} >= {"/messages", "/sources"}
     for tag in ("title", "h1"):
         then = re.search(rf"<{tag}[^>]*>(.*?)</{tag}>", await body(client, f"{here}?at=9"), re.DOTALL)[1]
         assert "as of message 9" in text_in(then)
