@@ -21,6 +21,7 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── SourceIdClashError                a source has a number that is taken; nothing was written
     │   ├── TurnConflictError                 the turn has different messages, or a later turn exists
     │   ├── TurnBusyError                     another worker holds a turn of the conversation: says which
+    │   ├── ForkRefusedError                  a turn is in progress, or the new scope is not empty; nothing was written
     │   ├── TurnLostError                     this worker does not hold the turn any more; nothing was written
     │   ├── TurnClosedError                   the turn is over, so nothing can be added or decided any more
     │   ├── DecisionConflictError             something else was decided about the call before
@@ -243,6 +244,10 @@ class TurnBusyError(ConflictError):
             f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 and let the client try again, "
             'or pass busy="wait" or, for another question, busy="interrupt"'
         )
+
+
+class ForkRefusedError(ConflictError):
+    """The last turn is in progress, or the new scope has another conversation; nothing was written."""
 
 
 class TurnLostError(ConflictError):

@@ -11,7 +11,7 @@ from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.mongo.heads import ListedHead
 from convstore.runtime.log_reader import LogReader
-from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
+from convstore.values.models import ConversationInfo, ConversationPage, ForkOrigin, MessagePreview
 from convstore.values.scope import Scope, check_number
 
 _DETAIL_CHARACTERS, _QUESTION_CHARACTERS = 100_000, 200
@@ -89,7 +89,7 @@ class Catalog:
     def _info(
         self, found: ListedHead, title: str | None, metadata: dict[str, Any], *, problem: str = ""
     ) -> ConversationInfo:
-        head, totals, preview = found.head, found.totals, found.totals.preview
+        head, totals, preview, from_ = found.head, found.totals, found.totals.preview, found.head.origin
         return ConversationInfo(
             scope=head.scope,
             conversation_id=head.conversation,
@@ -106,6 +106,7 @@ class Catalog:
             has_children=head.has_children,
             failed=totals.failed,
             stamp=found.stamp,
+            forked_from=from_ and ForkOrigin(conversation_id=from_.conversation, ordinal=from_.ordinal),
             problem=problem,
         )
 

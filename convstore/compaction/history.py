@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.log.summary import SummaryRecord
+from convstore.log.summary import SummaryRecord, chain_of
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
@@ -90,8 +90,8 @@ class SummaryHistory:
             if not state.aside and (state.summary is None or fits(state.summary)):
                 return
             found = await self._summaries.all(cached.conversation)
-            aside = _chain(found, state.aside, "parent")
-            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record)]
+            aside = chain_of(found, state.aside, "parent")
+            fitting = [record for record in (*aside, *chain_of(found, current, "parent")) if fits(record)]
             best = max(fitting, key=lambda record: (record.last, record.version), default=None)
             token = best.token if best else ""
             if token == current:
@@ -103,7 +103,7 @@ class SummaryHistory:
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
         """Convert a stored summary to the public model; `found` holds the summaries it extends."""
-        results = [result for kept in reversed(_chain(found, record.token, "parent")) for result in kept.folded]
+        results = [result for kept in reversed(chain_of(found, record.token, "parent")) for result in kept.folded]
         return Summary(
             version=record.version,
             first=record.first,
@@ -120,21 +120,9 @@ class SummaryHistory:
         )
 
 
-def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Follow a link from one summary back, newest first, as far as summaries were found; links cannot form a circle."""
-    chain: list[SummaryRecord] = []
-    while record := found.get(token):
-        if chain and record.version >= chain[-1].version:
-            key, collection = chain[-1].place
-            raise CorruptDocumentError(key, f"its {link} is a later summary", collection=collection)
-        chain.append(record)
-        token = getattr(record, link)
-    return chain
-
-
 def _whole_chain(conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
     """Follow a link from one summary back to the first one, newest first; no summary may be missing."""
-    chain = _chain(found, token, link)
+    chain = chain_of(found, token, link)
     if missing := getattr(chain[-1], link) if chain else token:
         raise CorruptDocumentError(summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES)
     return chain

@@ -13,6 +13,7 @@ from convstore.admin.application_state import StateKeeper
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
 from convstore.admin.statistics import StatsReader
+from convstore.append.forker import Forker
 from convstore.append.resent_history import Resender
 from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
@@ -21,6 +22,7 @@ from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.collection import Collection
+from convstore.mongo.copies import Copies
 from convstore.mongo.drafts import Drafts
 from convstore.mongo.driver import Driver
 from convstore.mongo.heads import Heads
@@ -107,6 +109,7 @@ class Services:
         leases, drafts = TurnLeases(driver), Drafts(driver)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
+        self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
         variants = Variants(reader, self.writer, self.rewinder)
         self.watcher = Watcher(self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turns, variants)

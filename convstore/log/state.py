@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from convstore.log.entry import EntryMessage
+from convstore.log.entry import EntryMessage, Totals
 from convstore.log.rows import Row, leading_system
-from convstore.log.summary import NamedResult, SummaryRecord
+from convstore.log.summary import NamedResult, SummaryRecord, chain_of
+
+_Gaps = Callable[[int], tuple[tuple[int, int], ...]]
 
 
 class LeftOut(NamedTuple):
@@ -112,9 +114,7 @@ class State:
     changes: tuple[tuple[int, str], ...] = ()
 
 
-def system_of(
-    rows: Sequence[Row], counter: str, gaps: Callable[[int], tuple[tuple[int, int], ...]] = lambda _: ()
-) -> LeadingSystem | None:
+def system_of(rows: Sequence[Row], counter: str, gaps: _Gaps = lambda _: ()) -> LeadingSystem | None:
     """Return the leading system messages of a log, given its first rows; None if more may follow."""
     leading = leading_system(rows)
     if len(leading) == len(rows):
@@ -156,3 +156,36 @@ def restored(
         newest=newest.token if newest else "",
         versions=newest.version if newest else 0,
     )
+
+
+def forked(
+    conversation: str, state: State, records: Mapping[str, SummaryRecord], *, tail: Totals, gaps: _Gaps
+) -> tuple[State, list[SummaryRecord]]:
+    """Return the state of a fork and its summaries, given those of the conversation, and the fork's last totals.
+
+    It has no summary that covers more than its messages, and its views begin and look as theirs do.
+    """
+    kept = list[SummaryRecord]()
+    for made in reversed(chain_of(records, state.newest, "previous")):
+        if made.last <= tail.messages:
+            before = kept[-1].token if kept else ""
+            kept.append(replace(made, version=len(kept) + 1, previous=before, seen=min(made.seen, tail.entries)))
+    starts = (state.aside, state.summary.token if state.summary else "")
+    shown = {made.token for start in starts for made in chain_of(records, start, "parent")}  # not what was undone
+    own = restored(
+        conversation,
+        kept,
+        lambda made: made.token in shown and made.gaps == gaps(made.last),
+        revision=state.revision,
+        at=state.at,
+    )
+    views = {
+        key: record._replace(
+            short_through=min(record.short_through, tail.messages),
+            stubs_through=min(record.stubs_through, tail.messages),
+        )
+        for key, record in state.views.items()
+        if record.start <= tail.messages and record.entry <= tail.entries
+    }
+    system = state.system if state.system and state.system.through <= tail.messages else None
+    return replace(own, views=views, system=system), kept

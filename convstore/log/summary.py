@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.messages.encoding import date_text, decode_message, digest_of
 from convstore.messages.provenance import SUMMARY_PREFIX, kind_of, mark
 from convstore.messages.text import in_one_line
@@ -101,6 +102,18 @@ class SummaryRecord:
     def whole_digest(self) -> bytes:
         """The checksum of its own document, which has `folded`, too."""
         return digest_of(self.digest.hex() + json.dumps(self.folded))
+
+
+def chain_of(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+    """Follow a link from one summary back, newest first, as far as summaries were found; links cannot form a circle."""
+    chain: list[SummaryRecord] = []
+    while record := found.get(token):
+        if chain and record.version >= chain[-1].version:
+            key, collection = chain[-1].place
+            raise CorruptDocumentError(key, f"its {link} is a later summary", collection=collection)
+        chain.append(record)
+        token = getattr(record, link)
+    return chain
 
 
 def is_summary(message: BaseMessage) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,14 @@ class EntryRef(NamedTuple):
     link: int = 0
 
 
+class Origin(NamedTuple):
+    """Where a fork comes from: the conversation, the last ordinal that was copied, and a digest of the request."""
+
+    conversation: str
+    ordinal: int
+    request: str
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The content of a head document.
@@ -73,6 +82,7 @@ class Head:
         entry: The last entry at the last refresh; it is missing in the log if its append failed, or the log lost it.
         details: Title and metadata as the codec wrote them, as far as they were set, each with its checksum.
         has_children: A conversation of a sub-agent was begun below it.
+        origin: Where it comes from, None if it is no fork.
     """
 
     key: str
@@ -84,6 +94,7 @@ class Head:
     entry: EntryRef
     details: Mapping[str, Any] = field(default_factory=dict)
     has_children: bool = False
+    origin: Origin | None = None
 
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
@@ -150,18 +161,25 @@ class Heads:
         return head_from(document) if document else None
 
     async def claim(
-        self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime, for_child: bool = False
+        self,
+        scope: Mapping[str, str],
+        *,
+        updated_at: datetime,
+        written_at: datetime,
+        for_child: bool = False,
+        fork: tuple[str, Origin] | None = None,
     ) -> tuple[Head, bool]:
         """Return the head of a scope, created if missing, and True if this call created it. One command.
 
         Of two concurrent writers both get the same head, and only one gets True. Dates never go back. The parent of a
-        child is claimed first, `for_child`, which is noted in its head.
+        child is claimed first, `for_child`, which is noted in its head. A new head is that of a `fork` with an id.
         """
         outer, parent = parent_scope(scope), ""
         if outer is not None:
             above, _ = await self.claim(outer, updated_at=updated_at, written_at=written_at, for_child=True)
             parent = above.conversation
-        conversation, date = child_id(parent, secrets.token_hex(12)), {date_field(scope): updated_at}
+        conversation = fork[0] if fork else child_id(parent, secrets.token_hex(12))
+        date = {date_field(scope): updated_at}
         new = {
             "conversation": conversation,
             "scope": dict(scope),
@@ -169,6 +187,7 @@ class Heads:
             "entry": list(EntryRef()),
             **({"parent": parent} if parent else {}),
             **(date if for_child else {}),
+            **({"origin": sealed(json.dumps(fork[1]), conversation, "origin")} if fork else {}),
         }
         update: dict[str, Any] = {
             "$max": {"written_at": written_at, **({} if for_child else date)},
@@ -332,6 +351,9 @@ def head_from(document: Document) -> Head:
             entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
             details=dict(document.get("details", {})),
             has_children="has_children" in document,
+            origin=Origin(*json.loads(unsealed(document["origin"], document["conversation"], "origin")))
+            if "origin" in document
+            else None,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, head_key, readable_head
-from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, root_id, scope_filter
+from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, root_id, scope_filter
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
 _BY_KEY = (("_id", 1),)
@@ -57,6 +57,16 @@ class Tombstones:
         order = [("updated_at", 1), ("_id", 1)]
         return [readable_head(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
+    async def begin_copy(self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta) -> None:
+        """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""
+        tombstone = _tombstone(conversation, head_id(scope), scope) | {"copying": True}
+        written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
+        await self._heads.update({"_id": _tombstone_id(conversation)}, written, upsert=True)
+
+    async def end_copy(self, conversation: str) -> bool:
+        """Drop the tombstone of a copy that has a head now; False if a sweep or an erasure began. One command."""
+        return await self._heads.delete_one({"_id": _tombstone_id(conversation), "copying": True})
+
     async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
 
@@ -66,14 +76,7 @@ class Tombstones:
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
             query |= {"updated_at": head.updated_at, "written_at": head.written_at}
-        tombstone = {
-            "conversation": head.conversation,
-            "head": head.key,
-            "marks": {key: _mark(key, value) for key, value in head.scope.items()},
-            "pruned": pruned,
-            "swept": False,
-            "has_children": True,  # until it is known
-        }
+        tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned}
         written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
         key = {"_id": _tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
@@ -105,12 +108,17 @@ class Tombstones:
     async def take(self, conversation: str, *, time: timedelta) -> Document | None:
         """Take a sweep that is due; None if another process has it. After that time it is due again. One command."""
         query = {"_id": _tombstone_id(conversation), **self._driver.is_past("sweep_at")}
-        update = self._driver.setting({}, field="sweep_at", ahead=time)
+        update = self._driver.setting({"copying": False}, field="sweep_at", ahead=time)
         return await self._heads.find_and_update(query, update, after=True)
 
     async def is_ended(self, conversation: str, tombstone: Document | None = None) -> bool:
-        """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both."""
-        tombstone = tombstone or await self._heads.find_one({"_id": _tombstone_id(conversation)})
+        """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both.
+
+        A copy that is being made is given up.
+        """
+        if tombstone is None:
+            key, given_up = {"_id": _tombstone_id(conversation)}, {"$set": {"copying": False}}
+            tombstone = await self._heads.find_and_update(key, given_up)
         if tombstone is None:
             return False
         head = {"_id": tombstone.get("head"), "conversation": conversation}
@@ -133,6 +141,16 @@ class Tombstones:
 
 def _tombstone_id(conversation: str) -> str:
     return f"deleted:{conversation}"
+
+
+def _tombstone(conversation: str, key: str, scope: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "conversation": conversation,
+        "head": key,
+        "marks": {name: _mark(name, value) for name, value in scope.items()},
+        "swept": False,
+        "has_children": True,  # until it is known
+    }
 
 
 def _ended(tombstone: Document) -> str:

@@ -36,14 +36,14 @@ async def pause(tries: int) -> None:
 
 @asynccontextmanager
 async def append_timeout() -> AsyncIterator[None]:
-    """Limit the time of an append or a rewind; StoreUnavailableError if it timed out."""
+    """Limit the time of an append, a rewind or a fork; StoreUnavailableError if it timed out."""
     try:
         async with asyncio.timeout(APPEND_SECONDS):
             yield
     except TimeoutError as error:
         raise StoreUnavailableError(
             f"the call took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not have happened: "
-            "repeat it with the same messages, or an undo_rewind with the same `before`"
+            "repeat it with the same arguments"
         ) from error
 
 

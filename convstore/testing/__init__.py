@@ -20,6 +20,7 @@ from convstore.testing.children import ChildContract
 from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
+from convstore.testing.forking import ForkContract
 from convstore.testing.interrupted_writes import InterruptedWriteContract
 from convstore.testing.isolation import IsolationContract
 from convstore.testing.items import ItemContract
@@ -57,6 +58,7 @@ class StoreContract(
     AppendContract,
     ApplicationStateContract,
     ChildContract,
+    ForkContract,
     ResendContract,
     LoadContract,
     LongTextContract,

@@ -37,7 +37,7 @@ from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
-from convstore.types import Summary
+from convstore.types import ConversationInfo, Summary
 from convstore.values.stamps import read_stamp, write_stamp
 
 VERSION = 1
@@ -46,19 +46,14 @@ VERSION = 1
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
-def begin_line(
-    codec: Codec,
-    *,
-    scope: Mapping[str, str],
-    title: str | None,
-    metadata: Mapping[str, Any],
-    state: Mapping[str, Any],
-) -> bytes:
+def begin_line(codec: Codec, info: ConversationInfo, *, state: Mapping[str, Any]) -> bytes:
     """Return the first line of a conversation."""
-    parts = {"convstore": str(VERSION), "scope": json.dumps(dict(scope))}
-    if title is not None:
-        parts["title"] = _pack(codec, title)
-    for name, values in (("metadata", metadata), ("state", state)):
+    parts = {"convstore": str(VERSION), "scope": json.dumps(info.scope)}
+    if info.forked_from:
+        parts["forked_from"] = info.forked_from.model_dump_json()
+    if info.title is not None:
+        parts["title"] = _pack(codec, info.title)
+    for name, values in (("metadata", info.metadata), ("state", state)):
         if values:
             parts[name] = _pack(codec, dict(values))
     return _line(parts)

@@ -230,7 +230,7 @@ class _Export:
         if end is None:
             return None
         state = (await chat.state.get()).values
-        file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata, state=state))
+        file.write(begin_line(codec, info, state=state))
         ordinals = _ArchiveOrdinals()
         entry = last = 0  # entries without messages do not count: an import writes its own
         async for message in log_of(chat).read(end):
@@ -289,4 +289,6 @@ class _Export:
             header["title"] = info.title
         dates = {"created_at": info.created_at, "updated_at": info.updated_at}
         header |= {name: at.isoformat() for name, at in dates.items() if at is not None}
+        if info.forked_from:
+            header["forked_from"] = info.forked_from.model_dump()
         return openai_line(header).rstrip(b"}\n") + b', "messages": ['

@@ -320,6 +320,18 @@ class Turn(Value):
     pending: TurnState | None = None
 
 
+class ForkOrigin(Value):
+    """Where a fork comes from.
+
+    Attributes:
+        conversation_id: The random id of the conversation that was forked, which may be deleted by now.
+        ordinal: The last message that both have, 0 for none.
+    """
+
+    conversation_id: str
+    ordinal: int
+
+
 class ConversationInfo(Value):
     """Facts about a conversation that are known without reading its messages.
 
@@ -343,6 +355,7 @@ class ConversationInfo(Value):
         last_message: The beginning of the last message with text, None if there is none.
         has_children: Sub-agents have conversations below it; see `Conversation.children`.
         stamp: Stamp of the view that its last answer was made from; None if its last append had no stamp.
+        forked_from: Of a fork, where it comes from; see `Conversation.fork`.
         problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
             damaged, or have a value of a type that this store has not registered; else "".
     """
@@ -362,6 +375,7 @@ class ConversationInfo(Value):
     last_message: MessagePreview | None = None
     has_children: bool = False
     stamp: ViewStamp | None = None
+    forked_from: ForkOrigin | None = None
     problem: str = ""
 
 

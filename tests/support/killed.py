@@ -1,4 +1,4 @@
-"""Ends or seals conversations in processes that are killed: ``python killed.py URI DATABASE < lines``.
+"""Ends, forks or seals conversations in processes that are killed: ``python killed.py URI DATABASE < lines``.
 
 Each line names a call, its user and a number: SIGKILL comes when so many commands that write were sent or answered.
 """
@@ -44,13 +44,16 @@ class Killer(monitoring.CommandListener):
 
 
 async def run(uri: str, database: str, call: str, user: str, die_at: int) -> None:
-    """End all conversations of a user, or seal the one of thread "t" with all segments before it."""
+    """End all conversations of a user, fork one for him, or seal the one of thread "t" with all segments before it."""
     async with AsyncMongoClient[dict[str, Any]](uri, event_listeners=[Killer(die_at)]) as client:
         store = ConversationStore(client[database])
         if call == "erase":
             await store.erase(user_id=user)
         elif call == "prune":
             await store.prune(older_than=timedelta(days=90), user_id=user)
+        elif call == "fork":
+            chat = store.conversation(user_id="parent", thread_id="t")
+            await chat.fork(key="r", new_scope={"user_id": user, "thread_id": "t"})
         else:
             sealer._MERGED_AT_ONCE = 3
             services = await host_of(store).services()

@@ -35,6 +35,7 @@ from convstore.transfer.archive import ArchiveReader, begin_line, end_line, mess
 from convstore.transfer.files import Line, check_readable, read_lines
 from convstore.transfer.openai_lines import BARE_KEYS, openai_line, openai_message
 from convstore.transfer.prepare import batches_of, make_ready
+from convstore.types import ConversationInfo
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 123_000, tzinfo=UTC)
 KEYS = ("user_id", "thread_id")
@@ -372,7 +373,8 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
     """The lines of a conversation with these messages."""
     codec = codec or Codec()
     whose = {"user_id": "ada", "thread_id": "t"}
-    lines = [begin_line(codec, scope=whose, title="T", metadata={"a": (1, b"2")}, state={})]
+    info = ConversationInfo(scope=whose, title="T", metadata={"a": (1, b"2")})
+    lines = [begin_line(codec, info, state={})]
     lines += [
         message_line(codec, LogMessage(message, at, at, AT, "", (), {"n": at}), ordinal=at, entry=at)
         for at, message in enumerate(given, 1)

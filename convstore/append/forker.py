@@ -1,0 +1,168 @@
+"""Forks a conversation: makes another one that begins with the same messages, which are copied.
+
+Entries keep their numbers, ordinals and links, so ids of sources, names of messages and views are the same. The head of
+the copy is written last; see `mongo.copies`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import replace
+from datetime import timedelta
+from typing import NamedTuple
+
+from convstore.append.rewinder import Rewinder
+from convstore.exceptions import (
+    ConversationDeletedError,
+    ForkRefusedError,
+    InvalidInputError,
+    UnknownMessageError,
+)
+from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.rewind import NO_REWINDS, Ranges, Rewinds, changed, continued
+from convstore.log.state import forked
+from convstore.log.totals import totals_after
+from convstore.messages.encoding import decode_message, digest_of
+from convstore.mongo.copies import Copies
+from convstore.mongo.heads import Origin
+from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.tombstones import Tombstones
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import APPEND_SECONDS, append_timeout
+from convstore.runtime.log_end import LogEndReader
+from convstore.runtime.log_reader import Snapshot
+from convstore.values.scope import Scope
+
+_SWEEP_AFTER = timedelta(seconds=5 * APPEND_SECONDS)
+
+
+class _Cut(NamedTuple):
+    """The end of a fork: its last totals and active messages, and the entry after the last one that is copied whole."""
+
+    through: int
+    tail: Totals
+    active: Rewinds
+    entry: Entry | None = None
+
+
+class Forker:
+    """Forks conversations of a store."""
+
+    def __init__(self, ends: LogEndReader, rewinder: Rewinder, tombstones: Tombstones, copies: Copies) -> None:
+        self._reader, self._log, self._heads, self._ends = ends.reader, ends.reader.log, ends.reader.heads, ends
+        self._rewinder, self._tombstones, self._copies = rewinder, tombstones, copies
+
+    async def fork(self, scope: Scope, new_scope: Scope, *, before: str | None, key: str) -> None:
+        """Make the fork; see `Conversation.fork`. About twenty commands, and four for each thousand entries."""
+        request, cached = digest_of(json.dumps([before, key])).hex(), await self._reader.find(scope)
+        source = cached.conversation if cached else ""
+        if await self._is_made(new_scope, source, request):
+            return
+        if cached is None:
+            raise UnknownMessageError(before) if before else InvalidInputError("there is no conversation to fork")
+        async with append_timeout(), self._reader.reading(cached):
+            cut = await self._whole(cached) if before is None else await self._before(cached, before)
+            target = secrets.token_hex(12)
+            await self._tombstones.begin_copy(target, dict(new_scope), sweep_after=_SWEEP_AFTER)
+            await self._copy(cached, target, cut)
+            now = await self._heads.find(dict(scope))
+            if now is None or now.conversation != source:
+                raise ConversationDeletedError("the conversation was deleted while it was forked")
+            if not await self._commit(new_scope, target, Origin(source, cut.tail.messages, request)):
+                await self._is_made(new_scope, source, request)
+
+    async def _is_made(self, scope: Scope, source: str, request: str) -> bool:
+        """Return True if the scope has this fork, False if it has no conversation. One command."""
+        if (head := await self._heads.find(dict(scope))) is None:
+            return False
+        origin = head.origin
+        if origin is None or origin.request != request or source not in ("", origin.conversation):
+            raise ForkRefusedError("new_scope has another conversation, or a fork of another request")
+        return True
+
+    async def _commit(self, scope: Scope, target: str, origin: Origin) -> bool:
+        """Make a copy the conversation of a scope; False if that has one by now. Two commands."""
+        now = self._reader.clock.now()
+        head, is_new = await self._heads.claim(dict(scope), updated_at=now, written_at=now, fork=(target, origin))
+        if is_new and not await self._tombstones.end_copy(target):
+            await self._tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=False)
+            raise ConversationDeletedError("the new scope was erased while the fork was made")
+        return is_new
+
+    async def _copy(self, cached: CachedConversation, target: str, cut: _Cut) -> None:
+        """Copy everything; the state goes before an entry, as the first one of a log would bring its own."""
+        source, ends = cached.conversation, self._ends
+        state = await ends.state(cached)
+        records = await ends.summaries.all(source) if state.newest else {}
+        state, kept = forked(target, state, records, tail=cut.tail, gaps=cut.active.gaps)
+        for record in kept:
+            await ends.summaries.insert(target, record)
+        if cut.tail.entries:
+            await ends.states.insert(state)
+        await self._copies.entries(source, target, through=cut.through)
+        if cut.entry:
+            await self._copies.chunks(source, target, _chunks_of(cut.entry))
+            await self._log.insert(target, cut.entry, (), token="")
+        await self._copies.annotations(source, target, through=cut.tail.messages)
+
+    async def _whole(self, cached: CachedConversation) -> _Cut:
+        """Return the end of the log, without the entries of a variant that is worked on there."""
+        tail = await self._copies.last_shown(cached.conversation)
+        active = (await self._reader.snapshot(cached, tail, known=NO_REWINDS)).active
+        last = await self._log.message_at(cached.conversation, active.last_active(tail.messages))
+        if last and not tail.is_ended and (last.message.type in ("human", "tool") or last.message.calls):
+            raise ForkRefusedError("the last turn is not finished: fork later, or before=<id of its question>")
+        return _Cut(tail.entries, tail, active)
+
+    async def _before(self, cached: CachedConversation, message_id: str) -> _Cut:
+        """Return the place before an active message."""
+        rows = await self._reader.messages_by_id(cached, [message_id])
+        if not rows:
+            raise UnknownMessageError(message_id)
+        row, log = rows[message_id], await self._reader.snapshot(cached)
+        log.check_active([row.message])
+        whole, ordinal = row.entry, row.message.ordinal
+        number, ranges, is_first = whole.number, log.active.through(ordinal), ordinal == whole.first
+        tail = (await self._log.entry(cached.conversation, number - 1)).totals if number > 1 else Totals()
+        there = await self._reader.snapshot(cached, tail, known=NO_REWINDS)
+        if is_first and ranges == there.active.ranges and all(item.after >= ordinal for item in whole.items):
+            return _Cut(tail.entries, tail, there.active)
+        _, point = await self._rewinder.point(cached, ordinal, log.active)
+        entry = self._last_entry(row, there, point, ranges)
+        return _Cut(tail.entries, entry.totals, there.active.after(entry) if entry.is_rewind else there.active, entry)
+
+    def _last_entry(self, row: StoredMessageRow, log: Snapshot, point: Totals, ranges: Ranges) -> Entry:
+        """Return an entry cut before one of its messages, after which the messages in some ranges are rewound."""
+        whole, before = row.entry, log.tail
+        kept = tuple(message for message in whole.messages if message.ordinal < row.message.ordinal)
+        sources = tuple(source for source in whole.sources if source.message_id in {message.id for message in kept})
+        items = tuple(item for item in whole.items if item.after < row.message.ordinal)
+        at = whole.at if kept or items else self._reader.clock.now()
+        decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
+        totals = replace(
+            continued(totals_after(before, decoded, at=at), point),
+            sources_through=max([before.sources_through, *(source.id for source in sources)]),
+            given_through=max([before.given_through, *(source.id for source in sources if not source.kept)]),
+            shown_at=before.entries + 1 if sources else before.shown_at,
+            link=whole.totals.link if kept else self._reader.clock.link(),
+        )
+        event = _event(whole.event, has_messages=bool(kept))
+        entry = Entry(before.messages + 1, at, kept, totals, before.link, sources, event=event, items=items)
+        entry.rules = whole.rules
+        return entry if ranges == log.active.ranges else changed(entry, log.active, ranges, point=point, undo=0)
+
+
+def _chunks_of(entry: Entry) -> dict[str, set[int]]:
+    """Return the numbers of the chunks of an entry, by token."""
+    found = [*(message.payload for message in entry.messages), *(item.payload for item in entry.items)]
+    refs = [ref for ref in found if ref]
+    numbers = {number for ref in refs for number in range(ref.chunk, ref.chunk + len(ref.ends))}
+    return {ref.token: numbers for ref in refs}
+
+
+def _event(event: TurnEvent | None, *, has_messages: bool) -> TurnEvent | None:
+    """Return what the last entry of a fork records: its variant, but no end of the turn and no decision."""
+    if event is None or not event.variant or (event.kind == "begin" and not has_messages):
+        return None
+    return event if event.kind == "begin" else event._replace(kind="append", call="", values="")

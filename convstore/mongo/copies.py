@@ -1,0 +1,95 @@
+"""Copy the documents of a conversation under another id, up to an entry.
+
+Nobody finds a copy before it has a head. Until then it has a tombstone, by which the sweep of deleted conversations
+removes a copy that was given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from convstore.exceptions import BrokenLogError
+from convstore.log.entry import Totals
+from convstore.mongo.bson_values import sealed, unsealed
+from convstore.mongo.collection import Collection, Document, within
+from convstore.mongo.documents import entry_from
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.keys import ANNOTATIONS, LOG, annotation_id, chunk_id, entry_range
+
+_MOST_DOCUMENTS, _MOST_BYTES = 1_000, 16_000_000
+_ALL_CHUNKS = 10**6
+
+
+class Copies:
+    """Commands that copy documents of one conversation: two for each thousand of a kind, or 16 MB."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._log, self._raw_log = Collection(driver, LOG), Collection(driver, LOG, raw=True)
+        self._annotations = Collection(driver, ANNOTATIONS)
+
+    async def last_shown(self, conversation: str) -> Totals:
+        """Return the totals of the last entry that is of no hidden variant, zeros if there is none. One command."""
+        query = {**within(conversation, *entry_range(conversation)), "branch": {"$exists": False}}
+        found = await self._log.find(query, {"messages": 0, "sources": 0, "items": 0}, order=[("_id", -1)], limit=1)
+        return entry_from(found[0]).totals if found else Totals()
+
+    async def entries(self, source: str, target: str, *, through: int) -> None:
+        """Copy the entries up to a number, with their chunks; raise a BrokenLogError if one is missing."""
+        chunks = dict[str, Container[int]]()
+
+        def changes(document: Document, key: str) -> dict[str, Any]:
+            parts = (*document.get("messages", ()), *document.get("items", ()))
+            chunks.update({part["payload"]["token"]: range(_ALL_CHUNKS) for part in parts if "payload" in part})
+            event = document.get("event")  # its checksum names the document
+            return {"event": sealed(unsealed(event, document["_id"]), key)} if event else {}
+
+        query = within(source, *entry_range(source, before=through + 1))
+        if (copied := await _copy(self._raw_log, query, target, changes)) < through:
+            raise BrokenLogError(source, f"{through - copied} of the first {through} entries are missing")
+        await self.chunks(source, target, chunks)
+
+    async def chunks(self, source: str, target: str, wanted: Mapping[str, Container[int]]) -> None:
+        """Copy chunks of some appends, given by the token, which begins with the time."""
+
+        def changes(document: Document, _: str) -> dict[str, Any] | None:
+            _, token, chunk = document["_id"].split("#")
+            return {} if int(chunk) in wanted.get(token, ()) else None
+
+        if wanted:
+            keys = chunk_id(source, min(wanted), 0), chunk_id(source, max(wanted), _ALL_CHUNKS)
+            await _copy(self._raw_log, within(source, *keys), target, changes)
+
+    async def annotations(self, source: str, target: str, *, through: int) -> None:
+        """Copy the annotations of the messages up to an ordinal."""
+
+        def changes(document: Document, key: str) -> dict[str, Any]:
+            values = document.get("values", {}).items()  # their checksums name the document
+            return {"values": {name: sealed(unsealed(text, document["_id"], name), key, name) for name, text in values}}
+
+        keys = annotation_id(source, 0), annotation_id(source, through + 1)
+        await _copy(self._annotations, within(source, *keys), target, changes)
+
+
+async def _copy(
+    collection: Collection, query: Document, target: str, changes: Callable[[Document, str], dict[str, Any] | None]
+) -> int:
+    """Copy documents with some changes, except where they are None; return how many were copied."""
+    batch, size, copied = list[dict[str, Any]](), 0, 0
+
+    async def insert() -> None:
+        async with driver_errors():
+            await collection.driver_collection.insert_many(batch, ordered=False)
+
+    async for document in collection.each(query, order=(("_id", 1),)):
+        key = f"{target}{str(document['_id'])[len(document['conversation']) :]}"
+        if (changed := changes(document, key)) is not None:
+            batch.append({**document, "_id": key, "conversation": target, **changed})
+            copied += 1
+            size += len(getattr(document, "raw", b""))
+        if len(batch) == _MOST_DOCUMENTS or size > _MOST_BYTES:
+            await insert()
+            batch, size = [], 0
+    if batch:
+        await insert()
+    return copied

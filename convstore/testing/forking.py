@@ -1,0 +1,155 @@
+"""Forks: a conversation of its own that begins with the same messages, whole or not at all.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import (
+    ConversationDeletedError,
+    ForkRefusedError,
+    InvalidScopeError,
+    MessageRewoundError,
+    StoreUnavailableError,
+    UnknownMessageError,
+)
+from convstore.messages.compression import decompress_bytes
+from convstore.mongo.heads import Heads
+from convstore.store import ConversationStore
+from convstore.testing.fixtures import ahead
+from convstore.testing.samples import new_id, rag_turn
+from convstore.testing.turn_variants import CALL
+from convstore.types import LogItem
+
+__all__ = ["ForkContract"]
+
+
+def _scope() -> dict[str, str]:
+    return {"user_id": new_id(), "thread_id": "fork"}
+
+
+class ForkContract:
+    """`Conversation.fork`."""
+
+    async def test_a_fork_has_the_same_messages_views_sources_and_annotations(self, chat: Conversation) -> None:
+        """It continues on its own, with the next numbers of sources, and outlives the other; both stay whole."""
+        for topic in ("whales", "seals"):
+            await chat.append(rag_turn(f"What about {topic}?", words=2_000))
+        shown, [first] = await chat.load_history(), await chat.list_messages(limit=1, after=0)
+        await chat.annotate(str(first.message.id), rating=5)
+        fork = await chat.fork(key="r", new_scope=_scope())
+        assert [one async for one in fork.messages()] == [one async for one in chat.messages()]
+        assert (await fork.load_history()).messages == shown.messages
+        assert await fork.annotations([str(first.message.id)]) == {first.message.id: {"rating": 5}}
+        origin = (await fork.info()).forked_from
+        assert origin is not None
+        assert (origin.conversation_id, origin.ordinal) == ((await chat.info()).conversation_id, 8)
+        await chat.delete()
+        receipt = await fork.append(rag_turn("And dolphins?"))
+        assert (receipt.first, receipt.source_ids) == (9, (7, 9))
+        assert [one.source_id for one in (await fork.get_sources(source_ids=[4])).sources] == [4]
+        assert (await fork.store.verify(**fork.scope)).findings == ()
+        listed = await fork.store.list_conversations(user_id=fork.scope["user_id"])
+        assert [one.forked_from for one in listed.conversations] == [origin]
+
+    async def test_a_fork_before_a_message_has_nothing_of_it_and_what_follows(
+        self, chat: Conversation, database: Any
+    ) -> None:
+        """In the middle of a batch, too; no document of the fork holds it."""
+        turn = rag_turn("What about whales?")
+        kept, cut = (LogItem(kind="mark", data=f"{what} " * 90_000, id=what) for what in ("orcas", "walruses"))
+        last = HumanMessage("And walruses?", id="last")
+        await chat.append([*rag_turn("What about seals?"), *turn[:3], kept, turn[3], cut, last])
+        fork = await chat.fork(before=str(turn[3].id), key="r", new_scope=_scope())
+        assert [one.id async for one in fork.messages()] == [one.id async for one in chat.messages()][:7]
+        assert [(one.id, one.data) async for one in fork.items()] == [("orcas", kept.data)]
+        await chat.rewind(before=str(turn[3].id))
+        assert (await fork.load_history()).messages == (await chat.load_history()).messages
+        id_ = (await fork.info()).conversation_id
+        chunks = [one["data"] async for one in database["log"].find({"conversation": id_, "data": {"$exists": True}})]
+        assert "walruses" not in str([decompress_bytes(one, maximum=10**7) for one in chunks])
+        documents = [one for name in ("log", "summaries") async for one in database[name].find({"conversation": id_})]
+        assert "walruses" in str([one async for one in database["log"].find({"messages.id": "last"})])
+        assert "walruses" not in str(documents)
+        assert (await fork.append(rag_turn("And dolphins?"))).source_ids == (7, 9)
+        assert (await fork.store.verify(**fork.scope)).findings == ()
+
+    async def test_a_repeated_fork_writes_nothing(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """Two at once make one, also while the other is appended to; another request for its scope is refused."""
+        scope = _scope()
+        await chat.append(first := rag_turn("What about whales?"))
+        await asyncio.gather(
+            *(one.fork(key="r", new_scope=scope) for one in (chat, elsewhere)), chat.append(rag_turn("And seals?"))
+        )
+        made = await chat.store.conversation(**scope).info()
+        await chat.append(HumanMessage("And walruses?"))
+        assert await (await elsewhere.fork(key="r", new_scope=scope)).info() == made
+        for other in ({"key": "other"}, {"key": "r", "before": str(first[0].id)}):
+            with pytest.raises(ForkRefusedError):
+                await chat.fork(**other, new_scope=scope)
+        with pytest.raises(ForkRefusedError):
+            await chat.fork(key="r", new_scope=chat.scope)
+
+    async def test_what_cannot_be_forked_is_refused(self, chat: Conversation) -> None:
+        """A turn in progress, unknown and rewound messages, and a scope that is not whole; nothing is made."""
+        scope = _scope()
+        async with await chat.turn("q", human="Q") as turn:
+            await turn.append(CALL)
+            with pytest.raises(ForkRefusedError):
+                await chat.fork(key="r", new_scope=scope)
+        await chat.append([HumanMessage("Q2", id="q2"), AIMessage("A2", id="a2"), HumanMessage("Q3", id="q3")])
+        await chat.rewind(before="q3")
+        for before, error in (("nobody", UnknownMessageError), ("q3", MessageRewoundError)):
+            with pytest.raises(error):
+                await chat.fork(key="r", before=before, new_scope=scope)
+        wrong: list[Any] = [{"user_id": "u"}, {**scope, "more": "x"}, {**scope, "user_id": {"$ne": ""}}]
+        for new_scope in (*wrong, chat.child("a").scope):
+            with pytest.raises(InvalidScopeError):
+                await chat.fork(key="r", new_scope=new_scope)
+        made = chat.store.conversation(**scope)
+        assert (await made.info()).created_at is None
+        assert [one.message.id for one in await (await chat.fork(key="r", new_scope=scope)).list_messages()][-1] == "a2"
+
+    async def test_a_fork_that_was_given_up_is_invisible_and_swept(
+        self,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The same request makes it later; of a scope that is erased meanwhile nothing stays either."""
+        scope, claim = _scope(), Heads.claim
+
+        async def copies() -> int:
+            tombstones = [one async for one in database["heads"].find({"copying": {"$exists": True}})]
+            ids = [one["conversation"] for one in tombstones if one["head"] == tombstones[-1]["head"]]
+            return int(await database["log"].count_documents({"conversation": {"$in": ids}}))
+
+        async def fails(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailableError("no answer")
+
+        async def erased(*given: Any, **options: Any) -> Any:
+            await chat.store.erase(user_id=scope["user_id"])
+            return await claim(*given, **options)
+
+        await chat.append(rag_turn("What about whales?"))
+        for broken, error in ((fails, StoreUnavailableError), (erased, ConversationDeletedError)):
+            monkeypatch.setattr(Heads, "claim", broken)
+            with pytest.raises(error):
+                await chat.fork(key="r", new_scope=scope)
+            monkeypatch.setattr(Heads, "claim", claim)
+            assert (await chat.store.conversation(**scope).info()).created_at is None
+            assert (await chat.store.list_conversations(user_id=scope["user_id"])).conversations == []
+            assert await copies() > 0 or broken is erased
+            await new_store(clock=ahead(3_600)).erase(user_id=scope["user_id"])
+            assert await copies() == 0
+        fork = await chat.fork(key="r", new_scope=scope)
+        assert (await fork.info()).message_count == 4
