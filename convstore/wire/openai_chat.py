@@ -74,6 +74,7 @@ def _results(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the result messages of a step, then the user message with their images and files."""
     moved: list[dict[str, Any]] = []
     for result in step.results:
+        step.drop_status(result)
         moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
         named = [part if isinstance(part, Text) else Text(part.plain_text or part.description) for part in result.parts]
         content = step.content(media_part, result._replace(parts=[*named]))

@@ -105,6 +105,7 @@ def _message(step: Step) -> dict[str, Any]:
 
 
 def _output(step: Step, result: Result) -> dict[str, Any]:
+    step.drop_status(result)
     kind = "function_call_output" if result.call.input is None else "custom_tool_call_output"
     output = shortest(step.content(_media_part, result, kind="input_text"))
     return {"type": kind, "call_id": result.call.id, "output": output}

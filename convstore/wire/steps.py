@@ -89,6 +89,11 @@ class Step:
         """Note that a part of the message, or of one of its results, is not sent."""
         self.dropped.append(Dropped((message or self.message).id or "", part, reason))
 
+    def drop_status(self, result: Result) -> None:
+        """Note that the API has no mark of a failed result, if this one failed; not of one that the store generated."""
+        if getattr(result.message, "status", "") == "error" and not kind_of(result.message):
+            self.drop("status", "the API has no mark of a failed result", result.message)
+
     def withhold(self, reason: str) -> None:
         """Remove its reasoning, and note why it is not sent."""
         kept = [part for part in self.parts if not is_reasoning(part)]

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidMessageError
 from convstore.integration import is_answer_item, normalize_messages
-from convstore.types import History, LogItem
+from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.scope import id_problem
 
 Item: TypeAlias = dict[str, Any]
@@ -57,12 +57,13 @@ def items_of(message: BaseMessage) -> list[Item] | None:
     return items if read and _said(read) == _said(message) else None
 
 
-def converted(messages: Sequence[BaseMessage]) -> list[Item]:
+def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
     """Return messages that another API appended as items; the first ones may be results of earlier calls."""
     items: list[Item] = []
     while len(items) < len(messages) and isinstance(one := messages[len(items)], ToolMessage):
         items.append({"type": "function_call_output", "call_id": one.tool_call_id, "output": one.text})
-    return [*items, *History(messages=[*messages[len(items) :]]).to_openai(api="responses")]
+    rest = History(messages=[*messages[len(items) :]]).to_openai(api="responses")
+    return OpenAIMessages([*items, *rest], rest.dropped)
 
 
 def _is_answer(item: Item) -> bool:

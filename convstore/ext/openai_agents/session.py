@@ -18,7 +18,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, items_of, to_log
 from convstore.integration import settle
-from convstore.types import History
+from convstore.types import History, OpenAIMessages
 from convstore.values.policy import check_policy
 from convstore.values.scope import check_choice
 
@@ -106,7 +106,7 @@ class ConvstoreSession:
     ) -> list[TResponseInputItem]:
         """Return the view as items; with a limit or ``view="all"``, the newest items as they were added.
 
-        ``.dropped`` of a view's list names what the API has no place for; see `History.to_openai`.
+        ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
         """
         state, found = self._state(wrapper), list[Any]()
         if limit is None and self.session_settings is not None:
@@ -118,7 +118,9 @@ class ConvstoreSession:
             found = History(messages=[*state.shown, HumanMessage("?")]).to_openai(api="responses")
             del found[-1]
         elif limit is None or limit > 0:
-            found = [item for one in await _newest(state.chat, limit) for item in one.items][-(limit or 0) :]
+            stored = [one.items for one in await _newest(state.chat, limit)]
+            dropped = [part for items in stored for part in getattr(items, "dropped", ())]
+            found = OpenAIMessages([item for items in stored for item in items][-(limit or 0) :], dropped)
         return cast("list[TResponseInputItem]", found)
 
     async def add_items(
