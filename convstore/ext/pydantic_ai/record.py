@@ -1,0 +1,77 @@
+"""The record that Pydantic AI keeps for a conversation, in the conversation's state.
+
+While the messages of a save are on their way, the state has the record before it as well. The new one counts as soon as
+the log has the entry that it ends with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_ai.conversation_store import ConversationRecord
+
+from convstore import Conversation
+from convstore.exceptions import StateConflictError
+
+RUNNING_SECONDS = 90
+"""How long a save may be running; an append ends after 60 s."""
+_KEY = "pydantic_ai"
+_RECORD: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordState:
+    """The record that counts, and what the next save needs to know.
+
+    Attributes:
+        record: The record; None if nothing was saved.
+        tail: Ordinal of the last message of the log, if its active messages are the record's history.
+        revision: Revision of the conversation's state.
+        kept: The values in the state.
+        is_running: True if a save may be appending its messages.
+    """
+
+    record: ConversationRecord | None
+    tail: int | None
+    revision: int
+    kept: dict[str, Any] | None
+    is_running: bool = False
+
+    async def replace(
+        self, chat: Conversation, record: ConversationRecord, *, tail: int | None, unfinished: bool
+    ) -> bool:
+        """Store another record; returns False if the state has changed since it was read."""
+        values = {"record": _dumped(record), "tail": tail, "at": datetime.now(UTC).timestamp()}
+        return await self._write(chat, values | ({"before": _dumped(self.record)} if unfinished else {}), self.revision)
+
+    async def restore(self, chat: Conversation) -> None:
+        """Undo `replace`, unless the state has changed again."""
+        await self._write(chat, self.kept, self.revision + 1)
+
+    async def _write(self, chat: Conversation, values: dict[str, Any] | None, revision: int) -> bool:
+        try:
+            await chat.state.update({_KEY: values}, revision=revision)
+        except StateConflictError:
+            return False
+        return True
+
+
+async def read_state(chat: Conversation) -> RecordState:
+    """Return the record that counts. Two commands; three if the last save brought messages."""
+    snapshot = await chat.state.get()
+    kept: dict[str, Any] | None = snapshot.values.get(_KEY)
+    if kept is None:
+        return RecordState(None, 0, snapshot.revision, None)
+    record = _RECORD.validate_python(kept["record"])
+    if "before" not in kept or await chat.get_tool_messages([str(record.head_id)]):
+        return RecordState(record, kept["tail"], snapshot.revision, kept)
+    before = kept["before"] and _RECORD.validate_python(kept["before"])
+    is_running = datetime.now(UTC).timestamp() - kept["at"] < RUNNING_SECONDS
+    return RecordState(before, None, snapshot.revision, kept, is_running)
+
+
+def _dumped(record: ConversationRecord | None) -> Any:
+    return None if record is None else _RECORD.dump_python(record, mode="json")

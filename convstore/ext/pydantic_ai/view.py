@@ -1,0 +1,102 @@
+"""A capability of Pydantic AI that shows a model convstore's view of the stored conversation.
+
+It changes requests alone. The history of the run stays whole, so that a save appends what the run has added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import RunContext, Tool
+from pydantic_ai.toolsets import FunctionToolset
+
+from convstore import Conversation, HistoryPolicy, retrieve_previous_sources_tool, search_conversations_tool
+from convstore.ext.pydantic_ai.messages import from_log
+from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
+from convstore.messages.provenance import kind_of
+
+ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
+"""The scope of the conversations that an agent continues, or a function that finds it in a run."""
+
+
+class ConvstoreView(AbstractCapability[Any]):
+    """Replaces the stored messages of a request by the view of them: stubs, summary and note, within a budget.
+
+    What the run itself has added is shown whole. The run's ``all_messages()`` is unchanged. A request without the last
+    stored message is left as it is. The model gets tools that bring back what a view leaves out, and that search the
+    other conversations with the same scope values. A request takes seven commands.
+
+    Args:
+        conversations: The store that the run's conversation was loaded from.
+        scope: As for its methods; needed if it is the value of a scope key.
+        policy: Limits of the view; None for the store's.
+        tools: False to leave the tools out.
+
+    Raises:
+        UserError: `scope` is missing.
+    """
+
+    def __init__(
+        self,
+        conversations: ConvstoreConversationStore,
+        *,
+        scope: ScopeOfRun = None,
+        policy: HistoryPolicy | None = None,
+        tools: bool = True,
+    ) -> None:
+        if conversations.owner_key and scope is None:
+            raise UserError(f"pass scope=, such as lambda ctx: ctx.deps.user: it is the {conversations.owner_key}")
+        self._conversations, self._scope, self._policy, self._has_tools = conversations, scope, policy, tools
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Return the request with the view in place of the stored messages."""
+        messages = request_context.messages
+        if (found := await self._stored(ctx)) is None or found[1] not in messages:
+            return request_context
+        chat, last = found
+        added = messages[max(at for at, message in enumerate(messages, 1) if message == last) :]
+        view = (await chat.load_history(self._policy)).messages
+        return replace(request_context, messages=[*from_log(_without_answered(view, added)), *added])
+
+    def get_toolset(self) -> FunctionToolset[Any] | None:
+        """Return the tools that read back and search; None if there shall be none."""
+        store, keys = self._conversations.store, self._conversations.shared_keys
+        tools = [self._tool(retrieve_previous_sources_tool(store), Conversation.retrieve_previous_sources_tool)]
+        if keys:
+            others = search_conversations_tool(store, keys)
+            tools.append(self._tool(others, lambda chat: search_conversations_tool(chat, keys)))
+        return FunctionToolset(tools) if self._has_tools else None
+
+    async def _stored(self, ctx: RunContext[Any]) -> tuple[Conversation, ModelMessage] | None:
+        """Return the run's conversation and its last stored message; None if it is not stored with the run's scope."""
+        scope = self._scope(ctx) if callable(self._scope) else self._scope
+        id_ = str(ctx.conversation_id)
+        entries = await self._conversations.load_entries(id_, limit=1, scope=scope)
+        return (await self._conversations.conversation(id_, scope=scope), entries[0].message) if entries else None
+
+    def _tool(self, unbound: Any, bind: Callable[[Conversation], Any]) -> Tool[Any]:
+        """Return a tool of convstore as one of Pydantic AI, on the conversation of the run."""
+
+        async def run(ctx: RunContext[Any], **arguments: Any) -> str:
+            found = await self._stored(ctx)
+            return str(await bind(found[0]).ainvoke(arguments)) if found else "Nothing of this conversation is stored."
+
+        spec = unbound.to_openai()["function"]
+        return Tool.from_schema(run, spec["name"], spec["description"], spec["parameters"], takes_ctx=True)
+
+
+def _without_answered(view: Sequence[BaseMessage], added: Sequence[ModelMessage]) -> list[BaseMessage]:
+    """Leave out the results that a view makes up for calls that the run has answered."""
+    answered = {part.tool_call_id for one in added for part in one.parts if isinstance(part, ToolReturnPart)}
+    made_up = (message for message in view if isinstance(message, ToolMessage) and kind_of(message))
+    leave_out = {message.id for message in made_up if message.tool_call_id in answered}
+    return [message for message in view if message.id not in leave_out]

@@ -1,0 +1,444 @@
+"""Our store keeps what Pydantic AI documents for a `ConversationStore`: each test also runs on Pydantic's own one."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, ApprovalRequired, BinaryContent, Conversation, DeferredToolRequests, RunContext
+from pydantic_ai.conversation import ConversationTypeAdapter
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+    InMemoryConversationStore,
+)
+from pydantic_ai.conversation_store import ConversationStore as PydanticStore
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import (
+    CachePoint,
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import RequestUsage, RunUsage
+
+from convstore import ConversationStore, StoreUnavailableError
+from convstore.exceptions import InvalidScopeError
+from convstore.ext.pydantic_ai import ConvstoreConversationStore
+from convstore.ext.pydantic_ai.record import RecordState
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[[], PydanticStore]
+
+
+@pytest.fixture(params=["pydantic", "bound", "mapped"])
+def conversations(request: Any) -> PydanticStore:
+    """Pydantic's store, ours for one user, and ours with the user as the scope of the methods."""
+    if request.param == "pydantic":
+        return InMemoryConversationStore()
+    store: ConversationStore = request.getfixturevalue("store")
+    keys = {"user_id": f"ada-{uuid.uuid4().hex}"} if request.param == "bound" else {}
+    return ConvstoreConversationStore(store, **keys)
+
+
+@pytest.fixture
+def user() -> str:
+    """A scope that no other test uses."""
+    return f"ada-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def ours(store: ConversationStore, user: str) -> ConvstoreConversationStore:
+    """Our store for one user."""
+    return ConvstoreConversationStore(store, user_id=user)
+
+
+def said(*texts: str) -> list[ModelMessage]:
+    """Questions and answers in turn."""
+    return [
+        ModelResponse([TextPart(text)]) if at % 2 else ModelRequest([UserPromptPart(text)])
+        for at, text in enumerate(texts)
+    ]
+
+
+async def saved(conversations: PydanticStore, user: str, *texts: str) -> Conversation:
+    """A stored conversation."""
+    conversation = Conversation(messages=said(*texts))
+    await conversations.save(conversation, scope=user)
+    return conversation
+
+
+def texts_of(messages: Any) -> list[str]:
+    """The texts of messages or entries."""
+    return [getattr(one, "message", one).parts[0].content for one in messages]
+
+
+async def test_a_run_is_loaded_as_it_was_saved(conversations: PydanticStore, user: str) -> None:
+    """Messages, usage and id; the next run goes on, and each message is stored once."""
+    agent = Agent(TestModel())
+
+    @agent.tool_plain
+    def look(place: str) -> dict[str, Any]:
+        return {"place": place, "found": [1, 2.5, None, True]}
+
+    first = await agent.run("What do seals eat?")
+    assert len(await conversations.save(first, scope=user)) == len(first.all_messages())
+    loaded = await conversations.load(first.conversation.conversation_id)
+    assert loaded == first.conversation
+    second = await agent.run("And walruses?", conversation=loaded)
+    new = await conversations.save(second)
+    assert [entry.message for entry in new] == second.new_messages()
+    assert await conversations.load(loaded.conversation_id, scope=user) == second.conversation
+    assert await conversations.save(second) == []
+
+
+EVERYTHING: list[ModelMessage] = [
+    ModelRequest(
+        [
+            SystemPromptPart("Be brief."),
+            UserPromptPart(
+                [
+                    "Look:",
+                    ImageUrl("https://example.org/a.png"),
+                    BinaryContent(b"\xff\xfe\0", media_type="image/png"),
+                    CachePoint(),
+                ]
+            ),
+        ],
+        instructions="Answer.",
+        metadata={"request": {"content": "Look:"}},
+    ),
+    ModelResponse(
+        [
+            ThinkingPart("Hm.", signature="abc", provider_name="x"),
+            TextPart("One moment."),
+            NativeToolCallPart("web_search", {"query": "seals"}, tool_call_id="n", provider_name="x"),
+            NativeToolReturnPart("web_search", {"results": []}, tool_call_id="n", provider_name="x"),
+            ToolCallPart("look", '{"place":"sea"}', tool_call_id="a"),
+            ToolCallPart("look", {"place": "ice"}, tool_call_id="b"),
+            ToolCallPart("look", '{"place": ', tool_call_id="c"),
+            TextPart("Two."),
+        ],
+        usage=RequestUsage(input_tokens=3, output_tokens=4, details={"reasoning": 1}),
+        model_name="m",
+        provider_details={"raw": [1]},
+    ),
+    ModelRequest(
+        [
+            ToolReturnPart(
+                "look", {"url": "x", "n": 1.0, "deep": {"content": "fish"}}, tool_call_id="a", metadata={"k": 1}
+            ),
+            ToolReturnPart("look", ["a file", BinaryContent(b"pdf", media_type="application/pdf")], tool_call_id="b"),
+            ToolReturnPart("look", "Invalid arguments.", tool_call_id="c", outcome="retried"),
+            UserPromptPart("And quickly."),
+        ],
+    ),
+    ModelResponse([], finish_reason="stop"),
+    ModelRequest([]),
+    ModelResponse([TextPart("Fish.")]),
+]
+
+
+async def test_every_kind_of_part_comes_back(conversations: PydanticStore, user: str) -> None:
+    """Prompts with files, thinking, native tools, parallel and invalid calls, errors, empty messages; all equal."""
+    whole = Conversation(messages=EVERYTHING, usage=RunUsage(requests=3, tool_calls=3))
+    conversation = ConversationTypeAdapter.validate_json(ConversationTypeAdapter.dump_json(whole))
+    await conversations.save(conversation, scope=user)
+    assert await conversations.load(conversation.conversation_id) == conversation
+
+
+async def test_a_window_is_the_end_of_the_history(conversations: PydanticStore, user: str) -> None:
+    """A run of a window still appends to the whole; nothing and more than all can be asked for."""
+    conversation = await saved(conversations, user, "1", "2", "3", "4")
+    window = await conversations.load(conversation.conversation_id, limit=1)
+    assert window
+    assert texts_of(window.messages) == ["4"]
+    window.messages += said("5")
+    await conversations.save(window)
+    for limit, expected in ((0, []), (2, ["4", "5"]), (9, ["1", "2", "3", "4", "5"])):
+        entries = await conversations.load_entries(conversation.conversation_id, limit=limit)
+        assert texts_of(entries) == expected
+    with pytest.raises(UserError, match="negative"):
+        await conversations.load(conversation.conversation_id, limit=-1)
+
+
+async def test_entries_are_named_for_ever(conversations: PydanticStore, user: str) -> None:
+    """The ids that a save returns are those of later loads, each with the one before; an entry is found by its id."""
+    conversation = Conversation(messages=said("1", "2"))
+    entries = await conversations.save(conversation, scope=user)
+    assert await conversations.load_entries(conversation.conversation_id) == entries
+    assert [entry.parent_id for entry in entries] == [None, entries[0].id]
+    assert await conversations.read_entry(entries[0].id) == entries[0]
+
+
+async def test_an_old_copy_cannot_be_saved(conversations: PydanticStore, user: str) -> None:
+    """One saved since it was loaded, a new one under a stored id, and one deleted since."""
+    conversation = await saved(conversations, user, "1", "2")
+    old = await conversations.load(conversation.conversation_id)
+    assert old
+    conversation.messages += said("3")
+    await conversations.save(conversation)
+    old.messages += said("other")
+    for stale in (old, Conversation(conversation_id=old.conversation_id)):
+        with pytest.raises(ConversationConflict):
+            await conversations.save(stale)
+    await conversations.delete(conversation.conversation_id)
+    with pytest.raises(ConversationConflict):
+        await conversations.save(conversation)
+
+
+async def test_one_of_concurrent_saves_is_stored(conversations: PydanticStore, user: str) -> None:
+    """The others conflict, and none of their messages is in the history."""
+    first = await saved(conversations, user, "1", "2")
+    copies = [await conversations.load(first.conversation_id) for _ in range(4)]
+    for at, copy in enumerate(copies):
+        assert copy
+        copy.messages += said(f"from {at}")
+    done = await asyncio.gather(*(conversations.save(copy) for copy in copies if copy), return_exceptions=True)
+    (winner,) = [at for at, result in enumerate(done) if isinstance(result, list)]
+    assert all(isinstance(result, list | ConversationConflict) for result in done)
+    assert texts_of(await conversations.load_entries(first.conversation_id)) == ["1", "2", f"from {winner}"]
+
+
+async def test_a_rewritten_history_leaves_a_branch(conversations: PydanticStore, user: str) -> None:
+    """It goes on after the last message that both share; the branch stays, and can be returned to."""
+    conversation = await saved(conversations, user, "1", "2", "3", "4")
+    copy = ConversationTypeAdapter.validate_json(ConversationTypeAdapter.dump_json(conversation))
+    copy.messages[2:] = said("3b", "4b")
+    copy.new_message_index = None
+    entries = await conversations.save(copy)
+    assert texts_of(entries) == ["3b", "4b"]
+    record = await conversations.read_record(copy.conversation_id)
+    assert record
+    (left,) = record.branches
+    back = await conversations.branch(copy.conversation_id, from_entry=left, expected_revision=copy.revision)
+    assert texts_of(back.messages) == ["1", "2", "3", "4"]
+    back.messages += said("5")
+    await conversations.save(back)
+    assert texts_of(await conversations.load_entries(copy.conversation_id)) == ["1", "2", "3", "4", "5"]
+
+
+async def test_a_branch_goes_on_from_an_earlier_message(conversations: PydanticStore, user: str) -> None:
+    """Also from none; the revision of the caller is needed, and an index or an entry that exists."""
+    conversation = await saved(conversations, user, "1", "2", "3")
+    key: Any = {"conversation_id": conversation.conversation_id}
+    branched = await conversations.branch(**key, at=2, expected_revision=conversation.revision)
+    assert texts_of(branched.messages) == ["1", "2"]
+    with pytest.raises(ConversationConflict):
+        await conversations.branch(**key, at=1, expected_revision=conversation.revision)
+    for wrong in ({"at": 3}, {"from_entry": "nowhere"}, {}):
+        with pytest.raises(UserError):
+            await conversations.branch(**key, **wrong, expected_revision=branched.revision)
+    branched.messages += said("3b")
+    await conversations.save(branched)
+    empty = await conversations.branch(**key, at=0, expected_revision=branched.revision)
+    assert empty.messages == []
+    empty.messages += said("another")
+    await conversations.save(empty)
+    record = await conversations.read_record(conversation.conversation_id)
+    assert record
+    assert len(record.branches) == 2
+    assert texts_of(await conversations.load_entries(**key)) == ["another"]
+
+
+async def test_a_fork_goes_its_own_way(conversations: PydanticStore, user: str) -> None:
+    """It has the same entries up to its point, and outlives the conversation that it comes from."""
+    conversation = await saved(conversations, user, "1", "2", "3")
+    fork = await conversations.fork(conversation.conversation_id, at=2, new_conversation_id=uuid.uuid4().hex)
+    again = await conversations.fork(conversation.conversation_id)
+    assert texts_of(again.messages) == ["1", "2", "3"]
+    fork.messages += said("3b")
+    await conversations.save(fork)
+    entries = await conversations.load_entries(conversation.conversation_id) or []
+    assert (await conversations.load_entries(fork.conversation_id) or [])[:2] == entries[:2]
+    with pytest.raises(ConversationConflict):
+        await conversations.fork(conversation.conversation_id, new_conversation_id=fork.conversation_id)
+    await conversations.delete(conversation.conversation_id)
+    assert await conversations.load(conversation.conversation_id) is None
+    assert texts_of(await conversations.load_entries(fork.conversation_id)) == ["1", "2", "3b"]
+    record = await conversations.read_record(fork.conversation_id)
+    assert record
+    assert (record.forked_from, record.forked_at) == (conversation.conversation_id, entries[1].id)
+
+
+async def test_a_scope_keeps_conversations_to_their_owner(conversations: PydanticStore, user: str) -> None:
+    """Under another scope one is missing: it neither loads nor is deleted, branched, forked or saved."""
+    conversation = await saved(conversations, user, "1", "2")
+    key: Any = {"conversation_id": conversation.conversation_id}
+    assert await conversations.load(**key, scope="bob") is None
+    await conversations.delete(**key, scope="bob")
+    with pytest.raises(UserError):
+        await conversations.branch(**key, at=1, expected_revision=conversation.revision, scope="bob")
+    with pytest.raises(UserError):
+        await conversations.fork(**key, source_scope="bob")
+    with pytest.raises(ConversationConflict):
+        await conversations.save(conversation, scope="bob")
+    fork = await conversations.fork(**key, scope="bob", source_scope=user)
+    assert await conversations.load(fork.conversation_id, scope=user) is None
+    assert await conversations.load(**key, scope=user) == conversation
+
+
+async def test_records_are_listed_newest_first(conversations: PydanticStore, user: str) -> None:
+    """By their last save, and at most as many as asked for."""
+    made = [await saved(conversations, user, "1") for _ in range(3)]
+    made[0].messages += said("2")
+    await conversations.save(made[0])
+    expected = [made[at].conversation_id for at in (0, 2, 1)]
+    assert [one.conversation_id for one in await conversations.list_conversations(scope=user)] == expected
+    assert [one.conversation_id for one in await conversations.list_conversations(scope=user, limit=2)] == expected[:2]
+    with pytest.raises(UserError, match="negative"):
+        await conversations.list_conversations(limit=-1)
+
+
+async def test_a_deleted_conversation_can_be_made_again(conversations: PydanticStore, user: str) -> None:
+    """It is new; deleting a missing one does nothing."""
+    conversation = await saved(conversations, user, "1", "2")
+    await conversations.delete(conversation.conversation_id)
+    await conversations.delete(conversation.conversation_id)
+    again = Conversation(conversation_id=conversation.conversation_id, messages=said("new"))
+    await conversations.save(again, scope=user)
+    assert texts_of(await conversations.load_entries(again.conversation_id)) == ["new"]
+
+
+async def test_a_run_that_waits_for_approval_is_resumed(conversations: PydanticStore, user: str) -> None:
+    """The requests are loaded with their metadata; the answer continues the run."""
+    agent = Agent(TestModel(), output_type=[str, DeferredToolRequests])
+
+    @agent.tool
+    def pay(ctx: RunContext[Any], amount: int) -> str:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired(metadata={"amount": amount})
+        return "paid"
+
+    paused = await agent.run("Pay it.")
+    await conversations.save(paused, scope=user)
+    loaded = await conversations.load(paused.conversation.conversation_id)
+    assert loaded
+    assert loaded.deferred_tool_requests
+    results = loaded.deferred_tool_requests.build_results(approve_all=True)
+    done = await agent.run(conversation=loaded, deferred_tool_results=results)
+    await conversations.save(done)
+    assert await conversations.load(loaded.conversation_id) == done.conversation
+    assert done.conversation.deferred_tool_requests is None
+
+
+async def test_a_record_names_an_entry_that_exists(conversations: PydanticStore, user: str) -> None:
+    """A head that neither the store nor the new entries have is a conflict."""
+    record = ConversationRecord(conversation_id="c", head_id="nowhere", scope=user)
+    with pytest.raises(ConversationConflict):
+        await conversations.write_record(record, expected_revision=None)
+
+
+# What our store adds.
+
+
+async def test_the_log_has_the_active_history(ours: ConvstoreConversationStore) -> None:
+    """Views and search show what the record shows, after branches too; results and questions are their own messages."""
+    conversation = Conversation(messages=EVERYTHING[:3])
+    await ours.save(conversation)
+    chat = await ours.conversation(conversation.conversation_id)
+    kinds = [message.type async for message in chat.messages()]
+    assert kinds == ["system", "human", "ai", "tool", "tool", "tool", "human"]
+    assert (await chat.info()).usage["m"]["input_tokens"] == 3
+    branched = await ours.branch(conversation.conversation_id, at=1, expected_revision=conversation.revision)
+    assert len(await chat.list_messages()) == 2
+    branched.messages += said("Yes?")[:1]
+    await ours.save(branched)
+    assert [one.message.type for one in await chat.list_messages()] == ["system", "human", "human"]
+    assert await chat.search("quickly") == []
+
+
+async def test_a_killed_save_is_as_if_it_had_never_begun(
+    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers see the record before; after 90 seconds the next save goes on from there, without its messages."""
+    conversation = await saved(ours, "", "1", "2")
+    chat = type(await ours.conversation(conversation.conversation_id))
+
+    async def killed(*_: Any, **__: Any) -> Any:
+        raise asyncio.CancelledError
+
+    lost = await ours.load(conversation.conversation_id)
+    assert lost
+    lost.messages += said("lost")
+    with monkeypatch.context() as patched:
+        patched.setattr(chat, "append", killed)
+        patched.setattr(RecordState, "restore", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await ours.save(lost)
+    assert await ours.load(conversation.conversation_id) == conversation
+    conversation.messages += said("3")
+    with pytest.raises(ConversationConflict):
+        await ours.save(conversation)
+    monkeypatch.setattr("convstore.ext.pydantic_ai.record.RUNNING_SECONDS", 0)
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("no"), asyncio.CancelledError()])
+async def test_a_failed_save_can_be_repeated_at_once(
+    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """An error after the messages were appended, too, or a cancellation: they are in the history once."""
+    conversation = await saved(ours, "", "1", "2")
+    chat = type(await ours.conversation(conversation.conversation_id))
+
+    append = chat.append
+
+    async def failing(*given: Any, **named: Any) -> Any:
+        await append(*given, **named)
+        raise error
+
+    conversation.messages += said("3")
+    with monkeypatch.context() as patched:
+        patched.setattr(chat, "append", failing)
+        with pytest.raises(type(error)):
+            await ours.save(conversation)
+    assert await ours.load(conversation.conversation_id) != conversation
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2", "3"]
+    assert len(await (await ours.conversation(conversation.conversation_id)).list_messages()) == 3
+
+
+async def test_a_save_goes_on_after_messages_of_others(ours: ConvstoreConversationStore) -> None:
+    """What another part of the application appends stays in the log, and is no entry."""
+    conversation = await saved(ours, "", "1", "2")
+    chat = await ours.conversation(conversation.conversation_id)
+    await chat.append([{"role": "user", "content": "Hello?"}])
+    conversation.messages += said("3")
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2", "3"]
+    assert [one.message.text for one in await chat.list_messages()] == ["1", "2", "Hello?", "3"]
+
+
+async def test_scope_keys_are_checked(store: ConversationStore) -> None:
+    """One key is left for the conversation id, or two; a new conversation needs the value of the first."""
+    for wrong in ({"user_id": "ada", "thread_id": "x"}, {"course_id": "x"}):
+        with pytest.raises(InvalidScopeError, match="scope keys"):
+            ConvstoreConversationStore(store, **wrong)
+    with pytest.raises(UserError, match="pass scope="):
+        await ConvstoreConversationStore(store).save(Conversation(messages=said("1")))
+
+
+async def test_an_entry_is_found_by_another_process(store: ConversationStore, user: str) -> None:
+    """By its id alone; an unknown one is an error."""
+    (entry,) = await ConvstoreConversationStore(store, user_id=user).save(Conversation(messages=said("1")))
+    other = ConvstoreConversationStore(store, user_id=user)
+    assert await other.read_entry(entry.id) == entry
+    with pytest.raises(LookupError):
+        await other.read_entry(ConversationEntry(parent_id=None, message=entry.message).id)

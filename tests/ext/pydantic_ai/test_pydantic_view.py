@@ -1,0 +1,174 @@
+"""A model is shown convstore's view of a stored conversation; the history of the run stays whole."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, ApprovalRequired, Conversation, DeferredToolRequests, RunContext
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from convstore import ConversationStore, HistoryPolicy
+from convstore.ext.pydantic_ai import ConvstoreConversationStore, ConvstoreView
+
+pytestmark = pytest.mark.slow
+
+
+class Model:
+    """A scripted model that keeps what it was shown."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script, self.shown, self.tools = list(script), list[list[ModelMessage]](), set[str]()
+
+    def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        """Answer with the next part of the script."""
+        self.shown.append(messages)
+        self.tools = {tool.name for tool in info.function_tools}
+        answer = self.script.pop(0)
+        return ModelResponse([TextPart(answer) if isinstance(answer, str) else answer])
+
+
+@pytest.fixture
+def ours(store: ConversationStore) -> ConvstoreConversationStore:
+    """Our store for one user."""
+    return ConvstoreConversationStore(store, user_id=f"ada-{uuid.uuid4().hex}")
+
+
+def agent_of(model: Model, view: ConvstoreView, **options: Any) -> Agent[Any, Any]:
+    """An agent with a tool whose result is long."""
+    agent: Agent[Any, Any] = Agent(FunctionModel(model), capabilities=[view], system_prompt="Be brief.", **options)
+
+    @agent.tool_plain
+    def look(place: str) -> str:
+        return f"{place}: " + "fish " * 1000
+
+    return agent
+
+
+def parts(messages: list[ModelMessage], kind: type[Any]) -> list[Any]:
+    """The parts of one kind."""
+    return [part for message in messages for part in message.parts if isinstance(part, kind)]
+
+
+async def test_a_finished_turn_is_shown_with_stubs(ours: ConvstoreConversationStore) -> None:
+    """The run's own results are whole, and so are its messages; the next turn shows a stub of them."""
+    look = ToolCallPart("look", {"place": "sea"}, tool_call_id="a")
+    model = Model(look, "Fish.", "As I said.")
+    agent = agent_of(model, ConvstoreView(ours))
+    first = await agent.run("What do seals eat?")
+    assert model.shown[1] == first.all_messages()[:-1]
+    await ours.save(first)
+    loaded = await ours.load(first.conversation.conversation_id)
+    second = await agent.run("Sure?", conversation=loaded)
+    (stub,) = parts(model.shown[2], ToolReturnPart)
+    assert json.loads(stub.content)["tool_message_id"]
+    assert len(stub.content) < 600
+    assert [part.content for part in parts(model.shown[2], SystemPromptPart)] == ["Be brief."]
+    assert [part.content for part in parts(model.shown[2], UserPromptPart)] == ["What do seals eat?", "Sure?"]
+    assert second.all_messages()[: len(first.all_messages())] == first.all_messages()
+    await ours.save(second)
+    assert await ours.load(loaded.conversation_id if loaded else "") == second.conversation
+
+
+async def test_the_tools_bring_the_result_back(ours: ConvstoreConversationStore) -> None:
+    """By the id in the stub, on the run's conversation; another of the same user is found by its words."""
+    look = ToolCallPart("look", {"place": "sea"}, tool_call_id="a")
+    model = Model(look, "Fish.", "No.")
+    agent = agent_of(model, ConvstoreView(ours))
+    first = await agent.run("What do seals eat?")
+    entries = await ours.save(first)
+    await ours.save(await agent.run("Do walruses sing?"))
+    assert model.tools == {"look", "retrieve_previous_sources", "search_conversations"}
+    model.script = [
+        ToolCallPart("retrieve_previous_sources", {"tool_message_ids": [entries[2].id]}),
+        ToolCallPart("search_conversations", {"find": "walruses"}),
+        "Done.",
+    ]
+    second = await agent.run("Again.", conversation=first.conversation)
+    whole, found = parts(second.new_messages(), ToolReturnPart)
+    assert "sea: fish fish" in whole.content
+    assert "Do walruses sing?" in found.content
+
+
+async def test_the_budget_of_the_view_counts(ours: ConvstoreConversationStore) -> None:
+    """A note stands for turns that do not fit; the policy is the capability's."""
+    model = Model(*(f"Answer {at}. " + "More. " * 200 for at in range(6)))
+    agent = agent_of(model, ConvstoreView(ours, policy=HistoryPolicy(max_tokens=1000), tools=False))
+    conversation: Any = Conversation(conversation_id="long")
+    for at in range(6):
+        result = await agent.run(f"Question {at}?", conversation=conversation)
+        await ours.save(result)
+        conversation = result.conversation
+    assert len(conversation.messages) == 12
+    prompts = [part.content for part in parts(model.shown[-1], UserPromptPart)]
+    assert len(prompts) < 6
+    assert "left out" in prompts[0]
+    assert prompts[-1] == "Question 5?"
+    assert model.tools == {"look"}
+
+
+async def test_an_approved_call_is_answered_once(ours: ConvstoreConversationStore) -> None:
+    """The stored call waits; its result is the run's, not the one that a view puts for a missing one."""
+    pay = ToolCallPart("pay", {"amount": 3}, tool_call_id="p")
+    model = Model(pay, "Paid.")
+    agent = agent_of(model, ConvstoreView(ours), output_type=[str, DeferredToolRequests])
+
+    @agent.tool(name="pay")
+    def approve(ctx: RunContext[Any], amount: int) -> str:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return f"paid {amount}"
+
+    paused = await agent.run("Pay.")
+    await ours.save(paused)
+    loaded = await ours.load(paused.conversation.conversation_id)
+    assert loaded
+    assert loaded.deferred_tool_requests
+    approved = loaded.deferred_tool_requests.build_results(approve_all=True)
+    done = await agent.run(conversation=loaded, deferred_tool_results=approved)
+    assert done.output == "Paid."
+    assert [part.content for part in parts(model.shown[-1], ToolReturnPart)] == ["paid 3"]
+
+
+async def test_another_users_conversation_is_not_shown(store: ConversationStore) -> None:
+    """A new run under an id that another user has: neither view nor tools reach it."""
+    ours = ConvstoreConversationStore(store)
+    with pytest.raises(UserError, match="pass scope="):
+        ConvstoreView(ours)
+    secret = Conversation(messages=[ModelRequest([UserPromptPart("secret")]), ModelResponse([TextPart("Yes.")])])
+    entries = await ours.save(secret, scope="ada-" + secret.conversation_id)
+    read = ToolCallPart("retrieve_previous_sources", {"tool_message_ids": [entries[0].id]})
+    model = Model(read, "Nothing.")
+    agent = agent_of(model, ConvstoreView(ours, scope=lambda ctx: str(ctx.deps)), deps_type=str)
+    result = await agent.run(
+        "Tell me.",
+        conversation=Conversation(conversation_id=secret.conversation_id),
+        deps="bob-" + secret.conversation_id,
+    )
+    (answer,) = parts(result.all_messages(), ToolReturnPart)
+    assert "secret" not in answer.content
+    assert "secret" not in str(model.shown)
+
+
+async def test_a_history_from_elsewhere_is_left_as_it_is(ours: ConvstoreConversationStore) -> None:
+    """A request that does not have the last stored message shows what the application gave it."""
+    model = Model("One.", "Two.")
+    agent = agent_of(model, ConvstoreView(ours))
+    first = await agent.run("1?")
+    await ours.save(first)
+    other: list[ModelMessage] = [ModelRequest([UserPromptPart("mine")]), ModelResponse([TextPart("Mine.")])]
+    second = await agent.run("2?", message_history=other, conversation_id=first.conversation.conversation_id)
+    assert model.shown[1] == second.all_messages()[:-1]
