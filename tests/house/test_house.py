@@ -45,6 +45,7 @@ ALLOWED = {
     "mongomock_motor": {"mongo"},
     "motor": {"mongo"},
     "pydantic": {"*"},
+    "pydantic_ai": {"ext"},
     "pymongo": {"devserver", "mongo"},
     "pytest": {"testing"},
     "rich": {"cli"},

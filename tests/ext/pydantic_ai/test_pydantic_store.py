@@ -99,6 +99,7 @@ async def test_a_run_is_loaded_as_it_was_saved(conversations: PydanticStore, use
     first = await agent.run("What do seals eat?")
     assert len(await conversations.save(first, scope=user)) == len(first.all_messages())
     loaded = await conversations.load(first.conversation.conversation_id)
+    assert loaded
     assert loaded == first.conversation
     second = await agent.run("And walruses?", conversation=loaded)
     new = await conversations.save(second)
@@ -241,7 +242,8 @@ async def test_a_branch_goes_on_from_an_earlier_message(conversations: PydanticS
     assert texts_of(branched.messages) == ["1", "2"]
     with pytest.raises(ConversationConflict):
         await conversations.branch(**key, at=1, expected_revision=conversation.revision)
-    for wrong in ({"at": 3}, {"from_entry": "nowhere"}, {}):
+    wrongs: list[Any] = [{"at": 3}, {"from_entry": "nowhere"}, {}]
+    for wrong in wrongs:
         with pytest.raises(UserError):
             await conversations.branch(**key, **wrong, expected_revision=branched.revision)
     branched.messages += said("3b")
