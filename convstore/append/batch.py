@@ -376,8 +376,9 @@ class Request:
         """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
         if tail.shown is None and tail.shown_at and self.needs_shown(new):
             return False
-        has_preview = not self.branch and any(preview_of(one.message) for one in new.prepared)
-        return tail.preview is not UNREAD or has_preview
+        if tail.preview is not UNREAD:
+            return True
+        return not self.branch and any(preview_of(one.message) for one in new.prepared)
 
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""

@@ -54,9 +54,9 @@ def compose(
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
     """
-    limit = max(after.sources_through, batch.through) + MAX_AHEAD
-    kept = sorted(number for number in batch.kept_source_ids if number <= limit)
-    in_use = {*taken, *(number for number in batch.kept_source_ids if number > limit)}
+    limit, given = max(after.sources_through, batch.through) + MAX_AHEAD, batch.kept_source_ids
+    kept = sorted(number for number in given if number <= limit)
+    in_use = {*taken, *(number for number in given if number > limit)}
     if not batch.renumber and (clash := next((one for one, other in pairwise(kept) if one == other), None)):
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
@@ -132,16 +132,24 @@ def _message(
             source_ids=numbers,
             error=one.error,
         )
-    return replace(
-        one.stored,
-        ordinal=ordinal,
-        view_tokens=one.stored.view_tokens if stub is None else _stub_tokens(one, stub, batch),
-        calls=calls,
-        tool=tool,
-        call="" if id_problem(call.id) else call.id,
-        arguments=call.arguments,
-        sources=write_ids(numbers) if numbers else "",
-        stub=stub,
+    stored = one.stored
+    return EntryMessage(  # as in `_numbered`
+        ordinal,
+        stored.id,
+        stored.type,
+        stored.body,
+        stored.digest,
+        stored.tokens,
+        stored.view_tokens if stub is None else _stub_tokens(one, stub, batch),
+        stored.content_digest,
+        calls,
+        tool,
+        "" if id_problem(call.id) else call.id,
+        call.arguments,
+        write_ids(numbers) if numbers else "",
+        stub,
+        stored.payload,
+        is_named=stored.is_named,
         is_failed=one.error is not None,
     )
 

@@ -110,7 +110,8 @@ class Writer:
             indexes=indexes,
             items=items,
         )
-        batch = replace(await run_in_thread_if_long(work, characters=characters_in(messages)), reserved=numbers)
+        batch = await run_in_thread_if_long(work, characters=characters_in(messages))
+        batch = replace(batch, reserved=numbers) if numbers else batch
         request = Request(batch, turn=turn, after=after, event=event, branch=branch)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)

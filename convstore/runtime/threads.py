@@ -40,7 +40,7 @@ async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int)
         return await asyncio.to_thread(work)
     if characters > _NOTICEABLE:
         loop = asyncio.get_running_loop()
-        gate = _gates.setdefault(loop, asyncio.Lock())
+        gate = _gates.get(loop) or _gates.setdefault(loop, asyncio.Lock())
         await gate.acquire()
         loop.call_soon(gate.release)
     return work()

@@ -116,7 +116,8 @@ def place_sources(found: FoundSources, text: str, codec: Codec, omitted: list[st
 
 def _in_content(found: FoundSources, text: str) -> Iterator[tuple[int, int]]:
     """Yield the range of each item in a JSON text, where they have the same order; (0, 0) for any other."""
-    position, budget = 0, _SEARCHED * len(text)
+    position = int(len(found.items) > 1)  # the first value of the text holds all others
+    budget = _SEARCHED * len(text)
     decoder = _SLOW_DECODER if len(text) > _LONG else _DECODER
     for item in (source.item for source in found.items):
         opening = "{" if type(item) is dict else "[" if type(item) is list else '"'
