@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.append.items import PlacedItem, PreparedItem, prepare_items
+from convstore.append.items import PreparedItem, prepare_items
 from convstore.exceptions import UnencodableError
 from convstore.log.branch import Branch
 from convstore.log.comparison import content_digest
@@ -39,6 +39,7 @@ from convstore.sources.places import Located, SourcePlace, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
+from convstore.values.items import PlacedItem
 from convstore.values.models import Receipt
 from convstore.values.stamps import ViewStamp
 

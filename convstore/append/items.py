@@ -17,15 +17,8 @@ from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import PART_MINIMUM, digest_of
 from convstore.messages.values import Codec
 from convstore.mongo.log import Log
-from convstore.values.items import LogItem
+from convstore.values.items import LogItem, PlacedItem
 from convstore.values.scope import id_problem
-
-
-class PlacedItem(NamedTuple):
-    """An item of a batch, and the number of messages before it."""
-
-    item: LogItem
-    position: int
 
 
 class PreparedItem(NamedTuple):

@@ -18,7 +18,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, Known, Request, TailMoved, Written, prepare
 from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
-from convstore.append.items import PlacedItem, stored_items
+from convstore.append.items import stored_items
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
@@ -44,6 +44,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
+from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, root_scope
 from convstore.values.stamps import ViewStamp, check_own
 

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.batch import TailMoved
 from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
-from convstore.append.items import PlacedItem, named_items, split_items
+from convstore.append.items import named_items, split_items
 from convstore.append.trust import Trust, check_trust
 from convstore.append.turn import turn_messages
 from convstore.conversation.host import Host, read_back
@@ -27,7 +27,7 @@ from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.turns.keeper import Busy
 from convstore.turns.variants import check_asked
-from convstore.values.items import LogItem, StoredItem
+from convstore.values.items import LogItem, PlacedItem, StoredItem
 from convstore.values.models import (
     Compaction,
     ConversationInfo,

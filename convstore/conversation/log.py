@@ -24,6 +24,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.keeper import until_written
 from convstore.turns.variants import Asked
+from convstore.values.items import PlacedItem, StoredItem
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
@@ -139,6 +140,11 @@ class ConversationLog:
         async with services.reader.reading(cached):
             return (await services.reader.snapshot(cached, snapshot)).active.ranges
 
+    async def items(self) -> AsyncIterator[StoredItem]:
+        """Iterate over the items that are no messages, also those of rewound messages."""
+        async for item in (await self._services()).items.read(self._scope, everything=True):
+            yield item
+
     async def variant_changes(self, snapshot: Totals) -> list[VariantChange]:
         """Return what entries did to variants, in order; none if messages were rewound in another way, too."""
         (services, _), found = await self._found(), list[VariantChange]()
@@ -181,6 +187,7 @@ class ConversationLog:
         numbers: Sequence[int] = (),
         stamp: ViewStamp | None = None,
         change: VariantChange | None = None,
+        items: Sequence[PlacedItem] = (),
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
@@ -192,7 +199,7 @@ class ConversationLog:
         async def write() -> Written:
             options = await self._in_variant(change) if change else {}
             return await services.writer.append(
-                self._scope, messages, renumber=True, stamp=stamp, numbers=own, **options
+                self._scope, messages, renumber=True, stamp=stamp, numbers=own, items=items, **options
             )
 
         return (await until_written(write)).receipt

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryItem
-from convstore.log.rewind import Rewinds
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.values.items import StoredItem
@@ -34,8 +34,9 @@ def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
     return [ItemRow(item, entry, (entry.number, at)) for entry in entries for at, item in enumerate(entry.items)]
 
 
-def active_items(rows: Sequence[ItemRow], rewinds: Rewinds) -> list[ItemRow]:
-    """Return the items that are active, given all items and cuts of a log, in the order of their messages."""
+def active_items(rows: Sequence[ItemRow], rewinds: Rewinds | None) -> list[ItemRow]:
+    """Return the items of active messages, or of all, given all items and cuts of a log, in the order of messages."""
+    rewinds = rewinds or NO_REWINDS
     kept, cuts = list[ItemRow](), dict[int, Place]()
     for row in reversed(rows):
         item = row.item

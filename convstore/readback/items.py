@@ -21,14 +21,17 @@ class ItemReader:
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
-    async def read(self, scope: Scope, kind: str | None) -> AsyncGenerator[StoredItem]:
-        """Iterate over the active items; see `Conversation.items`."""
+    async def read(
+        self, scope: Scope, kind: str | None = None, *, everything: bool = False
+    ) -> AsyncGenerator[StoredItem]:
+        """Iterate over the active items, see `Conversation.items`, or over those of all messages."""
         if (cached := await self._reader.find(scope)) is None:
             return
         async with self._reader.reading(cached):
             log = await self._reader.snapshot(cached)
             rows = item_rows(await self._reader.log.entries_with_items(cached.conversation))
-        shown = [row for row in active_items(rows, log.active) if kind in (None, row.item.kind)]
+        active = active_items(rows, None if everything else log.active)
+        shown = [row for row in active if kind in (None, row.item.kind)]
         for start in range(0, len(shown), _PAGE):
             async with self._reader.reading(cached):
                 items = await self._decoded(cached, shown[start : start + _PAGE])

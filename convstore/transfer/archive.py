@@ -5,12 +5,15 @@ file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […], "state": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "stamp": {…}}
+    {"item": […], "after": 1}
     {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […],
              "is_ended": true}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
 readers; an import skips them, because compaction writes new ones.
+
+An item that is no message has the ordinal of the message that it follows; all items are after the messages.
 
 ``variants`` has, instead of ``rewound``, what happened to other answers and other questions: after which message, what,
 the turn, the first turn at its place, the variant, and when. It is left out if messages were rewound in another way,
@@ -37,7 +40,8 @@ from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
-from convstore.types import ConversationInfo, Summary
+from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
+from convstore.values.items import PlacedItem
 from convstore.values.stamps import read_stamp, write_stamp
 
 VERSION = 1
@@ -76,6 +80,12 @@ def message_line(codec: Codec, message: LogMessage, *, ordinal: int, entry: int)
     return _line(parts)
 
 
+def item_line(codec: Codec, item: StoredItem, *, after: int) -> bytes:
+    """Return the line of an item that is no message, with the ordinal of the message that it follows."""
+    packed = _pack(codec, {"id": item.id, "kind": item.kind, "data": item.data})
+    return _line({"item": packed, "after": str(after)})
+
+
 def end_line(
     *,
     messages: int,
@@ -109,6 +119,7 @@ class _Open:
 
     record: ConversationRecord
     items: list[RecordItem] = field(default_factory=list)
+    log_items: list[PlacedItem] = field(default_factory=list)
     problem: str = ""
 
     def as_bad(self, problem: str = "") -> BadRecord:
@@ -129,7 +140,7 @@ class ArchiveReader:
 
     def takes(self, value: Mapping[str, Any]) -> bool:
         """Return True if a line belongs to an archive."""
-        return "convstore" in value or ("messages" not in value and ("message" in value or "end" in value))
+        return "convstore" in value or ("messages" not in value and not {"message", "item", "end"}.isdisjoint(value))
 
     def spoil(self, problem: str) -> None:
         """Mark the open conversation as damaged, because one of its lines cannot be read."""
@@ -148,10 +159,14 @@ class ArchiveReader:
             if "message" in value:
                 self._open.items.append(self._item(value, where))
                 return
+            if "item" in value:
+                item = LogItem(**self._optional(value, "item"))
+                self._open.log_items.append(PlacedItem(item, int(value["after"])))
+                return
             record = self._ended(self._open, value["end"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self.spoil(f"{where}: {error if isinstance(error, ValueError) else repr(error)}")
-            if "message" in value:
+            if "end" not in value:
                 return
             record = self._open.as_bad()
         self._open = None
@@ -204,6 +219,7 @@ class ArchiveReader:
         return replace(
             conversation.record,
             messages=items,
+            items=conversation.log_items,
             rewound=_ranges(end, "rewound", number),
             variants=[_change(change) for change in end.get("variants", ())],
             sources_through=int(end.get("sources_through", 0)),

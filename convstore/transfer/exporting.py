@@ -25,7 +25,7 @@ from convstore import (
 )
 from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.integration import LogMessage, host_of, log_of, with_children
-from convstore.transfer.archive import begin_line, end_line, message_line
+from convstore.transfer.archive import begin_line, end_line, item_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
 from convstore.types import Summary
@@ -55,8 +55,8 @@ async def export_conversations(
 
     The conversations of sub-agents follow the one that they are below.
 
-    - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewound messages, titles,
-      metadata, states and annotations. `read_file` and `import_conversations` restore all of it.
+    - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewound messages, items,
+      titles, metadata, states and annotations. `read_file` and `import_conversations` restore all of it.
     - "openai" has one conversation a line, with its active messages, their ids and their fields in OpenAI's format.
     - "fine-tuning" holds only finished turns that OpenAI's fine-tuning accepts. Other turns are left out and
       reported, and so are conversations without an answer.
@@ -159,6 +159,10 @@ class _ArchiveOrdinals:
         """Return the number of messages so far."""
         return len(self._ordinals)
 
+    def through(self, ordinal: int) -> int:
+        """Return the position of the last message up to an ordinal of the log, 0 for none."""
+        return bisect_right(self._ordinals, ordinal)
+
     def add(self, message: LogMessage) -> int:
         """Return the position of the next message."""
         self.rewind(message.rewound)
@@ -237,6 +241,8 @@ class _Export:
             entry, last = entry + (message.entry != last), message.entry
             file.write(message_line(codec, message, ordinal=ordinals.add(message), entry=entry))
         ordinals.rewind(await log_of(chat).rewound(end))
+        async for item in log_of(chat).items():
+            file.write(item_line(codec, item, after=ordinals.through(item.after)))
         variants = await log_of(chat).variant_changes(end) if end.rewind_entry else []
         summaries = [ordinals.moved(summary) for summary in await chat.summaries()]
         file.write(

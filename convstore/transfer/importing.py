@@ -29,6 +29,7 @@ from convstore.integration import VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
 from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule
+from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
 
@@ -291,6 +292,8 @@ class _ConversationImport:
     async def _write(self, stored: int) -> None:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
         done, shown = 0, dict[str, str]()
+        if self._record.items and not self._messages:
+            await self._chat.append([placed.item for placed in self._record.items])
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
@@ -298,7 +301,8 @@ class _ConversationImport:
                 if batch.reserve_to:
                     with as_of(batch.at or self._last_date):
                         await self._log.reserve_sources(batch.reserve_to)
-                await self._append(new, batch.at, self._change_of(batch))
+                items = _items_after(batch.items, len(batch.messages) - len(new))
+                await self._append(new, batch.at, self._change_of(batch), items)
             # An earlier run that was killed can only have missed the rewind after its last message.
             if batch.rewind_from and (new or stored == self.known == done):
                 await self._rewind(batch)
@@ -316,22 +320,27 @@ class _ConversationImport:
         return first if first and first.kind in {"append", "show"} else None
 
     async def _append(
-        self, messages: Sequence[ReadyMessage], at: datetime | None, change: VariantChange | None = None
+        self,
+        messages: Sequence[ReadyMessage],
+        at: datetime | None,
+        change: VariantChange | None,
+        items: Sequence[PlacedItem],
     ) -> None:
-        """Append messages as one entry, or in halves if one cannot hold them."""
+        """Append messages with items as one entry, or in halves if one cannot hold them."""
         try:
             stamp = await self._stamp(messages)
             with as_of(at):
                 numbers = numbers_of(messages)
                 receipt = await self._log.append(
-                    [message.message for message in messages], numbers=numbers, stamp=stamp, change=change
+                    [message.message for message in messages], numbers=numbers, stamp=stamp, change=change, items=items
                 )
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise
             half = len(messages) // 2
-            await self._append(messages[:half], at, change and change._replace(kind="append"))
-            await self._append(messages[half:], at, change)
+            leading = [one for one in items if one.position <= half]
+            await self._append(messages[:half], at, change and change._replace(kind="append"), leading)
+            await self._append(messages[half:], at, change, _items_after(items, half))
             return
         self.written += receipt.written
         self._note_numbers(receipt)
@@ -389,3 +398,8 @@ class _ConversationImport:
                 stored = (await self._chat.annotations([message.id])).get(message.id, {})
                 if new := {name: value for name, value in message.item.annotations.items() if name not in stored}:
                     await self._chat.annotate(message.id, **new)
+
+
+def _items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:
+    """Return the items after some messages of a batch, with the number of messages between them."""
+    return [PlacedItem(item, position - number) for item, position in items if position > number or not number]

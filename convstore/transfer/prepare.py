@@ -16,6 +16,7 @@ from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item
 from convstore.transfer.records import ConversationRecord, Problem, RecordItem
+from convstore.values.items import PlacedItem
 from convstore.values.scope import id_problem
 
 _MAX_ENTRY_BYTES = 1_000_000
@@ -45,12 +46,14 @@ class Batch:
         at: When they were written first; None for now.
         reserve_to: Reserve source ids up to this one before the append; 0 for none.
         rewind_from: Position of the first message to rewind after the append; 0 for none.
+        items: Items that follow its messages, or precede the first one of all.
     """
 
     messages: Sequence[ReadyMessage]
     at: datetime | None = None
     reserve_to: int = 0
     rewind_from: int = 0
+    items: Sequence[PlacedItem] = ()
 
 
 def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyMessage], list[Problem]]:
@@ -93,19 +96,23 @@ def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
 def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:
     """Yield batches: the entries of an export, or whole turns of other sources. The end of a rewind ends a batch."""
     ends = {last: first for first, last in record.rewound}
+    items = dict[int, list[PlacedItem]]()
+    for placed in record.items:
+        items.setdefault(placed.position, []).append(placed)
     batch: list[ReadyMessage] = []
-    through = 0
+    through, placed_here = 0, items.get(0, [])
     latest = next((item.item.at for item in messages if item.item.at), None)
     for index, message in enumerate(messages):
         batch.append(message)
+        placed_here += [placed._replace(position=len(batch)) for placed in items.get(message.position, ())]
         following = messages[index + 1] if index + 1 < len(messages) else None
         if following is None or message.position in ends or _begins(message, following):
             numbers = numbers_of(batch)
             at = next((item.item.at for item in batch if item.item.at), None)
             latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
             reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
-            yield Batch(batch, latest, reserve_to, ends.get(message.position, 0))
-            batch, through = [], max([through, *numbers])
+            yield Batch(batch, latest, reserve_to, ends.get(message.position, 0), placed_here)
+            batch, through, placed_here = [], max([through, *numbers]), []
 
 
 def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:

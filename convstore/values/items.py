@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from convstore.values.models import Value
 
@@ -24,6 +24,13 @@ class LogItem:
     kind: str
     data: Any
     id: str | None = None
+
+
+class PlacedItem(NamedTuple):
+    """An item of a batch, or of a record to import, and the number of messages before it."""
+
+    item: LogItem
+    position: int
 
 
 class StoredItem(Value):

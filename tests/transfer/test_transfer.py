@@ -51,6 +51,7 @@ from convstore.transfer import (
     read_history_collection,
 )
 from convstore.transfer.records import RecordItem
+from convstore.types import LogItem
 
 
 @pytest.fixture
@@ -590,14 +591,21 @@ async def test_the_collection_is_read_by_every_driver(histories: Any) -> None:
 # Out and back
 
 
+def _item(id_: str) -> LogItem:
+    return LogItem(kind="mark", data=(id_, "\ud800", 2**70), id=id_)
+
+
 async def lived(store: ConversationStore) -> Conversation:
     """A conversation that has seen everything: searches, reserved numbers, rewinds, annotations, stamps, a title."""
     chat = chat_of(store)
-    await chat.append([SystemMessage("Be brief.", id="system")])
+    await chat.append([_item("first"), SystemMessage("Be brief.", id="system")])
     await chat.append(rag_turn("Where are whales?"))
     await chat.reserve_source_ids(5)
     await chat.append([*rag_turn("Where are seals?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")])
+    await chat.append([_item("rewound"), _item("dropped")])
+    await chat.rewind(before="dropped")
     await chat.rewind(before="wrong")
+    await chat.append(_item("after the rewind"))
     await chat.append([HumanMessage("better", id="better"), AIMessage("first", id="first")])
     await chat.rewind(before="first")
     await chat.append([AIMessage("second", id="second")], stamp=(await chat.load_history()).stamp)
@@ -609,6 +617,7 @@ async def lived(store: ConversationStore) -> Conversation:
     view = await chat.load_history(HistoryPolicy(max_turns=2))
     await chat.append([AIMessage("x" * 20_000, id="long")], stamp=view.stamp)
     await chat.reserve_source_ids(3)
+    await chat.append([_item("last"), _item("very last")])
     await chat.annotate("no", rating=-1, tags=("a", b"b"))
     await chat.annotate("second", rating=1)
     await chat.state.update({"step": 2, "tags": ("a", b"b")})
@@ -627,6 +636,7 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
         "listed": [message.model_dump(exclude={"stamp"}) for message in await chat.list_messages(limit=1_000)],
         "annotations": await chat.annotations([str(message.id) for message in await log_of(chat)]),
         "state": (await chat.state.get()).values,
+        "items": [item.model_dump(exclude={"created_at"}) async for item in chat.items()],
         "info": info.model_dump(exclude={"conversation_id", "updated_at"}),
         "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
     }
