@@ -20,7 +20,7 @@ from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
-from convstore.conversation.turn import held_turn
+from convstore.conversation.turn import held_turn, observed
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
@@ -71,6 +71,7 @@ __all__ = [
     "marks_of",
     "messages_of_turn",
     "normalize_messages",
+    "observed",
     "open_database",
     "pairs_of",
     "parts_of",

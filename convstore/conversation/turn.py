@@ -347,3 +347,8 @@ def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | Non
     """Return the turn of that session; None if it is of none of these turns."""
     session = entered_turn(store, scope)
     return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
+
+
+def observed(session: TurnSession) -> tuple[Any, asyncio.Event]:
+    """Return the conversation of a session, and the event that is set after each append to its turn."""
+    return session._chat, session._held.changed  # noqa: SLF001

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import TurnClosedError, TurnLostError
 from convstore.log.branch import Branch
-from convstore.log.entry import Totals
+from convstore.log.entry import Totals, TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.turn_leases import TurnLease
@@ -31,6 +34,7 @@ class HeldTurn:
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
         ended: Set when `is_stopping` or `is_lost` becomes true.
+        changed: Set after each append, for one that shows the turn and clears it.
         lock: Serialises the appends of one worker, such as parallel results.
     """
 
@@ -46,6 +50,7 @@ class HeldTurn:
     is_lost: bool = False
     is_unsure: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -57,6 +62,11 @@ class HeldTurn:
     def variant(self) -> str:
         """Id of the variant that this worker makes; "" for the turn as it stands."""
         return self.branch.event.variant if self.branch else ""
+
+    def add(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
+        """Take over what was appended."""
+        self.record.add(messages, event)
+        self.changed.set()
 
     def follow(self, lease: TurnLease | None) -> None:
         """Take over what a read of the lease says."""

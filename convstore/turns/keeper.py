@@ -297,7 +297,7 @@ class TurnKeeper:
         async with held.lock:
             written = await until_written(write_once)
             held.tail, messages, event = outcome(written)
-            held.record.add(messages, event)
+            held.add(messages, event)
             return written
 
     async def _catch_up(self, held: HeldTurn) -> None:

@@ -25,6 +25,11 @@ class _Reply(Protocol):
 
     text: str
 
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The arguments of its calls so far, as the model wrote them, by call id."""
+        ...
+
     def add(self, chunk: Any) -> None:
         """Add a chunk."""
 
@@ -49,6 +54,11 @@ class StreamedReply:
     def text(self) -> str:
         """What a user has read so far."""
         return self._reply.text if self._reply else ""
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The arguments of its calls so far, as the model wrote them, by call id."""
+        return self._reply.arguments if self._reply else {}
 
     def add(self, chunk: Any) -> None:
         """Add a chunk.
@@ -100,6 +110,7 @@ def _reply_for(value: Any) -> _Reply:
 class _Text:
     def __init__(self) -> None:
         self.text = ""
+        self.arguments = dict[str, str]()
 
     def add(self, chunk: Any) -> None:
         if not isinstance(chunk, str):
@@ -125,6 +136,11 @@ class _LangChain:
         else:
             self._whole = self._whole + chunk
         self.text = self._whole.text
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        calls = self._whole.tool_call_chunks if isinstance(self._whole, AIMessageChunk) else []
+        return {str(call["id"]): call["args"] or "" for call in calls}
 
     def message(self) -> Any:
         return None if self._whole is None else message_chunk_to_message(self._whole)
@@ -163,6 +179,10 @@ class _OpenAIChat:
                 if isinstance(said, str):
                     known["function"][name] = known["function"].get(name, "") + said
 
+    @property
+    def arguments(self) -> dict[str, str]:
+        return {str(call.get("id")): call["function"].get("arguments", "") for call in self._calls.values()}
+
     def message(self) -> Any:
         calls = [
             {**call, "function": {"arguments": "", **call["function"]}}
@@ -199,6 +219,10 @@ class _OpenAIResponses:
         elif kind == "response.function_call_arguments.delta":
             item = self._items.setdefault(at, {"type": "function_call"})
             item["arguments"] = item.get("arguments", "") + chunk["delta"]
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        return {str(item.get("call_id")): item.get("arguments") or "" for item in self._items.values()}
 
     def message(self) -> Any:
         if self._whole is not None and self._whole.get("output"):
@@ -241,6 +265,10 @@ class _Anthropic:
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
         blocks = (block for _, block in sorted(self._blocks.items()) if block.get("type") == "text")
         self.text = "".join(block.get("text", "") for block in blocks)
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        return {str(self._blocks.get(at, {}).get("id")): text for at, text in self._arguments.items()}
 
     def message(self) -> Any:
         if not self._blocks:  # as above

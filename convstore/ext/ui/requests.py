@@ -1,0 +1,295 @@
+"""Read what a page sends, a request of the AI SDK or AG-UI's ``RunAgentInput``, as one value.
+
+What a client sends is data. Only its newest question is taken, what a person decided about calls that wait, and results
+of tools that run on the client, which the server names. Answers, other results and system messages are never read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+from uuid import uuid4
+
+from langchain_core.messages import HumanMessage
+
+from convstore import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.ext.ui.messages import Format
+from convstore.ext.ui.turns import turn_answered
+from convstore.types import TurnSession, TurnState
+from convstore.values.scope import check_choice, check_id, check_names
+from convstore.values.turns import Verdict
+
+_Value = TypeVar("_Value")
+_Fields = Mapping[str, Any]
+_MAX_DECISIONS = 200
+_MEDIA = ("image", "audio", "video", "document")
+
+
+class UIDecision(NamedTuple):
+    """What a request says of one call that waits.
+
+    Attributes:
+        call_id: The tool call id, or the id of the call's result.
+        verdict: As for `Conversation.decide`.
+        args: For "edit" the arguments.
+        message: The reason of a rejection, or the result of a client's tool.
+        is_result: True for the result of a tool that ran on the client.
+    """
+
+    call_id: str
+    verdict: Verdict
+    args: dict[str, Any] | None = None
+    message: str = ""
+    is_result: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UIRequest:
+    """What a page asks for; `turn` does it.
+
+    Attributes:
+        format: The page's protocol.
+        kind: "ask" a question, "regenerate" an answer, "edit" a question, or "decide" about calls that wait.
+        thread_id: The conversation as the client names it; the user comes from your authentication.
+        run_id: AG-UI's id of the run, else "".
+        turn_id: The turn; of an edit, the id of the new question.
+        question: The question of "ask" and "edit".
+        key: Of "regenerate", the id of this wish.
+        instead_of: Of "edit", the question that is replaced.
+        decisions: Of "decide", what was decided, and the results of client tools.
+        client_tools: Names of the tools that run on the client.
+        shown: What the page has of the answer: parts of the AI SDK, or messages of AG-UI.
+    """
+
+    format: Format
+    kind: Literal["ask", "regenerate", "edit", "decide"]
+    thread_id: str
+    run_id: str = ""
+    turn_id: str
+    question: HumanMessage | None = None
+    key: str = ""
+    instead_of: str = ""
+    decisions: tuple[UIDecision, ...] = ()
+    client_tools: frozenset[str] = frozenset()
+    shown: Sequence[_Fields] = field(default=(), repr=False)
+
+    async def turn(self, chat: Conversation, *, by: str = "", **options: Any) -> TurnSession:
+        """Take the turn that the request is about, with its question or its decisions in the log.
+
+        The same request again continues the turn, or finds its answer. Without a `request_id`, a repeated edit or
+        regeneration is another one.
+
+        Args:
+            chat: The conversation. Check first that this user may use it, and may decide about its calls.
+            by: Who decides, as for `Conversation.decide`.
+            options: `busy` and `wait_seconds` of `Conversation.turn`.
+
+        Raises:
+            InvalidInputError: A decision is about a call that does not wait, or a result is of no client tool.
+            UnknownMessageError: The turn to regenerate, to replace or to decide about is not in the log.
+            ConflictError: As for `Conversation.turn` and `Conversation.decide`.
+        """
+        if self.kind == "decide":
+            turn_id, variant = await self._decide(chat, by)
+            return await chat.turn(turn_id, regenerate=variant or None, **options)
+        if self.kind == "regenerate":
+            return await chat.turn(await _active(chat, self.turn_id), regenerate=self.key, **options)
+        replaced = await _active(chat, self.instead_of) if self.kind == "edit" else None
+        instead_of = None if replaced == self.turn_id else replaced  # else a repeated edit replaces itself
+        return await chat.turn(self.turn_id, human=self.question, instead_of=instead_of, **options)
+
+    async def _decide(self, chat: Conversation, by: str) -> tuple[str, str]:
+        """Record the decisions; return the turn and the variant in which the calls wait."""
+        state = await last_turn(chat)
+        calls, turn_id = (state.waiting_calls, state.turn_id) if state else ((), self.turn_id)
+        for one in self.decisions:
+            call = next((call for call in calls if one.call_id in (call.result_id, call.id)), None)
+            if one.is_result and call is None:
+                continue  # the result of a server's tool, or a repeated one: pages send all that they show
+            if one.is_result and call and call.name not in self.client_tools:
+                problem = f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client"
+                raise InvalidInputError(f"{problem}; name the tools that run on the client in client_tools")
+            where, id_ = (turn_id, call.result_id) if call else (self.turn_id, one.call_id)
+            await chat.decide(where, id_, one.verdict, args=one.args, message=one.message, by=by)
+        return (state.turn_id, state.variant_id) if state and calls else (self.turn_id, "")
+
+
+def read_request(
+    body: Mapping[str, Any] | str | bytes,
+    *,
+    format: Format = "ai-sdk",  # noqa: A002 - as in `ui_messages`
+    client_tools: Collection[str] = (),
+    request_id: str | None = None,
+) -> UIRequest:
+    """Return what a page asks for. No I/O: what it names is looked up by `UIRequest.turn`.
+
+    The AI SDK sends `id`, `messages` (or only the last one, as `message`), `trigger` and `messageId`; AG-UI a
+    ``RunAgentInput``. AG-UI has no words for an edit or a regeneration: there `forwardedProps` has `trigger` and
+    `messageId` as the AI SDK has them.
+
+    Args:
+        body: The body of the request, parsed or as it came.
+        format: The page's protocol.
+        client_tools: Names of the tools that run on the client. Never take them from the request.
+        request_id: Id of this request, such as that of a click, for edits and regenerations; None for AG-UI's `runId`,
+            or a random one.
+
+    Raises:
+        InvalidInputError: The body lacks something, or has a value of the wrong type.
+    """
+    check_choice(format, "ai-sdk", "ag-ui", name="format")
+    try:
+        whole = json.loads(body) if isinstance(body, str | bytes) else body
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError("the body must be JSON") from error
+    tools = check_names(client_tools, name="client_tools")
+    if format == "ai-sdk":
+        common = {"format": format, "thread_id": _id(whole, "id"), "client_tools": tools}
+        return _of_ai_sdk(whole, request_id or str(uuid4()), common)
+    run_id, thread_id = _id(whole, "runId"), _id(whole, "threadId")
+    common = {"format": format, "thread_id": thread_id, "run_id": run_id, "client_tools": tools}
+    return _of_ag_ui(whole, request_id or run_id, common)
+
+
+async def last_turn(chat: Conversation) -> TurnState | None:
+    """Return the state of the last turn, or of the answer that is to replace one; None without a turn."""
+    async with aclosing(chat.watch(limit=1)) as updates:
+        return (await anext(updates)).turn
+
+
+async def _active(chat: Conversation, turn_id: str) -> str:
+    """Return the turn that stands at the place of one: a page that has edited a question still has its first id."""
+    return next((one.turn_id for one in await chat.variants(turn_id) if one.is_active), turn_id)
+
+
+def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
+    last = _items(body if "messages" in body else {"messages": [body.get("message")]}, "messages")[-1]
+    parts = _items(last, "parts")
+    if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
+        return _asked(last, parts, body, key, common)
+    decisions = [one for part in parts if (one := _decision_of(part))]
+    return _decided(turn_answered(_id(last, "id")), decisions, parts, common)
+
+
+def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
+    messages = _items(body, "messages")
+    asked = max((at for at, one in enumerate(messages) if one.get("role") == "user"), default=0)
+    last, shown, props = messages[asked], messages[asked + 1 :], body.get("forwardedProps")
+    wish = props if isinstance(props, Mapping) else {}
+    if wish.get("trigger") != "regenerate-message":
+        answers = _items(body, "resume") if body.get("resume") else []
+        decisions = [_answered(one) for one in answers]
+        decisions += [_result(one, one.get("content")) for one in shown if one.get("role") == "tool"]
+        if decisions:
+            return _decided(_id(last, "id"), decisions, shown, common)
+    content = last.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else _items(last, "content")
+    return _asked(last, parts, wish, key, common)
+
+
+def _decided(turn_id: str, decisions: list[UIDecision], shown: Sequence[_Fields], common: _Fields) -> UIRequest:
+    if len(decisions) > _MAX_DECISIONS:
+        raise InvalidInputError(f"a request decides about at most {_MAX_DECISIONS} calls, not {len(decisions)}")
+    return UIRequest(kind="decide", turn_id=turn_id, decisions=tuple(decisions), shown=shown, **common)
+
+
+def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields) -> UIRequest:
+    """Return a request that asks a question, asks another one instead, or asks for another answer."""
+    own, replaced = turn_answered(_id(last, "id")), wish.get("messageId")
+    check_choice(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
+    if wish.get("trigger") == "regenerate-message":
+        return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
+    if last.get("role") != "user":
+        raise InvalidInputError(f"the last message must be the user's, not of role {str(last.get('role'))[:40]!r}")
+    turn_id = key if replaced == own else own
+    question = HumanMessage(_content(parts), id=check_id(turn_id, name="request_id"))
+    if replaced is None:
+        return UIRequest(kind="ask", turn_id=turn_id, question=question, **common)
+    return UIRequest(kind="edit", turn_id=turn_id, question=question, instead_of=_id(wish, "messageId"), **common)
+
+
+def _content(parts: Sequence[_Fields]) -> str | list[str | dict[str, Any]]:
+    """Return the texts and files of a question; parts of the application's own (``data-…``) are left out."""
+    blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]
+    if not blocks:
+        raise InvalidInputError("the message has neither a text nor a file; send one as its part")
+    return str(blocks[0]["text"]) if [one["type"] for one in blocks] == ["text"] else [*blocks]
+
+
+def _block(part: _Fields) -> dict[str, Any]:
+    """Return a text, a file of the AI SDK or media of AG-UI as a content block of LangChain."""
+    kind = part["type"]
+    if kind == "text":
+        return {"type": "text", "text": _get(part, "text", str)}
+    if kind == "file":
+        mime, url = str(part.get("mediaType") or ""), _get(part, "url", str)
+        kind = mime.partition("/")[0]
+    else:
+        source = _get(part, "source", dict)
+        mime, url = str(source.get("mimeType") or ""), _get(source, "value", str)
+        url = f"data:;base64,{url}" if source.get("type") == "data" else url
+    block = {"type": kind if kind in _MEDIA[:3] else "file"} | ({"mime_type": mime} if mime else {})
+    block |= {"filename": part["filename"]} if isinstance(part.get("filename"), str) else {}
+    head, _, data = url.partition(",")
+    if head.startswith("data:") and head.endswith(";base64"):
+        return {**block, "base64": data}
+    if not url.startswith(("https://", "http://")):
+        raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
+    return {**block, "url": url}
+
+
+def _decision_of(part: _Fields) -> UIDecision | None:
+    """Return what the AI SDK's part of a call says: an approval, or the result of a tool; None for anything else."""
+    if part.get("state") == "approval-responded":
+        approval = _get(part, "approval", dict)
+        return _verdict(_id(approval, "id"), approval)
+    names = {"output-available": "output", "output-error": "errorText"}
+    name = names.get(str(part.get("state")))
+    return _result(part, part.get(name)) if name else None
+
+
+def _answered(entry: _Fields) -> UIDecision:
+    """Return the answer to one interrupt of AG-UI."""
+    check_choice(entry.get("status"), "resolved", "cancelled", name="status")
+    is_cancelled = entry["status"] == "cancelled"
+    return _verdict(_id(entry, "interruptId"), {"approved": False} if is_cancelled else _get(entry, "payload", dict))
+
+
+def _verdict(call_id: str, said: _Fields) -> UIDecision:
+    """Return a decision; only a plain `true` approves."""
+    if not _get(said, "approved", bool):
+        return UIDecision(call_id, "reject", message=_get(said, "reason", str) if said.get("reason") else "")
+    if said.get("editedArgs") is not None:
+        return UIDecision(call_id, "edit", _get(said, "editedArgs", dict))
+    return UIDecision(call_id, "approve")
+
+
+def _result(source: _Fields, output: Any) -> UIDecision:
+    """Return the result of a client's tool: text, or JSON as a text."""
+    try:
+        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the output of a tool must be JSON: {error}") from error
+    return UIDecision(_id(source, "toolCallId"), "respond", message=text or "(no output)", is_result=True)
+
+
+def _get(source: Any, name: str, kind: type[_Value]) -> _Value:
+    value = source.get(name) if isinstance(source, Mapping) else None
+    if not isinstance(value, kind):
+        raise InvalidInputError(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _items(source: Any, name: str) -> list[_Fields]:
+    items = _get(source, name, list)
+    if not items or not all(isinstance(one, Mapping) for one in items):
+        raise InvalidInputError(f"{name} must be a list of objects, with at least one")
+    return items
+
+
+def _id(source: Any, name: str) -> str:
+    return check_id(_get(source, name, str), name=name)

@@ -1,0 +1,342 @@
+"""Streams for chat front ends: the AI SDK and AG-UI build from them what a page shows after a reload."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from ag_ui.core import Event
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from pydantic import TypeAdapter
+from scripted_agents import ScriptedModel
+
+from convstore import Conversation, ConversationStore
+from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.ui import read_request, resume_stream, ui_messages, ui_stream
+from convstore.testing.fixtures import ahead
+from convstore.types import TurnSession
+
+pytestmark = pytest.mark.slow
+
+EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
+FOUND = json.dumps({"results": [{"title": "Orcas", "url": "https://sea.example/orcas", "content": "They eat fish."}]})
+ASKED = {"id": "t1", "messages": [{"id": "q1", "role": "user", "parts": [{"type": "text", "text": "What?"}]}]}
+RUN = {"threadId": "t1", "runId": "run", "messages": [{"id": "q1", "role": "user", "content": "What?"}]}
+BODIES = {"ai-sdk": ASKED, "ag-ui": RUN}
+Chunks = AsyncIterator[Any]
+
+
+def openai_chunk(**delta: Any) -> dict[str, Any]:
+    """A chunk of Chat Completions."""
+    return {"object": "chat.completion.chunk", "id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta}]}
+
+
+def openai_call(arguments: str, name: str = "", **named: Any) -> dict[str, Any]:
+    """A piece of a call in one."""
+    function = {"arguments": arguments} | ({"name": name} if name else {})
+    return openai_chunk(tool_calls=[{"index": 0, **named, "function": function}])
+
+
+def anthropic(*blocks: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The events of a message of Anthropic's API."""
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "msg", "type": "message", "role": "assistant"}}
+    ]
+    for at, (block, deltas) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": at, "content_block": block})
+        events += [{"type": "content_block_delta", "index": at, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": at})
+    return [*events, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}]
+
+
+THINKING = {"type": "thinking", "thinking": "", "signature": ""}
+TOOL = {"type": "tool_use", "id": "c1", "name": "search", "input": {}}
+SIGNED = [{"type": "thinking_delta", "thinking": "Hm."}, {"type": "signature_delta", "signature": "c2ln"}]
+SAID = [{"type": "text_delta", "text": "Let me "}, {"type": "text_delta", "text": "look."}]
+GIVEN = [{"type": "input_json_delta", "partial_json": '{"q":'}, {"type": "input_json_delta", "partial_json": '"a"}'}]
+RESPONSE_CALL = {"type": "function_call", "call_id": "c1", "id": "fc_1", "name": "search", "arguments": ""}
+
+STEPS: dict[str, list[Any]] = {
+    "openai": [
+        openai_chunk(reasoning_content="Hm."),
+        openai_chunk(content="Let me "),
+        openai_chunk(content="look."),
+        openai_call('{"q":', "search", id="c1", type="function"),
+        {**openai_call('"a"}'), "usage": None},
+    ],
+    "anthropic": anthropic((THINKING, SIGNED), ({"type": "text", "text": ""}, SAID), (TOOL, GIVEN)),
+    "langchain": [
+        AIMessageChunk(content=[{"type": "thinking", "thinking": "Hm.", "index": 0}]),
+        AIMessageChunk(content=[{"type": "text", "text": "Let me ", "index": 1}]),
+        AIMessageChunk(content=[{"type": "text", "text": "look.", "index": 1}]),
+        AIMessageChunk(content="", tool_call_chunks=[{"name": "search", "args": '{"q":', "id": "c1", "index": 2}]),
+        AIMessageChunk(content="", tool_call_chunks=[{"name": None, "args": '"a"}', "id": None, "index": 2}]),
+    ],
+    "responses": [
+        {"type": "response.created", "response": {"id": "resp_1"}},
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "Let me "},
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "look."},
+        {"type": "response.output_item.added", "output_index": 1, "item": RESPONSE_CALL},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '{"q":'},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '"a"}'},
+    ],
+}
+
+
+class Loop:
+    """A loop on scripted replies: each is a list of chunks, in which an event is waited for."""
+
+    def __init__(self, *replies: list[Any], waits: tuple[str, ...] = ()) -> None:
+        self.replies, self.waits = list(replies), waits
+
+    async def __call__(self, turn: TurnSession) -> AsyncGenerator[Any, None]:
+        """Answer a turn."""
+        while turn.is_running:
+            for call in turn.open_calls:
+                if call.name in self.waits and call.decision is None:
+                    await turn.wait_for(call)
+                else:
+                    await turn.add_result(call, FOUND)
+            if turn.is_running:
+                await turn.load_history()
+                async for chunk in turn.stream(self._reply(self.replies.pop(0))):
+                    yield chunk
+
+    async def _reply(self, script: list[Any]) -> Chunks:
+        for part in script:
+            if isinstance(part, Exception):
+                raise part
+            if isinstance(part, asyncio.Event):
+                await part.wait()
+            else:
+                yield part
+                await asyncio.sleep(0)
+
+
+async def post(chat: Conversation, body: dict[str, Any], loop: Loop, form: Any = "ai-sdk", **options: Any) -> str:
+    """Answer a request; return the whole stream."""
+    request = read_request(json.dumps(body), format=form, **options)
+    turn = await request.turn(chat)
+    return b"".join([event async for event in ui_stream(turn, loop(turn), request)]).decode()
+
+
+def events(stream: str) -> list[dict[str, Any]]:
+    """The events of a stream."""
+    lines = [line.removeprefix("data: ") for line in stream.split("\n\n") if line]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def kinds(stream: str) -> list[str]:
+    """The types of its events."""
+    return [event["type"] for event in events(stream)]
+
+
+async def page_of(chat: Conversation, form: Any = "ai-sdk") -> Any:
+    """What a page shows after a reload; of AG-UI without what no event carries."""
+    messages = (await ui_messages(chat, format=form)).messages
+    return messages[-1] if form == "ai-sdk" else [bare(one) for one in messages[1:]]
+
+
+def bare(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of AG-UI without its metadata, its error and the id of a reply, which is that of the draft."""
+    left_out = {"metadata", "error"} | ({"id"} if message["role"] in ("assistant", "reasoning") else set())
+    found = {key: value for key, value in message.items() if key not in left_out}
+    for one in found.get("toolCalls", ()):
+        one["function"]["arguments"] = json.loads(one["function"]["arguments"])
+    return found | ({"content": found.get("content") or ""} if message["role"] == "assistant" else {})
+
+
+def plain(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of the AI SDK without the ids that it gives to reasoning, and the raw input of a call."""
+    for part in message["parts"]:
+        for key in ("id", "rawInput", "inputEncoding") if part["type"] != "data-omitted" else ():
+            part.pop(key, None)
+    return message
+
+
+@pytest.mark.parametrize("provider", STEPS)
+async def test_the_ai_sdk_builds_the_message_of_a_reload(
+    provider: str, chat: Conversation, run_js: Callable[..., Any]
+) -> None:
+    """From chunks of each provider, piece by piece, with the result of a tool and its source."""
+    answer = ["They ", "eat fish [1]."] if provider == "langchain" else [openai_chunk(content="They eat fish [1].")]
+    stream = await post(chat, ASKED, Loop(STEPS[provider], answer))
+    built = run_js("read_stream.mjs", {"stream": stream})
+    assert built["errors"] == []
+    assert plain(built["message"]) == await page_of(chat)
+    deltas = [event["delta"] for event in events(stream) if event["type"] == "text-delta"]
+    assert deltas[:2] == ["Let me ", "look."]
+    raw = "".join(event["inputTextDelta"] for event in events(stream) if event["type"] == "tool-input-delta")
+    assert raw == '{"q":"a"}'
+    assert "reset-step" not in kinds(stream)
+
+
+@pytest.mark.parametrize("provider", STEPS)
+async def test_ag_ui_builds_the_messages_of_a_reload(
+    provider: str, chat: Conversation, run_js: Callable[..., Any]
+) -> None:
+    """Its agent verifies the order of the events; its models read each of them."""
+    stream = await post(chat, RUN, Loop(STEPS[provider], [openai_chunk(content="They eat fish [1].")]), "ag-ui")
+    read = [EVENTS.validate_python(event) for event in events(stream)]
+    assert [one.model_extra for one in read] == [{}] * len(read)
+    assert read[0].protocol_version == "1.0"
+    built = run_js("read_stream.mjs", {"stream": stream, "format": "ag-ui"})
+    assert (built["errors"], built["outcome"]) == ([], {"type": "success"})
+    assert [bare(one) for one in built["messages"]] == await page_of(chat, "ag-ui")
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_repeated_request_gets_the_answer_from_the_log(form: Any, chat: Conversation) -> None:
+    """Whole, without a model."""
+    first = await post(chat, BODIES[form], Loop(["Fish", "."]), form)
+    again = await post(chat, BODIES[form], Loop(), form)
+    said = ["".join(event.get("delta", "") for event in events(stream)) for stream in (first, again)]
+    assert said == ["Fish.", "Fish."]
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_call_waits_for_an_approval_and_the_answer_goes_on(
+    form: Any, chat: Conversation, run_js: Callable[..., Any]
+) -> None:
+    """The first stream ends with the question; the second one has only what the page lacks."""
+    loop = Loop(STEPS["openai"], [openai_chunk(content="Done.")], waits=("search",))
+    shown = run_js("read_stream.mjs", {"stream": await post(chat, BODIES[form], loop, form), "format": form})
+    body: dict[str, Any]
+    if form == "ai-sdk":
+        part = shown["message"]["parts"][-1]
+        assert part["state"] == "approval-requested"
+        approved = {**part, "state": "approval-responded", "approval": {**part["approval"], "approved": True}}
+        message = {**shown["message"], "parts": [*shown["message"]["parts"][:-1], approved]}
+        body = {**ASKED, "messages": [message], "messageId": message["id"], "trigger": "submit-message"}
+        given: dict[str, Any] = {"message": message}
+    else:
+        [asked] = shown["outcome"]["interrupts"]
+        assert shown["outcome"]["type"] == "interrupt"
+        answer = {"interruptId": asked["id"], "status": "resolved", "payload": {"approved": True}}
+        messages = [*RUN["messages"], *shown["messages"]]
+        body = {**RUN, "runId": "run-2", "messages": messages, "resume": [answer]}
+        given = {"messages": messages}
+    stream = await post(chat, body, loop, form)
+    built = run_js("read_stream.mjs", {"stream": stream, "format": form, **given})
+    assert built["errors"] == []
+    if form == "ai-sdk":
+        assert [part.pop("approval", {}).get("approved") for part in built["message"]["parts"] if "toolCallId" in part]
+        assert plain(built["message"]) == await page_of(chat)
+    else:
+        assert [bare(one) for one in built["messages"][1:]] == await page_of(chat, form)
+
+
+async def test_a_client_tool_runs_on_the_page(chat: Conversation, run_js: Callable[..., Any]) -> None:
+    """Nobody is asked; its result, and no other tool's, is taken from the page."""
+    loop = Loop(STEPS["openai"], [openai_chunk(content="Blue.")], waits=("search",))
+    own = {"client_tools": {"search"}}
+    first = await post(chat, RUN, loop, "ag-ui", **own)
+    shown = run_js("read_stream.mjs", {"stream": first, "format": "ag-ui"})
+    assert shown["outcome"] == {"type": "success", "pendingToolCallIds": ["c1"]}
+    result = {"id": "mine", "role": "tool", "toolCallId": "c1", "content": "blue"}
+    body = {**RUN, "runId": "run-2", "messages": [*RUN["messages"], *shown["messages"], result]}
+    stream = await post(chat, body, loop, "ag-ui", **own)
+    assert [event.get("delta") for event in events(stream) if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["Blue."]
+    assert [message.text async for message in chat.messages()][2:] == ["blue", "Blue."]
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_stopped_turn_ends_the_stream(form: Any, chat: Conversation, database: Any) -> None:
+    """With what was said, as the protocol says for a stop."""
+    loop = Loop(["Half ", asyncio.Event()])
+    request = read_request(BODIES[form], format=form)
+    turn = await request.turn(chat)
+    stream = ""
+    async with aclosing(ui_stream(turn, loop(turn), request)) as sent:
+        async for event in sent:
+            stream += event.decode()
+            if "Half" in event.decode():
+                await chat.stop("q1")
+    ended = [event for event in events(stream) if event["type"] in ("abort", "RUN_FINISHED")]
+    assert [event.get("outcome", {"type": "cancelled"}) for event in ended] == [{"type": "cancelled"}]
+    assert [message.text async for message in chat.messages()] == ["What?", "Half "]
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_an_error_is_told_without_its_details(
+    form: Any, chat: Conversation, caplog: pytest.LogCaptureFixture, run_js: Callable[..., Any]
+) -> None:
+    """And logged; the turn can be continued by the same request, which shows the whole answer."""
+    stream = await post(chat, BODIES[form], Loop(["Half ", ValueError("key=secret")]), form)
+    built = run_js("read_stream.mjs", {"stream": stream, "format": form})
+    assert len(built["errors"]) == 1
+    assert "secret" not in stream
+    assert "secret" in str(caplog.records[-1].exc_info)
+    again = await post(chat, BODIES[form], Loop(["Whole."]), form)
+    assert "Whole." in again
+
+
+async def test_a_reply_that_is_not_kept_is_taken_back(chat: Conversation, run_js: Callable[..., Any]) -> None:
+    """What was streamed and is not in the log leaves the page."""
+
+    async def asks_twice(turn: TurnSession) -> AsyncGenerator[Any, None]:
+        yield "What nobody "
+        yield "appends."
+        await turn.append({"role": "assistant", "content": "Fish."})
+
+    request = read_request(ASKED)
+    turn = await request.turn(chat)
+    stream = b"".join([event async for event in ui_stream(turn, asks_twice(turn), request)]).decode()
+    built = run_js("read_stream.mjs", {"stream": stream})
+    assert plain(built["message"]) == await page_of(chat)
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_reloaded_page_follows_from_another_worker(
+    form: Any, chat: Conversation, database: Any, run_js: Callable[..., Any]
+) -> None:
+    """The client leaves; the turn goes on, and a resumed stream has all of the answer."""
+    go = asyncio.Event()
+    async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
+        fast = store.conversation(**chat.scope)
+        loop = Loop(STEPS["openai"], [openai_chunk(content="They "), go, openai_chunk(content="eat fish [1].")])
+        request = read_request(BODIES[form], format=form)
+        turn = await request.turn(fast)
+        async with aclosing(ui_stream(turn, loop(turn), request)) as sent:
+            async for event in sent:
+                if b"They " in event:
+                    break
+        async with ConversationStore(database, clock=ahead(0, hurry=100)) as other:
+            again = other.conversation(**chat.scope)
+            resumed = await resume_stream(again, format=form, thread_id="t1", run_id="run-2")
+            assert resumed is not None
+            stream = ""
+            async with aclosing(resumed):
+                async for event in resumed:
+                    stream += event.decode()
+                    if b"They " in event:
+                        go.set()
+            built = run_js("read_stream.mjs", {"stream": stream, "format": form})
+            assert built["errors"] == []
+            if form == "ai-sdk":
+                assert plain(built["message"]) == await page_of(again)
+            else:
+                assert [bare(one) for one in built["messages"][1:]] == await page_of(again, form)
+            assert await resume_stream(again, format=form) is None
+
+
+async def test_an_agent_in_the_turn_is_streamed(chat: Conversation, run_js: Callable[..., Any]) -> None:
+    """What `ConversationMiddleware` appends is shown, and its chunks as they come."""
+    model = ScriptedModel(replies=[AIMessage("In all seas.")])
+    agent = create_agent(model, middleware=[ConversationMiddleware(chat.store)])
+
+    async def run(turn: TurnSession) -> AsyncGenerator[Any, None]:
+        asked = {"messages": [HumanMessage("What?")]}
+        async for part, _ in agent.astream(asked, context=chat.scope, stream_mode="messages"):
+            yield part
+
+    request = read_request(ASKED)
+    turn = await request.turn(chat)
+    stream = b"".join([event async for event in ui_stream(turn, run(turn), request)]).decode()
+    built = run_js("read_stream.mjs", {"stream": stream})
+    assert plain(built["message"]) == await page_of(chat)
