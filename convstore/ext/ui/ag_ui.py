@@ -34,7 +34,7 @@ def ag_ui_answer(turn: ShownTurn) -> Iterator[dict[str, Any]]:
 def _step(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a step: its reasoning, the reply with its calls, its files, its results."""
     for number, part in enumerate(part for part in step.parts if part["type"] == "reasoning"):
-        proof = [one for named in part.get("providerMetadata", {}).values() for one in named.values()]
+        proof = [value for named in part.get("providerMetadata", {}).values() for value in named.values()]
         signed = {"encryptedValue": proof[0]} if proof else {}
         yield {"id": f"{step.id}:reasoning-{number}", "role": "reasoning", "content": part["text"], **signed}
     calls = [_call(part) for part in step.parts if "toolCallId" in part]

@@ -56,8 +56,8 @@ async def ui_messages(
 
     It shows what was said: full texts and results, not the view of a model. Turns are whole, so a page may have more
     messages of the log than `limit`. The same log gives the same ids and parts, whatever page they are on. Nothing is
-    left out silently: `UIPage.report` names it. About eight commands, two more for 200 messages, and one more for each
-    append that stored large results.
+    left out silently: `UIPage.report` names it. About twelve commands, eight for an earlier page; two more for 200
+    messages, four for each turn with variants, and two for each append that stored large results.
 
     Args:
         chat: The conversation.
@@ -128,9 +128,9 @@ async def _facts(chat: Conversation, turns: Sequence[Turn], newest: Conversation
     ids = [_id(message) for turn in turns for message in turn.messages]
     records, annotations = dict[str, ToolRecord](), dict[str, dict[str, Any]]()
     for start in range(0, len(ids), MAX_IDS):
-        some = ids[start : start + MAX_IDS]
-        records |= {one.tool_message_id: one for one in await chat.get_tool_messages(some)}
-        annotations |= await chat.annotations(some)
+        batch = ids[start : start + MAX_IDS]
+        records |= {record.tool_message_id: record for record in await chat.get_tool_messages(batch)}
+        annotations |= await chat.annotations(batch)
     variants = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
     is_same = newest.messages and turns and newest.messages[-1].ordinal == max(turn.last for turn in turns)
     return _Facts(records, annotations, variants, newest.turn if is_same else None)
@@ -149,16 +149,16 @@ def _shown(turn: Turn, known: _Facts, writer: PartWriter, *, system: bool, clien
         draft=state.draft if state else "",
         is_over=turn.is_finished,
     )
-    for one in [] if system else [one for one in shown.steps if one.role == "system"]:
-        shown.steps.remove(one)
-        writer.report.append(Dropped(one.id, "system message", "it is not meant for users; system=True returns it"))
+    for step in [] if system else [step for step in shown.steps if step.role == "system"]:
+        shown.steps.remove(step)
+        writer.report.append(Dropped(step.id, "system message", "it is not meant for users; system=True returns it"))
     return shown
 
 
 def _metadata(turn: Turn, known: _Facts) -> dict[str, dict[str, Any]]:
     """Return the metadata of the messages of a turn by id, and of its answer as a whole."""
     found = dict[str, dict[str, Any]]()
-    shown = next((one for one in known.variants.get(turn.turn_id, ()) if one.is_active), None)
+    shown = next((variant for variant in known.variants.get(turn.turn_id, ()) if variant.is_active), None)
     variant = {"variant": {"id": shown.variant_id, "number": shown.number, "count": shown.count}} if shown else {}
     for message in turn.messages:
         id_ = _id(message)
@@ -166,7 +166,7 @@ def _metadata(turn: Turn, known: _Facts) -> dict[str, dict[str, Any]]:
             at = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn.turn_id}
             own = known.annotations.get(id_)
             found[id_] = {**at, **variant, **({"annotations": plain(own)} if own else {})}
-    state, said = known.state_of(turn), [_id(one) for one in turn.messages if isinstance(one, AIMessage)]
+    state, said = known.state_of(turn), [_id(message) for message in turn.messages if isinstance(message, AIMessage)]
     last = found.get(said[-1] if said else turn.turn_id, {})
     marks = {"draft": bool(state and state.draft), "stopped": bool(state and state.status == "stopped")}
     marked = {name: True for name, is_set in marks.items() if is_set}

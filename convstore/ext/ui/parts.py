@@ -52,8 +52,8 @@ class PartWriter:
         named = {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
         part = {**named, "toolCallId": id_, "input": written or plain(call.args)}
         content = self.content(result) if result else []
-        text = "\n".join(one["text"] for one in content if one["type"] == "text")
-        files = [one for one in content if one["type"] in ("file", "data-omitted")]
+        text = "\n".join(found["text"] for found in content if found["type"] == "text")
+        files = [found for found in content if found["type"] in ("file", "data-omitted")]
         if result is None and not call.error:
             return {**part, "state": "input-available"}, []
         if result is None or result.status == "error":

@@ -25,7 +25,9 @@ def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:
     """
     part = {"type": "reasoning", "text": valid_text(_text_in(block)), "state": "done"}
     inner = [block[key] for key in ("extras", *_TEXTS) if isinstance(block.get(key), dict)]
-    fields = {key: value for one in (*inner, block) for key, value in one.items() if isinstance(value, str) and value}
+    fields = {
+        key: value for level in (*inner, block) for key, value in level.items() if isinstance(value, str) and value
+    }
     encrypted, item = fields.get("encrypted_content"), fields.get("id")
     proofs = (
         ("openai", {"reasoningEncryptedContent": encrypted, "itemId": item if encrypted else None}),
@@ -45,7 +47,7 @@ def reasoning_beside(message: BaseMessage) -> Iterator[dict[str, Any]]:
         value = message.additional_kwargs.get(key)
         blocks = [{"text": value}] if isinstance(value, str) and value else value
         if (
-            found := [reasoning_part(one) for one in blocks if isinstance(one, dict)]
+            found := [reasoning_part(block) for block in blocks if isinstance(block, dict)]
             if isinstance(blocks, list)
             else []
         ):

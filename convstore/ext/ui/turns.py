@@ -130,6 +130,6 @@ def _calls(
 
 def _written(messages: Sequence[BaseMessage], call: TurnCall) -> str:
     """Return the arguments of a call as the model wrote them, if they are no JSON object."""
-    said = (one for one in messages if isinstance(one, AIMessage) and one.id == call.message_id)
-    invalid = (one for message in said for one in message.invalid_tool_calls if one.get("id") == call.id)
-    return valid_text(next((str(one.get("args") or "") for one in invalid), ""))
+    said = (message for message in messages if isinstance(message, AIMessage) and message.id == call.message_id)
+    invalid = (wrong for message in said for wrong in message.invalid_tool_calls if wrong.get("id") == call.id)
+    return valid_text(next((str(wrong.get("args") or "") for wrong in invalid), ""))

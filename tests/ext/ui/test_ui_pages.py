@@ -138,15 +138,15 @@ async def test_a_waiting_call_asks_for_an_approval(chat: Conversation) -> None:
     """Under the id that `decide` takes; a call of a tool on the client waits for its result alone."""
     async with await chat.turn("q1", human="Refund, please.") as turn:
         await turn.append(AIMessage("", tool_calls=[call("refund", "c1", euros=9), call("locate", "c2")], id="a1"))
-        for one in turn.open_calls:
-            await turn.wait_for(one)
+        for waiting in turn.open_calls:
+            await turn.wait_for(waiting)
     page = await ui_messages(chat, client_tools={"locate"})
     refund, locate = parts(page, "answer:q1")[1:]
     assert (refund["state"], locate["state"]) == ("approval-requested", "input-available")
     assert page.turn is not None
     assert page.turn.status == "waiting"
     answer = (await ui_messages(chat, format="ag-ui", client_tools={"locate"})).messages[-1]
-    assert [one.get("metadata") for one in answer["toolCalls"]] == [{"approval": refund["approval"]}, None]
+    assert [made.get("metadata") for made in answer["toolCalls"]] == [{"approval": refund["approval"]}, None]
     await chat.decide("q1", refund["approval"]["id"], "reject", message="Too much.")
     assert parts(await ui_messages(chat), "answer:q1")[1]["state"] == "output-error"
 
@@ -214,7 +214,7 @@ async def test_what_is_cut_is_named(chat: Conversation, form: Any) -> None:
         ]
     )
     page = await ui_messages(chat, format=form, output_limit=10, media_limit=5)
-    assert [(one.message_id, one.part) for one in page.report] == [
+    assert [(dropped.message_id, dropped.part) for dropped in page.report] == [
         *(("r1", "output"), ("q1", "image"), ("q1", "file"), ("a1", "server_tool_use"), ("r2", "tool")),
     ]
     shown = json.dumps(page.messages)
@@ -226,10 +226,10 @@ async def test_what_is_cut_is_named(chat: Conversation, form: Any) -> None:
 def facts(messages: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
     """The texts, calls and results that Pydantic AI has read."""
     found: list[tuple[Any, ...]] = []
-    for part in (one for message in messages for one in message.parts):
+    for part in (part for message in messages for part in message.parts):
         if isinstance(part, UserPromptPart):
             content = [part.content] if isinstance(part.content, str) else part.content
-            found.append(("user", *(one for one in content if isinstance(one, str))))
+            found.append(("user", *(text for text in content if isinstance(text, str))))
         elif isinstance(part, TextPart):
             found.append(("text", part.content))
         elif isinstance(part, ToolCallPart):
@@ -241,7 +241,7 @@ def facts(messages: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
 
 async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) -> None:
     """Its own adapters find the texts, the calls and the results of the log."""
-    await chat.append([one for one in everything() if one.id not in ("a2", "r3", "a4", "r4")])
+    await chat.append([message for message in everything() if message.id not in ("a2", "r3", "a4", "r4")])
     ui = TypeAdapter(list[UIMessage]).validate_python((await ui_messages(chat)).messages)
     ag_ui = AG_UI.validate_python((await ui_messages(chat, format="ag-ui")).messages)
     read = facts(VercelAIAdapter.load_messages(ui))

@@ -1,0 +1,149 @@
+"""A chat page in plain HTML and JavaScript, on the protocol of the AI SDK: streams, reloads, stops, edits, variants.
+
+    MONGODB_URI=mongodb://localhost:27017/app uvicorn --app-dir examples/ui_chat ui_chat_app:app
+
+Without MONGODB_URI the conversations are in memory. A page on `useChat` calls the same endpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from langchain_core.documents import Document
+
+from convstore import ConflictError, Conversation, ConversationStore, InvalidInputError
+from convstore.ext.ui import HEADERS, UIPage, read_request, resume_stream, ui_messages, ui_stream
+from convstore.types import SourcePage, TurnSession, Variant
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from scripted_sdk import MODEL, Calls, client
+
+USER = "ada"  # your authentication
+STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 500)) + "."
+PASSAGES = [
+    Document("Orcas eat fish, seals and squid.", metadata={"title": "Food", "url": "https://sea.example/food"}),
+    Document("They hunt in groups of up to 40.", metadata={"title": "Hunting", "url": "https://sea.example/hunting"}),
+]
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}}},
+    {"type": "function", "function": {"name": "refund", "parameters": {"properties": {"euros": {"type": "integer"}}}}},
+]
+_answers = count(1)
+
+
+def script(messages: list[dict[str, Any]]) -> str | Calls:
+    """Stand for the model."""
+    said = str(messages[-1]["content"])
+    if messages[-1]["role"] == "tool":
+        found = re.findall(r"^\[(\d+)\]", said, re.MULTILINE)
+        cited = f"They eat fish [{found[0]}] and hunt in groups [{found[1]}]." if len(found) > 1 else said
+        return f"Answer {next(_answers)}. {cited}"
+    if "refund" in said:
+        return [("refund", {"euros": 90})]
+    return STORY if "story" in said else [("search", {"query": said})]
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open one store for the life of a worker."""
+    async with await ConversationStore.connect(os.environ.get("MONGODB_URI", "memory://")) as store:
+        await store.setup()
+        app.state.store, app.state.model = store, client(script, pause=0.02)
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+def conversation(request: Request, thread_id: str) -> Conversation:
+    """Return the conversation of the user who is logged in; a client names the thread only."""
+    chat: Conversation = request.app.state.store.conversation(user_id=USER, thread_id=thread_id)
+    return chat
+
+
+Chat = Annotated[Conversation, Depends(conversation)]
+
+
+@app.exception_handler(ConflictError)
+@app.exception_handler(InvalidInputError)
+async def refuse(_request: Request, error: Exception) -> JSONResponse:
+    """Answer 409 while another answer is made, and 422 to a request that says nothing."""
+    return JSONResponse({"detail": str(error)}, 409 if isinstance(error, ConflictError) else 422)
+
+
+@app.post("/api/chat")
+async def ask(request: Request, request_id: Annotated[str | None, Header(alias="X-Request-ID")] = None) -> Response:
+    """Stream the answer to a question, an edit, a wish for another answer, or what follows a decision."""
+    asked = read_request(await request.body(), request_id=request_id)
+    turn = await asked.turn(conversation(request, asked.thread_id), by=USER)
+    return StreamingResponse(ui_stream(turn, answer(turn, request.app.state.model), asked), headers=dict(HEADERS))
+
+
+async def answer(turn: TurnSession, model: Any) -> AsyncGenerator[Any, None]:
+    """Run the tools and the model until the turn has its answer, or a person has to decide."""
+    while turn.is_running:
+        for call in turn.open_calls:
+            if call.name == "search":
+                await turn.add_result(call, "\n".join(passage.page_content for passage in PASSAGES), sources=PASSAGES)
+            elif call.decision is None:
+                await turn.wait_for(call)
+            else:
+                await turn.add_result(call, f"Refunded {call.args['euros']} euros.")
+        if turn.is_running:
+            history = await turn.load_history()
+            stream = model.chat.completions.create(model=MODEL, messages=history.to_openai(), tools=TOOLS, stream=True)
+            async for chunk in turn.stream(stream):
+                yield chunk
+
+
+@app.get("/api/chat/{thread_id}")
+async def load(chat: Chat, before: int | None = None) -> UIPage:
+    """Return what the page shows after a reload, and the page before that."""
+    return await ui_messages(chat, before=before, limit=20)
+
+
+@app.get("/api/chat/{thread_id}/stream")
+async def resume(chat: Chat) -> Response:
+    """Follow an answer that is being made, from its beginning; 204 if there is none."""
+    events = await resume_stream(chat)
+    return StreamingResponse(events, headers=dict(HEADERS)) if events else Response(status_code=204)
+
+
+@app.post("/api/chat/{thread_id}/{turn_id}/stop")
+async def stop(chat: Chat, turn_id: str) -> bool:
+    """Stop an answer that any worker makes."""
+    return await chat.stop(turn_id)
+
+
+@app.get("/api/chat/{thread_id}/{turn_id}/variants")
+async def variants(chat: Chat, turn_id: str) -> list[Variant]:
+    """Return the answers and questions that the page can switch between."""
+    return await chat.variants(turn_id)
+
+
+@app.post("/api/chat/{thread_id}/activate")
+async def activate(chat: Chat, variant: Variant) -> None:
+    """Show the variant that the user chose."""
+    await chat.activate(variant)
+
+
+@app.get("/api/chat/{thread_id}/sources/{number}")
+async def source(chat: Chat, number: int) -> SourcePage:
+    """Return the passage that a number in an answer cites."""
+    return await chat.get_sources([number])
+
+
+@app.get("/")
+async def page() -> FileResponse:
+    """Return the page."""
+    return FileResponse(Path(__file__).with_name("page.html"))
