@@ -131,7 +131,7 @@ Read = tuple[Any, Iterable[Dropped]]
 
 async def as_messages(chat: Conversation) -> Read:
     """The view, as LangChain messages."""
-    return [one.model_dump() for one in (await chat.load_history(WHOLE)).messages], ()
+    return [message.model_dump() for message in (await chat.load_history(WHOLE)).messages], ()
 
 
 def as_request(form: str) -> Callable[[Conversation], Awaitable[Read]]:
@@ -219,7 +219,7 @@ async def test_each_part_is_read_or_named(chats: dict[str, Conversation], reader
     for door, chat in chats.items():
         read, report = await READERS[reader](chat)
         text = json.dumps(read, ensure_ascii=False, default=str)
-        named = {one.part for one in report}
+        named = {dropped.part for dropped in report}
         for part, tokens in PARTS.items():
             is_read = all(token in text for token in tokens)
             if not is_read and NAMES.get(part, part) not in named and part not in CANNOT_SEND[door]:
@@ -230,5 +230,5 @@ async def test_each_part_is_read_or_named(chats: dict[str, Conversation], reader
 async def test_parallel_calls_stand_together(chats: dict[str, Conversation]) -> None:
     """In one AI message with two calls, and its results follow; whichever door they came through."""
     for door, chat in chats.items():
-        types = [(one.type, len(getattr(one, "tool_calls", ()))) async for one in chat.messages()]
+        types = [(message.type, len(getattr(message, "tool_calls", ()))) async for message in chat.messages()]
         assert types == [("human", 0), ("ai", 2), ("tool", 0), ("tool", 0), ("ai", 0)], door

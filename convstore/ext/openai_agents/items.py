@@ -36,9 +36,9 @@ def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
         if message is None:  # one of them cannot be read
             group = group[:1]
             message = _message(group)
-        one = message or LogItem(kind=f"{KIND}{group[0].get('type') or 'item'}", data=group[0])
-        one.id = str(uuid5(NAMESPACE_OID, json.dumps([seed, position, group], default=str)))
-        made.append(one)
+        logged = message or LogItem(kind=f"{KIND}{group[0].get('type') or 'item'}", data=group[0])
+        logged.id = str(uuid5(NAMESPACE_OID, json.dumps([seed, position, group], default=str)))
+        made.append(logged)
         position += len(group)
     return made
 
@@ -50,7 +50,7 @@ def items_of(message: BaseMessage) -> list[Item] | None:
     """
     texts, kept = _long_texts(message), message.additional_kwargs.get(_KEPT)
     try:
-        items = _mapped(kept, lambda one: texts[one[0]] if isinstance(one, tuple) else one)
+        items = _mapped(kept, lambda leaf: texts[leaf[0]] if isinstance(leaf, tuple) else leaf)
         read = _message(items)
     except (AttributeError, IndexError, TypeError):
         return None
@@ -60,8 +60,8 @@ def items_of(message: BaseMessage) -> list[Item] | None:
 def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
     """Return messages that another API appended as items; the first ones may be results of earlier calls."""
     items: list[Item] = []
-    while len(items) < len(messages) and isinstance(one := messages[len(items)], ToolMessage):
-        items.append({"type": "function_call_output", "call_id": one.tool_call_id, "output": one.text})
+    while len(items) < len(messages) and isinstance(result := messages[len(items)], ToolMessage):
+        items.append({"type": "function_call_output", "call_id": result.tool_call_id, "output": result.text})
     rest = History(messages=[*messages[len(items) :]]).to_openai(api="responses")
     return OpenAIMessages([*items, *rest], rest.dropped)
 
@@ -80,7 +80,7 @@ def _message(group: list[Item]) -> BaseMessage | None:
         return None
     places = {text: at for at, text in enumerate(_long_texts(message))}
     message.additional_kwargs[_KEPT] = _mapped(
-        group, lambda one: (places[one],) if isinstance(one, str) and one in places else one
+        group, lambda leaf: (places[leaf],) if isinstance(leaf, str) and leaf in places else leaf
     )
     return message
 
@@ -93,7 +93,7 @@ def _without_fake_ids(item: Item) -> Item:
         return rest
     if item["type"] != "message":
         return item
-    return {**rest, "content": [{**one, "id": own} for one in content] if isinstance(content, list) else content}
+    return {**rest, "content": [{**block, "id": own} for block in content] if isinstance(content, list) else content}
 
 
 def _said(message: BaseMessage) -> tuple[Any, ...]:
@@ -104,11 +104,11 @@ def _said(message: BaseMessage) -> tuple[Any, ...]:
 def _long_texts(message: BaseMessage) -> list[str]:
     found = list[Any]()
     _mapped(message.content, found.append)
-    return [one for one in found if isinstance(one, str) and len(one) >= _LONG]
+    return [text for text in found if isinstance(text, str) and len(text) >= _LONG]
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value with all that is no dict or list replaced. JSON has no tuples, so one can stand for a text."""
+    """Return a value with its leaves replaced. JSON has no tuples, so a tuple with an index can stand for a text."""
     if isinstance(value, dict):
         return {key: _mapped(part, change) for key, part in value.items()}
     return [_mapped(part, change) for part in value] if isinstance(value, list) else change(value)

@@ -118,9 +118,9 @@ class ConvstoreSession:
             found = History(messages=[*state.shown, HumanMessage("?")]).to_openai(api="responses")
             del found[-1]
         elif limit is None or limit > 0:
-            stored = [one.items for one in await _newest(state.chat, limit)]
-            dropped = [part for items in stored for part in getattr(items, "dropped", ())]
-            found = OpenAIMessages([item for items in stored for item in items][-(limit or 0) :], dropped)
+            groups = [stored.items for stored in await _newest(state.chat, limit)]
+            dropped = [part for items in groups for part in getattr(items, "dropped", ())]
+            found = OpenAIMessages([item for items in groups for item in items][-(limit or 0) :], dropped)
         return cast("list[TResponseInputItem]", found)
 
     async def add_items(
@@ -191,8 +191,8 @@ class ConvstoreSession:
             if self._erases:
                 await state.chat.delete()
                 return
-            first = [one.id async for one in state.chat.items() if not one.after]
-            first += [str(one.message.id) for one in await state.chat.list_messages(after=0, limit=1)]
+            first = [item.id async for item in state.chat.items() if not item.after]
+            first += [str(stored.message.id) for stored in await state.chat.list_messages(after=0, limit=1)]
             for id_ in first[:1]:
                 await state.chat.rewind(before=id_)
 
@@ -200,10 +200,10 @@ class ConvstoreSession:
 async def _append(state: _State, items: Sequence[Item]) -> None:
     """Append items; the first answer to a view gets its stamp."""
     made, view = to_log(items, state.seed), state.view
-    is_answer = any(isinstance(one, AIMessage) for one in made)
+    is_answer = any(isinstance(message, AIMessage) for message in made)
     stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
-    state.entry = (await state.chat.append(made, stamp=stamp)).entry
-    state.shown = [*state.shown, *(one for one in made if isinstance(one, BaseMessage))] if view else []
+    state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
+    state.shown = [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
     state.seed, state.view = uuid4().hex, None if is_answer else view
 
 
@@ -216,14 +216,14 @@ async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
         found = [*page, *found]
     first = found[0].ordinal if len(page) == size else 0
     rows: list[tuple[int, _Stored | BaseMessage]] = []
-    for one in found:
-        items = items_of(one.message)
-        rows.append((one.ordinal, _Stored("message", str(one.message.id), items) if items else one.message))
-    others = [one async for one in chat.items() if one.kind.startswith(KIND) and one.after >= first]
-    rows += [(one.after, _Stored("item", one.id, [one.data])) for one in others]
+    for ordinal, message in ((row.ordinal, row.message) for row in found):
+        items = items_of(message)
+        rows.append((ordinal, _Stored("message", str(message.id), items) if items else message))
+    others = [item async for item in chat.items() if item.kind.startswith(KIND) and item.after >= first]
+    rows += [(item.after, _Stored("item", item.id, [item.data])) for item in others]
     rows.sort(key=itemgetter(0))  # stable: items follow their message
     stored = list[_Stored]()
-    for is_other, run in groupby((one for _, one in rows), lambda one: isinstance(one, BaseMessage)):
+    for is_other, run in groupby((row for _, row in rows), lambda row: isinstance(row, BaseMessage)):
         group: list[Any] = [*run]
         stored += [_Stored("other", str(group[-1].id), converted(group))] if is_other else group
     return stored

@@ -38,8 +38,8 @@ def _tool(session: ConvstoreSession, tool: Any, bound: Callable[[Conversation], 
     from agents import FunctionTool  # noqa: PLC0415 - loads slowly
 
     async def invoke(context: ToolContext[Any], arguments: str) -> str:
-        one = bound(session.conversation(context))
-        return str(await one.ainvoke({"type": "function_call", "arguments": arguments}))
+        chosen = bound(session.conversation(context))
+        return str(await chosen.ainvoke({"type": "function_call", "arguments": arguments}))
 
     parameters = tool.to_openai(api="responses")["parameters"]
     return FunctionTool(tool.name, tool.description, parameters, invoke, strict_json_schema=False)

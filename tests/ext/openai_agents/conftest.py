@@ -13,15 +13,25 @@ from convstore.ext.openai_agents import ConvstoreSession
 set_tracing_disabled(True)  # there is no network
 
 
-@pytest.fixture(params=["mongod", "memory"])
-async def either(request: pytest.FixtureRequest, store: ConversationStore) -> AsyncIterator[ConversationStore]:
-    """A store on a real server, and one in memory."""
-    if request.param == "mongod":
-        yield store
-        return
+@pytest.fixture
+async def memory() -> AsyncIterator[ConversationStore]:
+    """A store in memory."""
     async with await ConversationStore.connect("memory://") as memory:
         await memory.setup()
         yield memory
+
+
+@pytest.fixture
+def mongod(store: ConversationStore) -> ConversationStore:
+    """A store on a real server."""
+    return store
+
+
+@pytest.fixture(params=["mongod", "memory"])
+def either(request: pytest.FixtureRequest) -> ConversationStore:
+    """A store on a real server, and one in memory."""
+    found: ConversationStore = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,7 +52,7 @@ def thought(text: str = "hm") -> Any:
 
 def looks(*names: str) -> list[Any]:
     """An answer that looks several things up at once."""
-    return [thought(), *(function_call("look", {"what": one}, call_id=f"call_{one}") for one in names)]
+    return [thought(), *(function_call("look", {"what": name}, call_id=f"call_{name}") for name in names)]
 
 
 def agent_of(*steps: Any, **options: Any) -> tuple[Agent[Any], ScriptedModel]:
@@ -102,8 +104,8 @@ async def test_a_run_is_shown_the_view_of_the_turns_before(viewed: ConvstoreSess
         ),
     ]
     assert all("retrieve_previous_sources" in item["output"] for item in items if "output" in item)
-    log: list[BaseMessage] = [one async for one in viewed.conversation().messages()]
-    assert [one.type for one in log] == ["human", "ai", "tool", "tool", "ai", "human", "ai"]
+    log: list[BaseMessage] = [message async for message in viewed.conversation().messages()]
+    assert [message.type for message in log] == ["human", "ai", "tool", "tool", "ai", "human", "ai"]
     assert (await viewed.get_items(8))[0]["type"] == "reasoning"
     model.assert_complete()
 
@@ -114,11 +116,35 @@ async def test_an_answer_names_the_view_that_it_answers(viewed: ConvstoreSession
     for text in ("What do they eat?", "And whales?"):
         await ask(agent, text, viewed)
     chat = viewed.conversation()
-    stamps = [one.stamp for one in await chat.list_messages() if isinstance(one.message, AIMessage)]
+    stamps = [row.stamp for row in await chat.list_messages() if isinstance(row.message, AIMessage)]
     assert [stamp is not None for stamp in stamps] == [True, False, True]
     for stamp, count in ((stamps[0], 1), (stamps[2], 5)):
         past = await chat.view_at(stamp)
         assert (past.match, len(past.messages)) == ("exact", count)
+
+
+async def test_each_run_begins_with_what_the_run_before_it_began_with(viewed: ConvstoreSession) -> None:
+    """So that prompt caches hold; a turn changes once, when its results become stubs."""
+    steps = [step for number in range(4) for step in (looks(f"seals {number}"), [assistant_message("Fish.")])]
+    agent, model = agent_of(*steps)
+    for number in range(4):
+        await ask(agent, f"What about {number}?", viewed)
+    starts = [shown(model, call)[:-1] for call in (0, 2, 4, 6)]
+    assert [len(start) for start in starts] == [0, 4, 8, 12]
+    assert all(after[: len(start)] == start for start, after in pairwise(starts))
+
+
+async def test_results_may_number_their_sources_alike(viewed: ConvstoreSession) -> None:
+    """Each run begins with 1 again; what is stored gets numbers of its own, and nothing fails."""
+    found = {"results": [{"source_id": 1, "title": "Seals", "content": LONG}]}
+    items: Any = []
+    for number in range(2):
+        call = {"type": "function_call", "call_id": f"c{number}", "name": "search", "arguments": "{}"}
+        output = json.dumps({**found, "page": number})
+        items += [call, {"type": "function_call_output", "call_id": f"c{number}", "output": output}]
+        await viewed.add_items(items[-2:])
+    assert await viewed.get_items(9) == items
+    assert len((await viewed.conversation().get_sources("1-2")).sources) == 2
 
 
 async def test_everything_is_shown_as_it_was_added(session: ConvstoreSession) -> None:
@@ -183,7 +209,7 @@ async def test_an_approval_goes_on_from_its_state(viewed: ConvstoreSession, stre
     steps = [[function_call("pay", {"amount": 3}, call_id="p1"), function_call("look", {"what": "x"}, call_id="l1")]]
     agent, model = agent_of(*steps, [assistant_message("Paid.")], [assistant_message("Bye.")])
     paused = await ask(agent, "Pay 3", viewed, streamed=streamed)
-    assert [one.tool_name for one in paused.interruptions] == ["pay"]
+    assert [waiting.tool_name for waiting in paused.interruptions] == ["pay"]
     state = await RunState.from_json(agent, paused.to_state().to_json())
     state.approve(state.get_interruptions()[0])
     again = ConvstoreSession(viewed.store, **viewed.conversation().scope)
@@ -251,7 +277,7 @@ async def test_the_tools_take_the_scope_of_the_run(either: ConversationStore, sc
     agent = Agent(name="biologist", model=model, tools=[look, read])
     await ask(agent, "What?", session, context=scope["thread_id"])
     assert "squid" in model.calls[-1].input[-1]["output"]
-    assert len([one async for one in either.conversation(**scope).messages()]) == 6
+    assert len([message async for message in either.conversation(**scope).messages()]) == 6
 
 
 async def test_answers_are_summarised_by_the_store(own_database: Any, scope: dict[str, str]) -> None:
