@@ -112,27 +112,27 @@ class Batch:
     @property
     def ids(self) -> list[str]:
         """Return the ids of the messages."""
-        return [one.stored.id for one in self.prepared]
+        return [new.stored.id for new in self.prepared]
 
     @property
     def kept_source_ids(self) -> list[int]:
         """Return the source ids that came with the results."""
-        given = [source.given for one in self.prepared for source in one.sources if source.given is not None]
+        given = [source.given for new in self.prepared for source in new.sources if source.given is not None]
         return [*self.claims, *given]
 
     @property
     def chunks(self) -> list[Chunk]:
         """Return the compressed payloads."""
-        return [chunk for part in (self.prepared, self.items) for one in part for chunk in one.chunks]
+        return [chunk for part in (self.prepared, self.items) for item in part for chunk in item.chunks]
 
     def without(self, ids: Mapping[str, Any], item_ids: Collection[str] = ()) -> Batch:
         """Return the batch without the messages and items that are in the log already."""
-        prepared = tuple(one for one in self.prepared if one.stored.id not in ids)
-        kept = [*accumulate((one.stored.id not in ids for one in self.prepared), initial=0)]
+        prepared = tuple(new for new in self.prepared if new.stored.id not in ids)
+        kept = [*accumulate((new.stored.id not in ids for new in self.prepared), initial=0)]
         items = tuple(
-            one._replace(stored=replace(one.stored, after=kept[one.stored.after]))
-            for one in self.items
-            if one.stored.id not in item_ids
+            item._replace(stored=replace(item.stored, after=kept[item.stored.after]))
+            for item in self.items
+            if item.stored.id not in item_ids
         )
         return replace(self, prepared=prepared, items=items)
 
@@ -172,10 +172,10 @@ def prepare(
     return replace(batch, items=made, omitted=(*omitted, *(paths or ())))
 
 
-def _entry_bytes(one: Prepared) -> int:
+def _entry_bytes(prepared: Prepared) -> int:
     """Estimate the bytes that a message and its sources take in an entry."""
-    sources = sum(200 + len(source.title) + len(source.url) for source in one.sources)
-    return 300 + 600 * bool(one.text) + sources + bytes_of(one.stored.body)
+    sources = sum(200 + len(source.title) + len(source.url) for source in prepared.sources)
+    return 300 + 600 * bool(prepared.text) + sources + bytes_of(prepared.stored.body)
 
 
 @dataclass(slots=True)
@@ -214,15 +214,15 @@ class _Preparation:
         left_out: list[str] | None = None if omitted is None else []
         try:
             if isinstance(message, ToolMessage):
-                one = self._result(message, fields, left_out)
+                prepared = self._result(message, fields, left_out)
             else:
-                one = self._message(message, fields, left_out)
+                prepared = self._message(message, fields, left_out)
         except UnencodableError:
             self.codec.encode(fields)  # raises the error with the path from the message on
             raise
         if left_out:
             self.codec.encode(fields, omitted=omitted)
-        return one
+        return prepared
 
     def _message(self, message: BaseMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
         edges = self.edges_left if message.type in SHORTENED else 0
@@ -371,7 +371,7 @@ class Request:
 
     def needs_shown(self, new: Batch) -> bool:
         """Return True if composing needs the sources that were shown before."""
-        return self.reserve > 0 or any(one.sources for one in new.prepared)
+        return self.reserve > 0 or any(part.sources for part in new.prepared)
 
     def can_follow(self, tail: Totals, new: Batch) -> bool:
         """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
@@ -379,7 +379,7 @@ class Request:
             return False
         if tail.preview is not UNREAD:
             return True
-        return not self.branch and any(preview_of(one.message) for one in new.prepared)
+        return not self.branch and any(preview_of(part.message) for part in new.prepared)
 
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""

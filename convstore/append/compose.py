@@ -57,24 +57,24 @@ def compose(
     limit, given = max(after.sources_through, batch.through) + MAX_AHEAD, batch.kept_source_ids
     kept = sorted(number for number in given if number <= limit)
     in_use = {*taken, *(number for number in given if number > limit)}
-    if not batch.renumber and (clash := next((one for one, other in pairwise(kept) if one == other), None)):
+    if not batch.renumber and (clash := next((number for number, other in pairwise(kept) if number == other), None)):
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     reserved, messages, sources = iter(batch.reserved), list[EntryMessage](), list[EntrySource]()
-    answer = next((one.stored.id for one in batch.prepared if one.message.type == "ai"), "") if batch.stamp else ""
-    for ordinal, one in enumerate(batch.prepared, after.messages + 1):
-        calls = calls_of(one.message)
-        call = running.follow(one.message, calls)
-        own = [_numbered(source, running, in_use, reserved) for source in one.sources]
-        message = _message(one, batch, ordinal, calls=len(calls), call=call, sources=own)
-        if batch.stamp and one.stored.id == answer:
+    answer = next((new.stored.id for new in batch.prepared if new.message.type == "ai"), "") if batch.stamp else ""
+    for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
+        calls = calls_of(prepared.message)
+        call = running.follow(prepared.message, calls)
+        own = [_numbered(source, running, in_use, reserved) for source in prepared.sources]
+        message = _message(prepared, batch, ordinal, calls=len(calls), call=call, sources=own)
+        if batch.stamp and prepared.stored.id == answer:
             message.stamp = write_stamp(batch.stamp)
         running.add_size(message)
         messages.append(message)
         sources += own
     items = [
-        replace(one.stored, after=after.messages + one.stored.after if one.stored.after else last_active)
-        for one in batch.items
+        replace(item.stored, after=after.messages + item.stored.after if item.stored.after else last_active)
+        for item in batch.items
     ]
     running.sources_through += reserve
     if for_child:
@@ -117,22 +117,22 @@ def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int], res
 
 
 def _message(
-    one: Prepared, batch: Batch, ordinal: int, *, calls: int, call: OpenCall, sources: Sequence[EntrySource]
+    prepared: Prepared, batch: Batch, ordinal: int, *, calls: int, call: OpenCall, sources: Sequence[EntrySource]
 ) -> EntryMessage:
     """Return a prepared message as its entry stores it, with its stub; `call` is the one that a result answers."""
-    tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
-    numbers = named_sources(tool, [source.id for source in sources], one.read_back)
+    tool = (prepared.message.name or call.tool) if isinstance(prepared.message, ToolMessage) else ""
+    numbers = named_sources(tool, [source.id for source in sources], prepared.read_back)
     stub = None
-    if one.message.type == "tool":
+    if prepared.message.type == "tool":
         stub = stub_of(
             tool=tool,
-            tool_message_id=one.stored.id,
-            content=one.text,
-            tokens=one.stored.tokens,
+            tool_message_id=prepared.stored.id,
+            content=prepared.text,
+            tokens=prepared.stored.tokens,
             source_ids=numbers,
-            error=one.error,
+            error=prepared.error,
         )
-    stored = one.stored
+    stored = prepared.stored
     return EntryMessage(  # as in `_numbered`
         ordinal,
         stored.id,
@@ -140,7 +140,7 @@ def _message(
         stored.body,
         stored.digest,
         stored.tokens,
-        stored.view_tokens if stub is None else _stub_tokens(one, stub, batch),
+        stored.view_tokens if stub is None else _stub_tokens(prepared, stub, batch),
         stored.content_digest,
         calls,
         tool,
@@ -150,25 +150,27 @@ def _message(
         stub,
         stored.payload,
         is_named=stored.is_named,
-        is_failed=one.error is not None,
+        is_failed=prepared.error is not None,
     )
 
 
-def _stub_tokens(one: Prepared, stub: str, batch: Batch) -> int:
+def _stub_tokens(prepared: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
-    shown = decode_message(batch.codec, one.stored.body) if one.has_large_fields else one.message.model_copy()
+    shown = prepared.message.model_copy()
+    if prepared.has_large_fields:
+        shown = decode_message(batch.codec, prepared.stored.body)
     return count(batch.counter, with_stub(shown, stub))
 
 
 def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, CachedPayload]:
     """Return the payloads that loads will need, by message id; of the first `finished` messages only shown parts."""
     found = dict[str, CachedPayload]()
-    for index, (one, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
+    for index, (prepared, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
         shown = message.payload.shown if message.payload and not message.stub else 0
         if message.payload and index >= finished:  # a load in the middle of this turn needs all of it
-            found[one.stored.id] = CachedPayload(one.payload, shown)
+            found[prepared.stored.id] = CachedPayload(prepared.payload, shown)
         elif shown:
-            found[one.stored.id] = CachedPayload(one.payload[:shown], shown, is_lasting=True)
+            found[prepared.stored.id] = CachedPayload(prepared.payload[:shown], shown, is_lasting=True)
     return found
 
 

@@ -76,7 +76,7 @@ def read_items(batch: Iterable[Any]) -> list[Item]:
             continue
         items += _items_of(response)
         response = None
-        items += [Item(index, one) for one in _read(value, index=index)]
+        items += [Item(index, part) for part in _read(value, index=index)]
     return items + _items_of(response)
 
 
@@ -320,7 +320,7 @@ def abbreviated(value: object) -> str:
 def check_type(value: object, *allowed: type, field: str, index: int) -> None:
     """Raise `InvalidMessageError` unless a value has one of some types."""
     if not isinstance(value, allowed):
-        wanted = " or ".join("None" if one is NoneType else one.__name__ for one in allowed)
+        wanted = " or ".join("None" if kind is NoneType else kind.__name__ for kind in allowed)
         raise InvalidMessageError(f"must be {wanted}, not {type_name(value)}", index=index, field=field)
 
 

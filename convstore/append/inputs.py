@@ -118,9 +118,9 @@ def whole_messages(
     messages = [_message(item.value, index=item.position) for item in items]
     ids = _ids(items, key=key, start=start, new_id=new_id)
     for message, item, message_id in zip(messages, items, ids, strict=True):
-        for one in (message, item.value):  # a chunk is not its whole message
-            if isinstance(one, BaseMessage) and getattr(one, "id", None) is not message_id:
-                one.id = message_id
+        for given in (message, item.value):  # a chunk is not its whole message
+            if isinstance(given, BaseMessage) and getattr(given, "id", None) is not message_id:
+                given.id = message_id
     return messages
 
 

@@ -40,11 +40,11 @@ def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
     if isinstance(batch, str | bytes | bytearray | BaseModel | BaseMessage | dict) or not isinstance(batch, Iterable):
         return batch, []
     others, items = list[Any](), list[PlacedItem]()
-    for one in batch:
-        if isinstance(one, LogItem):
-            items.append(PlacedItem(one, len(others)))
+    for given in batch:
+        if isinstance(given, LogItem):
+            items.append(PlacedItem(given, len(others)))
         else:
-            others.append(one)
+            others.append(given)
     return others, items
 
 
@@ -67,7 +67,7 @@ def named_items(items: Sequence[PlacedItem], given: Sequence[Item], *, key: str 
             raise InvalidInputError(f"item {index} has the id of item {ids[id_]}; give each its own")
     for (item, _), id_ in zip(items, ids, strict=True):
         item.id = id_
-    return [PlacedItem(item, sum(one.position < place for one in given)) for item, place in items]
+    return [PlacedItem(item, sum(other.position < place for other in given)) for item, place in items]
 
 
 def prepare_items(
@@ -99,7 +99,7 @@ async def stored_items(log: Log, conversation: str, items: Sequence[PreparedItem
     Raises:
         ContentConflictError: One of them has other data, or another kind.
     """
-    given = {one.stored.id: one.stored.digest for one in items}
+    given = {item.stored.id: item.stored.digest for item in items}
     rows = item_rows(await log.entries_with_items(conversation, given)) if given else []
     if conflict := next((item.id for item, *_ in rows if given.get(item.id, item.digest) != item.digest), ""):
         raise ContentConflictError(conflict)

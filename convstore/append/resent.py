@@ -84,7 +84,7 @@ def stored(message: EntryMessage) -> Comparable:
 
 def leading_systems(messages: Sequence[Comparable]) -> int:
     """Count the leading system messages."""
-    return sum(1 for _ in takewhile(lambda one: one.type == "system", messages))
+    return sum(1 for _ in takewhile(lambda message: message.type == "system", messages))
 
 
 def compare(batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: int, exactly: bool) -> Match:
@@ -125,21 +125,21 @@ def parting(
     there is no such message. Only questions are compared, unless `exactly`; then answers, and all messages if the batch
     has tool messages.
     """
-    active, with_tools = log[leading_systems(log) :], any(one.type == "tool" for one in batch)
+    active, with_tools = log[leading_systems(log) :], any(message.type == "tool" for message in batch)
 
     def compared(messages: Sequence[Comparable]) -> list[Comparable]:
-        return [one for one in messages if one.type == "human" or (exactly and (with_tools or one.is_answer))]
+        return [item for item in messages if item.type == "human" or (exactly and (with_tools or item.is_answer))]
 
     sent, both = compared(batch[leading_systems(batch) :]), compared(active)
-    lengths = _agreements([one.digest for one in sent], [one.digest for one in both])
+    lengths = _agreements([item.digest for item in sent], [item.digest for item in both])
     longest = max(lengths, default=0)
     if not longest:
         return None, active[0] if active else None
     ends = [index for index, length in enumerate(lengths) if length == longest]
     end = ends[0] if ends[0] == longest - 1 else ends[-1]
     later = active if exactly else both
-    before = next((one for one in later if one.ordinal > both[end].ordinal), None)
-    return [one for one in active if before is None or one.ordinal < before.ordinal][-1], before
+    before = next((item for item in later if item.ordinal > both[end].ordinal), None)
+    return [message for message in active if before is None or message.ordinal < before.ordinal][-1], before
 
 
 _Turn = list[tuple[int, Comparable]]
@@ -149,10 +149,10 @@ _Turn = list[tuple[int, Comparable]]
 def _turns(messages: Sequence[Comparable]) -> list[_Turn]:
     """Return the messages before the first question, then the turns."""
     turns: list[_Turn] = [[]]
-    for index, one in enumerate(messages):
-        if one.type == "human":
+    for index, message in enumerate(messages):
+        if message.type == "human":
             turns.append([])
-        turns[-1].append((index, one))
+        turns[-1].append((index, message))
     return turns
 
 
@@ -179,17 +179,17 @@ def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: 
 
 def _answer(turn: _Turn) -> bytes:
     """Return the digest of the last answer of a turn; empty if it has none."""
-    return next((one.digest for _, one in reversed(turn) if one.is_answer), b"")
+    return next((message.digest for _, message in reversed(turn) if message.is_answer), b"")
 
 
 def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, Comparable]:
     """Return the messages of a batch's turn that the log's turn has in the same order, by index."""
     positions = defaultdict[bytes, deque[int]](deque)
-    for position, (_, one) in enumerate(theirs):
-        positions[one.digest].append(position)
+    for position, (_, message) in enumerate(theirs):
+        positions[message.digest].append(position)
     found, reached = dict[int, Comparable](), -1
-    for index, one in mine:
-        same = positions[one.digest]
+    for index, message in mine:
+        same = positions[message.digest]
         while same and same[0] <= reached:
             same.popleft()
         if same:
@@ -200,8 +200,8 @@ def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, Comparable]:
 
 def _is_exact(match: Match, known_turns: Iterable[_Turn]) -> bool:
     """Return True if the batch has every answer of its known turns, and only known messages before its new ones."""
-    held = {one.ordinal for one in match.matched.values()}
-    answers = [one.ordinal for turn in known_turns for _, one in turn if one.is_answer]
+    held = {message.ordinal for message in match.matched.values()}
+    answers = [message.ordinal for turn in known_turns for _, message in turn if message.is_answer]
     return held.issuperset(answers) and match.matched.keys() >= set(range(match.skipped, match.known))
 
 

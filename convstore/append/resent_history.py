@@ -80,7 +80,7 @@ class Decision:
 
     def receipt(self, new: Receipt | None) -> Receipt:
         """Return the receipt: the known messages of the log and those that were added, in the order of the history."""
-        places = {index: (one.id, one.ordinal) for index, one in self.match.matched.items()}
+        places = {index: (item.id, item.ordinal) for index, item in self.match.matched.items()}
         if new:
             places |= dict(zip(self.taken, zip(new.message_ids, new.ordinals, strict=True), strict=True))
         ids, ordinals = (tuple(places[index][part] for index in sorted(places)) for part in (0, 1))
@@ -120,8 +120,8 @@ class Resender:
     ) -> Receipt:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         sent = read_sent(messages, trust)
-        if (trust.is_all and not is_history(messages)) or [one.message.type for one in sent] == ["human"]:
-            return (await self._writer.append(scope, [one.message for one in sent], **options)).receipt
+        if (trust.is_all and not is_history(messages)) or [item.message.type for item in sent] == ["human"]:
+            return (await self._writer.append(scope, [item.message for item in sent], **options)).receipt
         async with append_timeout():
             return await self._append(scope, sent, skip=skip, trust=trust, **options)
 
@@ -151,7 +151,7 @@ class Resender:
 
         Without `compares` nothing is known, so that its questions are new.
         """
-        messages = [one.message for one in sent]
+        messages = [item.message for item in sent]
         batch = await run_in_thread_if_long(
             lambda: [comparable(message, self._codec) for message in messages], characters=characters_in(messages)
         )
@@ -168,7 +168,7 @@ class Resender:
                 self._cache.confirm(cached, end.tail)
         taken = taken_from(sent, match, end.tail.calls, trust)
         known = match.matched.keys() | taken.keys()
-        ignored = () if trust.is_all else tuple(one.name for index, one in enumerate(sent) if index not in known)
+        ignored = () if trust.is_all else tuple(item.name for index, item in enumerate(sent) if index not in known)
         if ignored and trust.strict:
             raise UntrustedMessageError(ignored)
         return Decision(sent, batch, match, taken, ignored, end.tail)
@@ -207,7 +207,7 @@ class Resender:
             entries = await self._entries(cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING)
             first = parting(batch, _comparable(end.log.active.of(entries)), exactly=trust.is_all)
             found = first if first[0] else found if found[0] else (None, None)
-        after, before = (one.id if one else None for one in found)
+        after, before = (message.id if message else None for message in found)
         raise HistoryDivergedError(after=after, before=before)
 
     async def _repeated(
@@ -216,13 +216,13 @@ class Resender:
         """Return the match of a batch whose messages are stored under their ids, equal and active; else None."""
         start = leading_systems(batch)
         sent = {
-            index: one for index, one in enumerate(batch) if index >= start and (trust.is_all or one.type == "human")
+            index: item for index, item in enumerate(batch) if index >= start and (trust.is_all or item.type == "human")
         }
-        ids = [one.id for one in sent.values()]
+        ids = [message.id for message in sent.values()]
         rows = await self._reader.messages_by_id(cached, ids, retry_if_stale=False)
-        found = {index: stored(rows[one.id].message) for index, one in sent.items() if one.id in rows}
-        is_same = [one.digest for one in found.values()] == [one.digest for one in sent.values()]
-        if not is_same or (end.log and not all(end.log.active.has(one.ordinal) for one in found.values())):
+        found = {index: stored(rows[item.id].message) for index, item in sent.items() if item.id in rows}
+        is_same = [item.digest for item in found.values()] == [item.digest for item in sent.values()]
+        if not is_same or (end.log and not all(end.log.active.has(item.ordinal) for item in found.values())):
             return None
         return Match(found, start=len(batch), skipped=start)
 
@@ -233,4 +233,4 @@ def _comparable(entries: Sequence[Entry]) -> list[Comparable]:
 
 
 def _questions(messages: Sequence[Comparable]) -> int:
-    return sum(one.type == "human" for one in messages)
+    return sum(message.type == "human" for message in messages)

@@ -107,7 +107,7 @@ def taken_from(sent: Sequence[Sent], match: Match, calls: Sequence[OpenCall], tr
     A result needs an open call. If several open calls have its id, all of them must go to tools of the client.
     """
     if trust.is_all:
-        return {index: one.message for index, one in enumerate(sent) if index >= match.known}
+        return {index: item.message for index, item in enumerate(sent) if index >= match.known}
     taken, tools = dict[int, BaseMessage](), dict[str, list[str]]()
     for call in calls:
         tools.setdefault(call.id, []).append(call.tool)

@@ -281,9 +281,9 @@ class Writer:
             tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, batch.ids))
         cached.tail = None
         self._cache.confirm(cached, tail)
-        for one in batch.prepared:
-            if (row := found.get(one.stored.id)) and row.message.identity != one.stored.identity:
-                raise ContentConflictError(one.stored.id)
+        for prepared in batch.prepared:
+            if (row := found.get(prepared.stored.id)) and row.message.identity != prepared.stored.identity:
+                raise ContentConflictError(prepared.stored.id)
         rows = dict[str, Row]()
         if found:
             log = await self._reader.snapshot(cached, tail)
@@ -292,7 +292,7 @@ class Writer:
             seen = log._replace(active=branch.active(log.active)) if branch else log
             seen.check_active([row.message for row in found.values()])
             entries = {row.entry.number: row.entry for row in found.values()}
-            rows = {row.message.id: row for one in entries.values() for row in rows_of(log.active.of([one]))}
+            rows = {row.message.id: row for entry in entries.values() for row in rows_of(log.active.of([entry]))}
         if request.turn:
             check_turn(request.turn, batch.ids, found=rows, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
@@ -352,10 +352,10 @@ class Writer:
         given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
         if given and await self._log.taken_source_ids(cached.conversation, given):
             given = []
-        fixed = {one for one in (*kept, *given) if one <= through + MAX_AHEAD}
-        missing = max(0, sum(len(one.sources) for one in new.prepared) - len(fixed))
-        claims = tuple(sorted(one for one in fixed if one > through))
-        given = [one for one in given if one in fixed]
+        fixed = {number for number in (*kept, *given) if number <= through + MAX_AHEAD}
+        missing = max(0, sum(len(part.sources) for part in new.prepared) - len(fixed))
+        claims = tuple(sorted(number for number in fixed if number > through))
+        given = [number for number in given if number in fixed]
         if claims:
             await self._claim_numbers(cached.scope, claims, claimant=cached.conversation)
         if missing:

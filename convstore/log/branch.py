@@ -52,9 +52,9 @@ class Branch(NamedTuple):
     def rewound(self) -> Ranges:
         """Return the ranges that are rewound if it is active, as of its last entry."""
         ranges, first, entry = self.kept, self.place + 1, self.entry
-        for one in self.own:
-            ranges = joined(ranges, RewoundRange(first, one.first - 1, entry, one.entry - 1))
-            first, entry = one.last + 1, one.until + 1
+        for range_ in self.own:
+            ranges = joined(ranges, RewoundRange(first, range_.first - 1, entry, range_.entry - 1))
+            first, entry = range_.last + 1, range_.until + 1
         return joined(ranges, RewoundRange(first, self.totals.messages, entry, self.totals.entries))
 
     def active(self, log: Rewinds) -> Rewinds:
@@ -63,7 +63,7 @@ class Branch(NamedTuple):
 
     def fits(self, active: Rewinds) -> bool:
         """Return True if the same messages before its place are active as when it began."""
-        return active.gaps(self.place) == tuple((one.first, one.last) for one in self.kept)
+        return active.gaps(self.place) == tuple((range_.first, range_.last) for range_ in self.kept)
 
     def records(self, event: TurnEvent | None) -> TurnEvent:
         """Return an event of its turn as its entries record it."""
@@ -101,6 +101,6 @@ def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:
     place, entry = json.loads(event.values)
     base = event._replace(kind="append", values="")
     branch = Branch(base, place, entry, kept.through(place), begin.branch or begin.totals)
-    for one in later:
-        branch = branch.after(one)
+    for following in later:
+        branch = branch.after(following)
     return branch

@@ -110,7 +110,7 @@ def _written(block: Any, codec: Codec) -> str:
 def _data(block: dict[str, Any]) -> str:
     """Return the data of media as base64, else its address or file id; "" if it has none of these."""
     inner = [value for key in _MEDIA_HOLDERS if isinstance(value := block.get(key), dict)]
-    holders = [*inner, *(source for one in inner if isinstance(source := one.get("source"), dict)), block]
+    holders = [*inner, *(source for part in inner if isinstance(source := part.get("source"), dict)), block]
     for key in _MEDIA_DATA:
         for holder in holders:
             value = holder.get(key)

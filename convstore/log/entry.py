@@ -417,7 +417,7 @@ class Entry:
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        texts = sum([len(one.body) + len(one.stub or "") for one in self.messages])
+        texts = sum([len(message.body) + len(message.stub or "") for message in self.messages])
         self.size = ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + RANGE_BYTES * len(self.rewound) + texts
 
     @property

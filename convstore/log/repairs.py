@@ -125,7 +125,7 @@ class LogRecount:
 
     def add(self, entry: Entry) -> None:
         """Count the next entry."""
-        active = [one for one in entry.messages if self._rewinds.has(one.ordinal)]
+        active = [message for message in entry.messages if self._rewinds.has(message.ordinal)]
         self._all = self._add(self._all, entry, entry.messages)
         # An entry's own totals count all of its messages, as it was appended before any of them was rewound.
         appended = self._add(self._active, entry, entry.messages)
@@ -138,7 +138,7 @@ class LogRecount:
             self._recount(entry, appended)
 
     def _add(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
-        decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
+        decoded = ((message, decode_message(self._codec, message.body)) for message in messages)
         return totals_after(before, decoded, at=entry.at) if messages else before
 
     def _recount(self, entry: Entry, counted: Totals) -> None:
@@ -184,7 +184,7 @@ def _inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewinds: Rewind
     stored = _joined((span.first, span.last) for span in spans if span.number not in is_lost)
     later = _joined((span.first, span.last) for span in spans if span.number not in is_lost and span.number > number)
     maximum = max((span.last for span in spans), default=0)
-    rewound = _without([(one.first, one.last) for one in rewinds.ranges], later)
+    rewound = _without([(range_.first, range_.last) for range_ in rewinds.ranges], later)
     ranges = _joined([*_without([(1, maximum)], stored), *rewound])
     return tuple(_range_with_entries(first, last, spans) for first, last in ranges)
 
@@ -196,7 +196,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     [(1, 6)]
     """
     joined: list[tuple[int, int]] = []
-    for first, last in sorted(one for one in ranges if one[1] >= one[0]):
+    for first, last in sorted(pair for pair in ranges if pair[1] >= pair[0]):
         if joined and first <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(joined[-1][1], last))
         else:
@@ -218,7 +218,7 @@ def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]
                 rest.append((start, low - 1))
                 start = high + 1
         rest.append((start, last))
-    return [one for one in rest if one[1] >= one[0]]
+    return [pair for pair in rest if pair[1] >= pair[0]]
 
 
 def _range_with_entries(first: int, last: int, spans: Sequence[Span]) -> RewoundRange:

@@ -112,17 +112,17 @@ class Rewinds:
 
     def last_active(self, ordinal: int) -> int:
         """Return the last active ordinal up to one, 0 if there is none."""
-        for one in reversed(self.through(ordinal)):
-            if one.last < ordinal:
+        for range_ in reversed(self.through(ordinal)):
+            if range_.last < ordinal:
                 break
-            ordinal = one.first - 1
+            ordinal = range_.first - 1
         return ordinal
 
     def next_active(self, ordinal: int) -> int:
         """Return the first ordinal from one on that was not rewound; it may be the next one of the log."""
-        for one in self.ranges[max(0, bisect_right(self.ranges, ordinal, key=_first) - 1) :]:
-            if one.first <= ordinal <= one.last:
-                ordinal = one.last + 1
+        for range_ in self.ranges[max(0, bisect_right(self.ranges, ordinal, key=_first) - 1) :]:
+            if range_.first <= ordinal <= range_.last:
+                ordinal = range_.last + 1
         return ordinal
 
     def through(self, ordinal: int) -> Ranges:
@@ -153,7 +153,7 @@ class Rewinds:
         >>> Rewinds(ranges=(RewoundRange(3, 9, 2, 4),)).gaps(5)
         ((3, 5),)
         """
-        return tuple((one.first, min(one.last, last)) for one in self.through(last))
+        return tuple((range_.first, min(range_.last, last)) for range_ in self.through(last))
 
     def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return entries as if their rewound messages had never been appended; their totals are those of the others.
@@ -163,15 +163,15 @@ class Rewinds:
         repair = self.repair
         if repair and repair.recounts and entries and entries[0].number < repair.until:
             entries = [_corrected(entry, repair) for entry in entries]
-        is_whole = not self.ranges and not any(one.branch for one in entries)
+        is_whole = not self.ranges and not any(entry.branch for entry in entries)
         return entries if is_whole else [self._without_rewound(entry) for entry in entries]
 
     def _without_rewound(self, entry: Entry) -> Entry:
         index, branch = bisect_right(self.ranges, entry.last, key=_first), entry.branch
         if not branch and (not index or self.ranges[index - 1].last < entry.first):
             return entry
-        rewound = [one for one in entry.messages if not self.has(one.ordinal)]
-        kept = tuple(one for one in entry.messages if self.has(one.ordinal))
+        rewound = [message for message in entry.messages if not self.has(message.ordinal)]
+        kept = tuple(message for message in entry.messages if self.has(message.ordinal))
         if branch and not kept:  # its totals do not count its messages
             return replace(entry, messages=())
         totals = continued(entry.totals, branch) if branch else entry.totals
@@ -185,16 +185,16 @@ def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
     """Return what messages add to the totals of the active ones."""
     return Counter(
         active=len(messages),
-        turns=sum(one.type == "human" for one in messages),
-        results=sum(one.type == "tool" for one in messages),
-        tokens=sum(one.tokens for one in messages),
-        view_tokens=sum(one.view_tokens for one in messages),
-        failed=sum(one.is_failed for one in messages),
+        turns=sum(message.type == "human" for message in messages),
+        results=sum(message.type == "tool" for message in messages),
+        tokens=sum(message.tokens for message in messages),
+        view_tokens=sum(message.view_tokens for message in messages),
+        failed=sum(message.is_failed for message in messages),
     )
 
 
 def _corrected(entry: Entry, repair: Repair) -> Entry:
-    recount = next((one for one in repair.recounts if one.entry <= entry.number <= one.until), None)
+    recount = next((part for part in repair.recounts if part.entry <= entry.number <= part.until), None)
     totals = _less(entry.totals, recount._asdict()) if recount else entry.totals
     return replace(entry, totals=totals, branch=None) if repair.entry <= entry.number < repair.until else entry
 
@@ -225,10 +225,10 @@ def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:
 
 def _changed(ranges: Ranges, rewound: Ranges, restored: Ranges) -> Ranges:
     """Return a list after a difference; a ValueError if its ranges are not in order then."""
-    changed = [one.first for one in (*rewound[:1], *restored[:1])]
+    changed = [range_.first for range_ in (*rewound[:1], *restored[:1])]
     start = bisect_left(ranges, min(changed), key=_first) if changed else len(ranges)
     end = sorted([*rewound, *set(ranges[start:]).difference(restored)])
-    if any(one.last >= following.first for one, following in pairwise([*ranges[:start][-1:], *end])):
+    if any(range_.last >= following.first for range_, following in pairwise([*ranges[:start][-1:], *end])):
         raise ValueError("its rewound ranges overlap")
     return ranges[:start] + tuple(end)
 

@@ -95,7 +95,9 @@ class SummaryRecord:
     @property
     def digest(self) -> bytes:
         """The checksum of its copy in a state, over all fields but `folded` and `place`."""
-        values = [getattr(self, one.name) for one in fields(self) if one.name not in ("folded", "place")]
+        values = [
+            getattr(self, attribute.name) for attribute in fields(self) if attribute.name not in ("folded", "place")
+        ]
         return digest_of(json.dumps(values, default=date_text))
 
     @property
@@ -143,7 +145,7 @@ def summary_messages(
         return [HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))]
     messages = [decode_message(codec, body) for body in record.messages]
     if talk:
-        messages = [one for message in messages if (one := _as_talk(message)) is not None]
+        messages = [item for message in messages if (item := _as_talk(message)) is not None]
     last = max((index for index, message in enumerate(messages) if is_summary(message) and message.content), default=-1)
     if hint and last >= 0:
         content = f"{messages[last].content}\n[{how_to_read(record.results)}]"

@@ -92,9 +92,9 @@ class _OpenCalls:
             position = same[call.id] = same.get(call.id, -1) + 1
             made = result_id(message.id, call.id, position) if message.id else ""
             opened.append(OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made))
-        for one in reversed(opened):
-            if len(one.id) <= _CALL_ID_CHARACTERS:  # every following entry would store the long id
-                self._calls.setdefault(one.id, []).append(one)
+        for pending in reversed(opened):
+            if len(pending.id) <= _CALL_ID_CHARACTERS:  # every following entry would store the long id
+                self._calls.setdefault(pending.id, []).append(pending)
 
     def answer(self, result: ToolMessage) -> OpenCall:
         """Remove and return the call that a result answers, an empty one if there is none."""

@@ -67,17 +67,17 @@ class TurnRecord:
         """Return True if it is finished after these, with more than its question; if stopped, with a text."""
         whole = [*self.messages, *messages]
         if event and event.kind == "stop":
-            return any(isinstance(one, AIMessage) and one.text for one in whole)
+            return any(isinstance(message, AIMessage) and message.text for message in whole)
         return len(whole) > 1 and (bool(event and event.ends) or TurnRecord(self.turn_id, whole).answer is not None)
 
     def end_of(self, messages: Sequence[BaseMessage]) -> int:
         """Return the number of messages before the next question."""
-        later = (at for at, one in enumerate(messages) if is_question(one) and one.id != self.turn_id)
+        later = (at for at, message in enumerate(messages) if is_question(message) and message.id != self.turn_id)
         return next(later, len(messages))
 
     def unknown(self, messages: Iterable[BaseMessage]) -> set[str]:
         """Return the ids that messages name as their questions, and that may be those of other turns."""
-        return {turn for one in messages if (turn := turn_of(one))} - {self.turn_id} - self.others
+        return {turn for message in messages if (turn := turn_of(message))} - {self.turn_id} - self.others
 
     @property
     def answer(self) -> AIMessage | None:
@@ -117,7 +117,7 @@ class TurnRecord:
 
         None of an interrupt that was resumed: one of its calls was approved and has its result.
         """
-        unrun, said = self.unrun, [one for one in self.messages if isinstance(one, AIMessage)][-1:]
+        unrun, said = self.unrun, [message for message in self.messages if isinstance(message, AIMessage)][-1:]
         asked = [self._decided(call) for call in _calls(said) if call.result_id in self.waiting]
         resumed = {self.waiting[call.result_id].interrupt for call in asked if call.result_id not in unrun}
         found = [] if self.is_finished else [(call, self.waiting[call.result_id]) for call in asked]
@@ -181,11 +181,11 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
         calls += new
         open_ += new
         if isinstance(message, ToolMessage):
-            matching = [one for one in open_ if one.id == message.tool_call_id]
-            own = [one for one in matching if one.result_id == message.id]
-            for one in (own or matching[-1:])[:1]:
-                open_.remove(one)
-                results[one.result_id] = message
+            matching = [call for call in open_ if call.id == message.tool_call_id]
+            own = [call for call in matching if call.result_id == message.id]
+            for matched in (own or matching[-1:])[:1]:
+                open_.remove(matched)
+                results[matched.result_id] = message
     return [(call, results.get(call.result_id)) for call in calls]
 
 
@@ -207,7 +207,7 @@ def paused(record: TurnRecord, pauses: Mapping[str, Pause]) -> list[TurnEvent]:
 def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
     """Return the call that a decision is about; None if the same was decided before."""
     call = record.find_call(call_id)
-    if sum(one.id == call_id for one in record.undecided) > 1:
+    if sum(other.id == call_id for other in record.undecided) > 1:
         raise InvalidInputError(f"several calls that wait have the id {call_id!r}; pass the result_id of one of them")
     if call is None:
         raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")

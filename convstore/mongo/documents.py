@@ -144,7 +144,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     entry = Entry(
         first=first,
         at=utc(document["at"]),
-        messages=tuple([message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)]),
+        messages=tuple([message_from(row, first + index, document["_id"]) for index, row in enumerate(messages)]),
         totals=totals,
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
@@ -155,7 +155,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         items=tuple(map(_item_from, stored_list(document["items"]))) if "items" in document else (),
         **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
     )
-    if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
+    if entry.sources and document.get("kept_source_ids", []) != [source.id for source in entry.sources if source.kept]:
         raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
     if entry.rules != RULES:
         return entry
@@ -343,7 +343,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "previous": record.previous,
         **{field: [getattr(record, name) for name in names] for field, names in _SUMMARY.items()},
         "counter": to_stored(record.counter),
-        "rewound": [list(one) for one in record.gaps],
+        "rewound": [list(gap) for gap in record.gaps],
         "text": to_stored(record.text),
         "model": to_stored(record.model),
         "at": record.at,
@@ -388,4 +388,4 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
 
 
 def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((stored_text(one), stored_text(other)) for one, other in stored_list(value))
+    return tuple((stored_text(first), stored_text(other)) for first, other in stored_list(value))

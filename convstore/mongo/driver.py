@@ -156,11 +156,11 @@ class Driver:
             options = await self._options(clustered)
             # Servers other than MongoDB's refuse some: the store works without, only the last refusal counts.
             for refused in ((), ("storageEngine",), ("clusteredIndex",), tuple(options)):
-                some = {name: value for name, value in options.items() if name not in refused}
+                allowed = {name: value for name, value in options.items() if name not in refused}
                 try:
-                    await self.database.create_collection(self.prefix + name, **some)
+                    await self.database.create_collection(self.prefix + name, **allowed)
                 except OperationFailure as error:
-                    if error.code != _EXISTS and some:
+                    if error.code != _EXISTS and allowed:
                         continue
                     if error.code != _EXISTS:
                         raise

@@ -100,7 +100,7 @@ class Head:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
         try:
             texts = {name: unsealed(text, self.conversation, name) for name, text in self.details.items()}
-            title, metadata = (codec.decode(texts.get(*one)) for one in (("title", "null"), ("metadata", "{}")))
+            title, metadata = (codec.decode(texts.get(*pair)) for pair in (("title", "null"), ("metadata", "{}")))
             if not isinstance(title, str | None) or not isinstance(metadata, dict):
                 raise ValueError("its title or its metadata has the wrong type")
         except UnregisteredTypeError as error:
@@ -253,8 +253,8 @@ class Heads:
 
     async def children(self, conversation: str) -> list[ListedHead]:
         """Return the heads of the children of a conversation, oldest first. One command for each thousand."""
-        found = [one async for one in self._each({"parent": conversation})]
-        return sorted(found, key=lambda one: one.head.created_at)
+        found = [child async for child in self._each({"parent": conversation})]
+        return sorted(found, key=lambda child: child.head.created_at)
 
     async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:
         """Return the first human message of each conversation that begins with one, or with system messages before it.
@@ -266,8 +266,8 @@ class Heads:
         questions = dict[str, EntryMessage]()
         for entry in sorted(await self._log.find(query, fields), key=itemgetter("first"), reverse=True):
             with reading(entry):
-                for one in entry.get("messages", ()):
-                    questions[entry["conversation"]] = message_from(one, entry["first"], entry["_id"])
+                for message in entry.get("messages", ()):
+                    questions[entry["conversation"]] = message_from(message, entry["first"], entry["_id"])
         return questions
 
     async def _each(self, query: dict[str, Any]) -> AsyncIterator[ListedHead]:
@@ -366,7 +366,7 @@ def _last_entry(document: Document) -> tuple[Totals, ViewStamp | None]:
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
-        newest = next((one for one in reversed(entry.get("messages") or ()) if "stamp" in one), None)
+        newest = next((message for message in reversed(entry.get("messages") or ()) if "stamp" in message), None)
         return totals, read_stamp(unsealed(newest["stamp"], newest["id"]), entry["conversation"]) if newest else None
 
 

@@ -78,7 +78,8 @@ class Inspection:
         """Return the next page of chunk keys after a key, in order; empty at the end. One command."""
         _, (low, high) = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
-        return [str(one["_id"]) for one in await self._log.find(query, {"_id": 1}, order=_BY_KEY, limit=_KEYS)]
+        found = await self._log.find(query, {"_id": 1}, order=_BY_KEY, limit=_KEYS)
+        return [str(document["_id"]) for document in found]
 
     async def chunks(self, conversation: str, token: str, first: int, count: int) -> dict[str, Document]:
         """Return chunks of one append as they are stored, by key. One command."""
@@ -106,8 +107,8 @@ class Inspection:
         """Remove documents by key and return their number. One command for each thousand."""
         removed = 0
         for start in range(0, len(keys), _BATCH):
-            some = sorted(keys[start : start + _BATCH])
-            query = {"_id": {"$gte": some[0], "$lte": some[-1], "$in": some}}
+            batch = sorted(keys[start : start + _BATCH])
+            query = {"_id": {"$gte": batch[0], "$lte": batch[-1], "$in": batch}}
             removed += await Collection(self._driver, collection).delete_many(query)
         return removed
 

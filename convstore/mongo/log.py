@@ -173,13 +173,13 @@ class Log:
 
     async def variants(self, conversation: str, *first_turns: str) -> list[Entry]:
         """Return the entries of all variants at the places of some turns, in order. One command."""
-        query = {"conversation": conversation, "lookup": {"$in": [variants_at(one) for one in first_turns]}}
+        query = {"conversation": conversation, "lookup": {"$in": [variants_at(turn) for turn in first_turns]}}
         found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
         return [entry for entry in found if entry.event and entry.event.first_turn in first_turns]
 
     async def entries_with_items(self, conversation: str, ids: Iterable[str] | None = None) -> list[Entry]:
         """Return the entries with items, or with some items, without their messages, in order. One command."""
-        names = [ITEMS] if ids is None else [item_name(one) for one in ids]
+        names = [ITEMS] if ids is None else [item_name(id_) for id_ in ids]
         query = {"conversation": conversation, "lookup": {"$in": names}}
         found = await self._log.find(query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER)
         return [entry_from(decoded(document)) for document in found]
@@ -228,7 +228,7 @@ class Log:
         """
         found = await self.documents(conversation, start=start, before=before, limit=limit, fields=fields)
         if fields is NO_CONTENT:
-            found = [filled(one, body="", digest=bytes(DIGEST_BYTES)) for one in found]
+            found = [filled(document, body="", digest=bytes(DIGEST_BYTES)) for document in found]
         return await entries_from(found, many=0 if fields is SEARCHED else _MANY)
 
     async def documents(
@@ -285,7 +285,8 @@ class Log:
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
         query = within(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
-        return [entry_from(one) for one in await self._log.find(query, LEAN, order=_NEWEST_FIRST, limit=limit)]
+        found = await self._log.find(query, LEAN, order=_NEWEST_FIRST, limit=limit)
+        return [entry_from(document) for document in found]
 
     async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
         """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.
@@ -296,8 +297,8 @@ class Log:
         query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
         fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
         documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
-        messages = [one for found in documents for one in reversed(entry_from(filled(found, body="")).messages)]
-        return [one for one in messages if one.type in ("human", "ai") and one.tokens >= tokens][:limit]
+        messages = [item for found in documents for item in reversed(entry_from(filled(found, body="")).messages)]
+        return [message for message in messages if message.type in ("human", "ai") and message.tokens >= tokens][:limit]
 
     async def payload_ranges(
         self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False

@@ -123,7 +123,7 @@ class Migrator:
     async def records(self) -> Records:
         """Return what the database keeps of migrations; SchemaVersionError if one of them excludes this version."""
         documents = await self._applied.find({"_id": {"$ne": _LEASE}}, order=[("_id", 1)])
-        records, known = Records({one["_id"]: one for one in documents}), {step.name for step in discover()}
+        records, known = Records({row["_id"]: row for row in documents}), {step.name for step in discover()}
         if newer := [name for name in records if name not in known and records[name].get("level", LEVEL + 1) > LEVEL]:
             raise SchemaVersionError(
                 f"the database was set up by a newer convstore (it has {newer[-1]}); upgrade the package"
@@ -209,7 +209,7 @@ class Migrator:
         records = await self.records()
         due, is_new = records.due(after_deployment=after_deployment), not records
         for step in due:
-            others = [one.get("level", 1) for name, one in records.items() if name != step.name]
+            others = [record.get("level", 1) for name, record in records.items() if name != step.name]
             if not is_new and step.level > max([1, *others]):
                 await self._announce(step)
             await step.up(Target(self._driver))

@@ -35,14 +35,14 @@ def rewound_from(stored: Any, number: int) -> dict[str, Any]:
 
 def _repair(stored: Sequence[Any]) -> Repair:
     entry, until, joins, recounts = stored
-    return Repair(entry, until, tuple(joins), tuple(Recount(*one) for one in recounts))
+    return Repair(entry, until, tuple(joins), tuple(Recount(*recount) for recount in recounts))
 
 
 def _distances(ranges: Sequence[RewoundRange]) -> list[int]:
     distances, before = list[int](), RewoundRange(0, 0, 0, 0)
-    for one in ranges:
-        distances += (one.first - before.last, one.last - one.first, one.entry - before.entry, one.until - one.entry)
-        before = one
+    for new in ranges:
+        distances += (new.first - before.last, new.last - new.first, new.entry - before.entry, new.until - new.entry)
+        before = new
     return distances
 
 

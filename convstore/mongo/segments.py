@@ -78,7 +78,7 @@ class Chain(list[StoredSegment]):
     @property
     def parts(self) -> list[Segment]:
         """Return their contents."""
-        return [one.part for one in self]
+        return [segment.part for segment in self]
 
     def is_followed_by(self, segment: StoredSegment) -> bool:
         """Return True if a segment begins where they end, and in the same log."""
@@ -90,7 +90,7 @@ class Chain(list[StoredSegment]):
 
     def is_read_mark_due(self, now: datetime) -> bool:
         """Return True if half a day passed since a search was noted in the segments that it read."""
-        return any(one.read_at is None or now - one.read_at > _UNREAD / 2 for one in self[:1])
+        return any(segment.read_at is None or now - segment.read_at > _UNREAD / 2 for segment in self[:1])
 
 
 class Segments:
@@ -132,8 +132,8 @@ class Segments:
             "sections": dict(segment.part.sections),
         }
         document["digest"] = _digest(document)
-        keys = {segment_id(conversation, one.first, analyzer()) for one in kept}
-        old = {one["_id"]: {"$eq": one.get("digest")} for one in read if one["_id"] not in keys}
+        keys = {segment_id(conversation, part.first, analyzer()) for part in kept}
+        old = {stored["_id"]: {"$eq": stored.get("digest")} for stored in read if stored["_id"] not in keys}
         if (replaced := old.pop(document["_id"], None)) is None:
             is_stored = await self._search.insert(document)
         else:

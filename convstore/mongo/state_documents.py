@@ -101,7 +101,7 @@ def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
 def changes_in(document: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Return the changes of the current summary in a state: last entries and tokens; CorruptDocumentError if not."""
     with reading(document):
-        pairs = [stored_list(one) for one in stored_list(document.get("changes", ()))]
+        pairs = [stored_list(change) for change in stored_list(document.get("changes", ()))]
         return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
 
 
@@ -113,7 +113,7 @@ def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
 
 def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
     """Return the record of a policy's views in the form that states store, with a digest of it and of the key."""
-    results = [[one.ordinal, *map(to_stored, one.name)] for one in record.results or ()]
+    results = [[left.ordinal, *map(to_stored, left.name)] for left in record.results or ()]
     document = record._asdict() | {"results": results}
     return document | {"digest": _digest(key, document)}
 
@@ -128,7 +128,7 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
     if document.pop("digest", None) != _digest(key, document):
         raise ValueError("a record of views does not match its digest")
     moved_at = utc(document.pop("moved_at"))
-    results = tuple(LeftOut(one[0], (from_stored(one[1]), from_stored(one[2]))) for one in document.pop("results"))
+    results = tuple(LeftOut(row[0], (from_stored(row[1]), from_stored(row[2]))) for row in document.pop("results"))
     return ViewRecord(**document, moved_at=moved_at, results=results)
 
 
@@ -150,8 +150,8 @@ def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
     """Return the kept moves of a policy's record, oldest first; raise a CorruptDocumentError if they are damaged."""
     with reading(document):
         found = []
-        for one in document.get("moves", {}).get(key, ()):
-            record = dict(one)
+        for move in document.get("moves", {}).get(key, ()):
+            record = dict(move)
             seen = stored_number(record.pop("seen"))
             found.append(Move(seen, record_from(key, record)._replace(results=None)))
         return found
@@ -168,11 +168,11 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
     """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
-    bare = [replace(one, content_digest=b"") for one in system.messages]  # which no view reads
+    bare = [replace(item, content_digest=b"") for item in system.messages]  # which no view reads
     document = {
-        "messages": storable([message_document(one) | {"ordinal": one.ordinal} for one in bare]),
+        "messages": storable([message_document(item) | {"ordinal": item.ordinal} for item in bare]),
         "through": system.through,
-        "rewound": [list(one) for one in system.gaps],
+        "rewound": [list(gap) for gap in system.gaps],
         "counter": to_stored(system.counter),
     }
     return document | {"digest": _digest(conversation, document)}
@@ -184,7 +184,7 @@ def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
         document, key = dict(state["system"]), str(state["_id"])
         if document.pop("digest") != _digest(stored_text(state["conversation"]), document):
             return None
-        messages = tuple(message_from(one, one["ordinal"], key) for one in document["messages"])
+        messages = tuple(message_from(message, message["ordinal"], key) for message in document["messages"])
         gaps = tuple((low, high) for low, high in document["rewound"])
         return LeadingSystem(messages, document["through"], gaps, from_stored(document["counter"]))
     except (KeyError, TypeError, ValueError):

@@ -126,10 +126,10 @@ class States:
         """
         views, update = dict(state.views), dict[str, Any]()
         if key not in views and len(views) >= MAXIMUM_RECORDS:
-            oldest = min(views, key=lambda one: views[one].moved_at)
+            oldest = min(views, key=lambda id_: views[id_].moved_at)
             del views[oldest]
             update["$unset"] = {f"moves.{oldest}": ""}
-        stored = {one: record_document(one, kept) for one, kept in (views | {key: record}).items()}
+        stored = {id_: record_document(id_, kept) for id_, kept in (views | {key: record}).items()}
         kept = {"$each": [move_document(key, Move(seen, record))], "$slice": -_MAXIMUM_MOVES}
         changes = {"system": system_document(system, state.conversation)} if system else {}
         update |= {"$set": {"views": stored, "moved": state.moves + 1, **changes}, "$push": {f"moves.{key}": kept}}

@@ -64,11 +64,11 @@ class Statistics:
         if conversations is not None:
             query["$or"] = [{"_id": family(conversation)} for conversation in conversations]
         if self._driver.name == "memory":  # it does not measure documents
-            return [_amount(collection, one) for one in await Collection(self._driver, collection).find(query)]
+            return [_amount(collection, row) for row in await Collection(self._driver, collection).find(query)]
         pipeline = [{"$match": query}, {"$group": _GROUP}]
         return [
-            Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", one["messages"], one["size"])
-            for one in await Collection(self._driver, collection).aggregate(pipeline, is_long=True)
+            Amount(_kind(collection, **row["_id"]), row["_id"]["day"] or "", row["messages"], row["size"])
+            for row in await Collection(self._driver, collection).aggregate(pipeline, is_long=True)
         ]
 
 

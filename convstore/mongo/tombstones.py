@@ -34,12 +34,12 @@ class Tombstones:
 
     async def children(self, conversation: str) -> list[Head]:
         """Return the heads of the children of a conversation. One command for each thousand."""
-        return [readable_head(one) for one in await self._heads.find({"parent": conversation}, _KEY_FIELDS)]
+        return [readable_head(head) for head in await self._heads.find({"parent": conversation}, _KEY_FIELDS)]
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
         """Return heads with these scope values after a key, ordered by key. One command."""
         query = scope_filter(partial_scope) | {"scope": {"$exists": True}, "_id": {"$gt": after}}
-        return [readable_head(one) for one in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
+        return [readable_head(head) for head in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
 
     async def idle(
         self, partial_scope: Mapping[str, str], *, before: datetime, after: Head | None, limit: int
@@ -55,7 +55,7 @@ class Tombstones:
                 {"updated_at": after.updated_at, "_id": {"$gt": after.key}},
             ]
         order = [("updated_at", 1), ("_id", 1)]
-        return [readable_head(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
+        return [readable_head(head) for head in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
     async def begin_copy(self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta) -> None:
         """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""

@@ -53,17 +53,17 @@ class ItemContract:
         receipt = await chat.append([answer, _item("last")], after=1)
         assert (receipt.message_ids, receipt.first, receipt.written) == (("a",), 2, 1)
         found = [item async for item in elsewhere.items()]
-        assert [(one.id, one.kind, one.after) for one in found] == [
+        assert [(item.id, item.kind, item.after) for item in found] == [
             ("first", "mark", 0),
             ("second", "large", 1),
             (unnamed.id, "title", 1),
             ("last", "mark", 2),
         ]
-        assert [one.data for one in found] == [_ODD, large, "Seals", None]
+        assert [item.data for item in found] == [_ODD, large, "Seals", None]
         assert [item.id async for item in chat.items(kind="title")] == [unnamed.id]
         assert (await elsewhere.load_history()).messages == [question, answer]
         assert [message async for message in chat.messages()] == [question, answer]
-        assert [one.ordinal for one in await chat.list_messages()] == [1, 2]
+        assert [message.ordinal for message in await chat.list_messages()] == [1, 2]
         assert (await chat.info()).message_count == 2
         assert not (await store.verify(**_one(chat))).findings
         await chat.delete()
@@ -127,4 +127,4 @@ class ItemContract:
         await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "other"}})
         with pytest.raises(CorruptDocumentError, match="item 'i'"):
             await _ids(elsewhere)
-        assert [one.kind for one in (await store.verify(**_one(chat))).findings] == ["checksum"]
+        assert [finding.kind for finding in (await store.verify(**_one(chat))).findings] == ["checksum"]

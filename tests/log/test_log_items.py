@@ -24,7 +24,7 @@ _STEPS = st.lists(
 
 async def _shown(chat: Conversation) -> list[str]:
     """Return the ids of active messages and items, in order."""
-    said = [(one.ordinal, 0, str(one.message.id)) for one in await chat.list_messages(limit=100)]
+    said = [(message.ordinal, 0, str(message.message.id)) for message in await chat.list_messages(limit=100)]
     items = [(item.after, place, item.id) async for place, item in _numbered(chat)]
     return [id_ for *_, id_ in sorted([*said, *items])]
 
@@ -54,7 +54,7 @@ async def test_rewinds_take_and_undoing_them_returns_items_as_a_list_does(steps:
             if isinstance(step, list):
                 made = _made(step, number)
                 await chat.append(made)
-                shown = [*shown, *(one.id for one in made)]
+                shown = [*shown, *(item.id for item in made)]
             elif step is None:
                 await chat.undo_rewind()
                 shown = before.pop() if before else shown

@@ -260,7 +260,7 @@ async def test_a_marker_that_is_not_shown_yet_is_waited_for(
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
     await other.rewind(before="q2")
     calls = miss_the_marker(monkeypatch, behind_at=2)  # the first read of the tail names the entry
-    assert [one.message.id for one in await chat.list_messages()] == ["q0", "a0", "q1", "a1"]
+    assert [message.message.id for message in await chat.list_messages()] == ["q0", "a0", "q1", "a1"]
     assert min(calls.values()) >= 2
 
 
@@ -296,7 +296,7 @@ async def test_entries_that_a_tail_counts_are_read(
     """A store reads what another process appended once it has heard of it."""
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
     await other.append(HumanMessage("q3", id="q3"))
-    assert [one.message.id for one in await chat.list_messages(limit=1)] == ["q3"]
+    assert [message.message.id for message in await chat.list_messages(limit=1)] == ["q3"]
     newest, calls = States.read_end, list[int]()
 
     async def without_the_last(states: States, conversation: str, **options: Any) -> Any:
