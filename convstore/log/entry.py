@@ -3,8 +3,8 @@
 An entry is one appended batch and one document. Each entry carries the running `Totals` of the log, so an append or a
 load needs only the last entry to know the state of the whole log.
 
-Values of a log never change once they are made. The classes of which a load makes many are not frozen all the same: the
-constructor of a frozen dataclass takes five times as long.
+Values of a log never change once they are made, but for what a view notes on a message. The classes of which a load
+makes many are not frozen all the same: the constructor of a frozen dataclass takes five times as long.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convstore.messages.sizes import bytes_of
 from convstore.sources.places import SourcePlace
@@ -105,6 +105,7 @@ class EntryMessage:
             none, or it was not read.
         is_failed: True for a tool result that reports a failed call.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
+        kept: How a view showed it last, see `stored_message.KeptMessage`; None if none did.
     """
 
     ordinal: int
@@ -127,6 +128,7 @@ class EntryMessage:
     stamp: str = field(default="", compare=False)
     is_failed: bool = False
     is_estimate: bool = field(default=False, compare=False)
+    kept: Any = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def identity(self) -> bytes:

@@ -113,13 +113,11 @@ class KeptMessage(Look):
     """A verified message as a view showed it, kept for the next view; decoding it again is as fast as copying it.
 
     Attributes:
-        stored: The stored message.
         showing: The decision that gave it its form.
         options: The options of the policy that did.
         body: Its encoded fields; None if they are those of the stored message, with its stub if `is_stub`.
     """
 
-    stored: EntryMessage
     showing: object
     options: tuple[object, ...]
     body: str | None

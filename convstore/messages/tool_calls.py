@@ -135,6 +135,8 @@ def calls_of(message: BaseMessage) -> list[Call]:
     if not isinstance(message, AIMessage):
         return []
     if not message.invalid_tool_calls and type(message.content) is str:
+        if not message.tool_calls:
+            return []
         calls = enumerate(message.tool_calls)
         return [Call(call.get("id") or "", call.get("name") or "", position) for position, call in calls]
     named = [(call.get("id") or "", call.get("name") or "") for call in message.tool_calls]

@@ -18,7 +18,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
 from convstore.log.state import LeadingSystem, State
-from convstore.log.stored_message import KeptMessage, Shown
+from convstore.log.stored_message import Shown
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
 from convstore.values.scope import PATH, Scope
 
@@ -53,7 +53,6 @@ class LoadedEnd:
         key: Number of the rewind entry and token of the summary for which the rest was made.
         rows: The rows of the entries.
         notes: Notes and their sizes, by the ordinals around what they stand for.
-        shown: Messages as a view showed them, by id.
         needed: The first entry that the views of recent policies needed, by the key of the policy.
         size: An estimate of the memory that it takes.
     """
@@ -62,14 +61,13 @@ class LoadedEnd:
     key: tuple[int, str] = (0, "")
     rows: Sequence[Row] = ()
     notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
-    shown: dict[str, KeptMessage] = field(default_factory=dict)
     needed: dict[str, int] = field(default_factory=dict)
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
         messages = [message for entry in self.entries for message in entry.messages]
         texts = sum([getsizeof(message.body) + len(message.stub or "") for message in messages])
-        texts += sum([len(message.body) for message in self.shown.values() if message.body is not None])
+        texts += sum([len(message.kept.body) for message in messages if message.kept and message.kept.body])
         self.size = texts + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(messages)
 
 

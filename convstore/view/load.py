@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from convstore.log.entry import Entry, Totals
 from convstore.log.rows import Row, marked, named_in, rows_of, weigh
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
-from convstore.log.stored_message import KeptMessage
 from convstore.messages.encoding import digest_of
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import Snapshot, check_dense
@@ -42,7 +41,6 @@ class Load(ActiveRows):
     entries: list[Entry] = field(default_factory=list)
     known_rows: Sequence[Row] = ()
     kept_from: int = 1
-    shown: dict[str, KeptMessage] = field(default_factory=dict)
     documents: int = 0
     size: int = 0
     round_trips: int = 0
@@ -97,7 +95,7 @@ class Load(ActiveRows):
         """
         held = self.held
         check_dense(self.cached, [*held.entries[-1:], *new])
-        self.entries, self.shown, rows = [*held.entries, *new], held.shown, list[Row]()
+        self.entries, rows = [*held.entries, *new], list[Row]()
         if held.rows and held.key == self.depends_on:
             self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens

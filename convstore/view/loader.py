@@ -37,7 +37,6 @@ from convstore.wire.history import History
 _TRIES = 4
 _FIRST_ENTRIES = 4
 _MAX_ENTRIES = 1_000
-_MIN_SHOWN = 100
 _MAX_RECENT = 4
 _UNUSED_AFTER = timedelta(days=1)
 """Time without a move after which a record may make room for that of another policy."""
@@ -208,7 +207,7 @@ class Loader:
         return bool(load.rows) and is_counted and has_enough(load, self._decoder(load))
 
     def _decoder(self, load: Load) -> Decoder:
-        return Decoder(load.policy, self._reader.codec, self._counter, load.shown)
+        return Decoder(load.policy, self._reader.codec, self._counter)
 
     def _moved(self, load: Load, decision: Decision) -> ViewRecord | None:
         """Return the record to store; None if nothing moved or there is no room for one more record."""
@@ -239,12 +238,9 @@ class Loader:
         first = max(min(needed.values()), load.kept_from)
         entries = load.entries[bisect_left(load.entries, first, key=lambda entry: entry.number) :]
         rows = load.known_rows[bisect_left(load.known_rows, first, key=lambda row: row.entry.number) :]
-        if len(load.shown) > 2 * len(rows) + _MIN_SHOWN:
-            ids = {row.message.id for row in rows}
-            load.shown = {id_: message for id_, message in load.shown.items() if id_ in ids}
         first_ordinal = rows[0].message.ordinal if rows else 0
         notes = {key: note for key, note in load.kept_notes.items() if key[0] >= first_ordinal}
-        self._cache.keep_end(load.cached, LoadedEnd(entries, load.depends_on, rows, notes, load.shown, needed))
+        self._cache.keep_end(load.cached, LoadedEnd(entries, load.depends_on, rows, notes, needed))
 
     async def _show(self, load: Load, decision: Decision) -> View:
         """Build the view of a decision."""
@@ -257,7 +253,7 @@ class Loader:
             load.size += sum(ref.size for ref in read)
         decoder = self._decoder(load)
         decoder.payloads = payloads
-        new = [row.message for row in rows if row.message.id not in load.shown]
+        new = [row.message for row in rows if row.message.kept is None]
         return await run_in_thread_if_long(
             lambda: view_of(load, decision, decoder), characters=characters_of(new, payloads)
         )

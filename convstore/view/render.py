@@ -153,14 +153,14 @@ def build_view(
     ids = {message.id for message in system} | {row.message.id for row, _ in visible}
     messages = _with_unique_ids(pairing.messages, ids, sizes)
     sizes |= {id(message): look.tokens for message, look in notes}
-    orphans = set(pairing.orphans)
-    known = [(message, sizes.get(id(message))) for message in messages]
+    orphans, changed = set(pairing.orphans), [it for it in made if it[1].has_placeholder or it[1].is_shortened]
+    known = enumerate(map(sizes.get, map(id, messages)))
     return View(
         messages=messages,
-        sizes=[count(counter, message) if size is None else size for message, size in known],
+        sizes=[count(counter, messages[index]) if size is None else size for index, size in known],
         stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
-        placeholders=tuple([str(message.id) for message, look in made if look.has_placeholder]),
-        shortened=tuple([str(message.id) for message, look in made if look.is_shortened]),
+        placeholders=tuple([str(message.id) for message, look in changed if look.has_placeholder]),
+        shortened=tuple([str(message.id) for message, look in changed if look.is_shortened]),
         missing_results=pairing.missing,
         orphans=pairing.orphans,
         late_results=late_results,
@@ -182,17 +182,16 @@ class Decoder:
         policy: HistoryPolicy,
         codec: Codec,
         counter: TokenCounter,
-        known: dict[str, KeptMessage] | None = None,
         payloads: Mapping[str, str] | None = None,
     ) -> None:
         self.policy, self.counter, self.payloads = policy, counter, payloads or {}
-        self._codec, self._known = codec, {} if known is None else known
+        self._codec = codec
         self._options = policy.media, policy.shorten_over, policy.stub_min_tokens
 
     def shown(self, message: EntryMessage, showing: Showing) -> Shown:
         """Return a message as a view shows it."""
-        kept = self._known.get(message.id)
-        if kept and kept.stored is message and kept.showing == showing and kept.options == self._options:
+        kept: KeptMessage | None = message.kept
+        if kept and kept.showing == showing and kept.options == self._options:
             if kept.body is None:
                 return decode_plain(message.body, message.stub if kept.is_stub else None), kept
             return decode_plain(kept.body), kept
@@ -204,7 +203,7 @@ class Decoder:
                 return found
         look = found[1]
         about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
-        self._known[message.id] = KeptMessage(*about, stored=message, showing=showing, options=self._options, body=body)
+        message.kept = KeptMessage(*about, showing=showing, options=self._options, body=body)
         return found
 
     def _plain(self, message: EntryMessage, showing: Showing) -> Shown | None:
