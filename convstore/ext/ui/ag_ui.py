@@ -41,25 +41,31 @@ def _step(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     text = _text(step.parts)
     content = {"content": text} if text or not calls else {}
     yield _message(turn, step.id, "assistant", **content, **({"toolCalls": calls} if calls else {}))
-    for number, part in enumerate(part for part in step.parts if part["type"] in ("file", "data-omitted")):
-        yield _activity(f"{step.id}:file-{number}", "file", _content([part])[0])
+    others = [part for part in step.parts if part["type"] == "file" or part["type"].startswith("data-")]
+    for number, part in enumerate(others):
+        kind = part["type"].removeprefix("data-")
+        yield _activity(f"{step.id}:part-{number}", kind, part.get("data") or _content([part])[0])
+    yield from _sources(step.id, step.parts)
     for result in step.results:
         yield from _result(result, turn)
 
 
 def _result(result: Result, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the result of a call, then its sources."""
-    call, sources = result.call, [part for part in result.parts if "sourceId" in part]
-    files = [part for part in result.parts if part not in sources]
+    call, files = result.call, [part for part in result.parts if "sourceId" not in part]
     output = call.get("output", call.get("errorText"))
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     content = [{"type": "text", "text": text}, *_content(files)] if files else text
     error = {"error": call["errorText"]} if "errorText" in call else {}
     yield _message(turn, result.id, "tool", toolCallId=call["toolCallId"], content=content, **error)
-    if sources:
-        shown = [{key: part[key] for key in ("sourceId", "title", "url") if key in part} for part in sources]
-        named = {"toolCallId": call["toolCallId"], "messageId": result.id, "sources": shown}
-        yield _activity(f"{result.id}:sources", "sources", named)
+    yield from _sources(result.id, result.parts)
+
+
+def _sources(id_: str, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    """Yield the sources of a message, if it has some."""
+    keys = ("sourceId", "title", "url")
+    if found := [{key: part[key] for key in keys if key in part} for part in parts if "sourceId" in part]:
+        yield _activity(f"{id_}:sources", "sources", {"messageId": id_, "sources": found})
 
 
 def _message(turn: ShownTurn, id_: str, role: str, **fields: Any) -> dict[str, Any]:
@@ -92,7 +98,9 @@ def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
         elif part["type"] == "data-omitted":
             named = {"messageId": part["data"]["messageId"]}
             found.append({"type": "text", "text": part["data"]["description"], "metadata": named})
-        elif part["type"] == "file":
+        elif part["type"].startswith("data-"):
+            found.append({"type": "text", "text": f"[{part['type'].removeprefix('data-')}]", "metadata": part["data"]})
+        else:
             head, _, data = part["url"].partition(";base64,")
             is_data, kind = head.startswith("data:"), part["mediaType"]
             source = {"type": "data", "value": data} if is_data else {"type": "url", "value": part["url"]}

@@ -9,10 +9,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.ext.ui.reasoning import reasoning_beside, reasoning_part
 from convstore.integration import Media, Text, is_json, parts_of, valid_text
+from convstore.sources.citations import citations_in, distinct
 from convstore.types import Dropped, Source, TurnCall
 
 Part: TypeAlias = dict[str, Any]
@@ -33,7 +34,7 @@ class PartWriter:
         self.report.append(Dropped(str(message.id), part, reason))
 
     def content(self, message: BaseMessage) -> list[Part]:
-        """Return the texts, the reasoning and the media of a message, in order."""
+        """Return the texts, the reasoning, the media and other blocks of a message in order, then what it cites."""
         found = list(reasoning_beside(message))
         for part in parts_of(message):
             if isinstance(part, Text):
@@ -42,9 +43,11 @@ class PartWriter:
                 found.append(self._file(message, part))
             elif part.kind == "reasoning":
                 found.append(reasoning_part(part.block))
+            elif part.kind == "other" and len(json.dumps(part.block)) <= self._output_limit:
+                found.append({"type": f"data-{part.type or 'block'}", "data": dict(part.block)})
             elif part.kind == "other":
-                self.drop(message, part.type or "block", "front ends have no such part")
-        return found
+                self.drop(message, part.type or "block", f"it is longer than {self._output_limit:,} characters")
+        return [*found, *_cited(message)]
 
     def call(self, call: TurnCall, id_: str, written: str, result: ToolMessage | None) -> tuple[Part, list[Part]]:
         """Return the part of a call as it stands, and the files in its result; `written` are invalid arguments."""
@@ -53,7 +56,7 @@ class PartWriter:
         part = {**named, "toolCallId": id_, "input": written or plain(call.args)}
         content = self.content(result) if result else []
         text = "\n".join(found["text"] for found in content if found["type"] == "text")
-        files = [found for found in content if found["type"] in ("file", "data-omitted")]
+        files = [found for found in content if found["type"] == "file" or found["type"].startswith("data-")]
         if result is None and not call.error:
             return {**part, "state": "input-available"}, []
         if result is None or result.status == "error":
@@ -82,12 +85,23 @@ class PartWriter:
 def source_parts(sources: Iterable[Source]) -> Iterator[Part]:
     """Yield the sources of a result, by their numbers."""
     for source in sources:
-        part = {"sourceId": str(source.source_id), "title": valid_text(source.title) or f"Source {source.source_id}"}
-        own = {"providerMetadata": {"convstore": {"messageId": source.tool_message_id}}}
-        if source.url:
-            yield {"type": "source-url", **part, "url": valid_text(source.url), **own}
-        else:
-            yield {"type": "source-document", **part, "mediaType": "text/plain", **own}
+        yield _source_part(str(source.source_id), source.title, source.url, source.tool_message_id)
+
+
+def _cited(message: BaseMessage) -> Iterator[Part]:
+    """Yield the sources that a provider has cited in an answer; they have no numbers in the conversation."""
+    blocks = message.content if isinstance(message, AIMessage) and isinstance(message.content, list) else []
+    mentions = [mention for block in blocks if isinstance(block, dict) for mention in citations_in(block)]
+    for number, source in enumerate(distinct(mentions)):
+        yield _source_part(f"{message.id}:{number}", str(source.title or ""), str(source.url or ""), str(message.id))
+
+
+def _source_part(id_: str, title: str, url: str, message_id: str) -> Part:
+    part = {"sourceId": id_, "title": valid_text(title or url) or f"Source {id_}"}
+    own = {"providerMetadata": {"convstore": {"messageId": message_id}}}
+    if url:
+        return {"type": "source-url", **part, "url": valid_text(url), **own}
+    return {"type": "source-document", **part, "mediaType": "text/plain", **own}
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,8 @@ from convstore.integration import pairs_of, valid_text
 from convstore.types import Source, TurnCall
 
 _ANSWER = "answer:"
+_LATE = ("data-", "source-")
+"""Parts of a reply that a client gets when it is in the log, after all that is streamed."""
 
 
 class Result(NamedTuple):
@@ -30,7 +32,7 @@ class Step:
     Attributes:
         role: "system", "user" or "assistant".
         id: Id of the message.
-        parts: Its texts, reasoning and media in order, then its calls.
+        parts: Its texts, reasoning and media in order, then its calls, then other blocks and what it cites.
         results: Those of its calls that it has, in the order of the log.
     """
 
@@ -108,7 +110,9 @@ def read_turn(
             id_, is_question = str(message.id), message is messages[0] and isinstance(message, HumanMessage)
             role = "system" if isinstance(message, SystemMessage) else "user" if is_question else "assistant"
             step = steps.setdefault(id_, Step(role, id_, []))
-            step.parts[:0] = writer.content(message)
+            content = writer.content(message)
+            late = [part for part in content if part["type"].startswith(_LATE)] if role == "assistant" else []
+            step.parts = [*(part for part in content if part not in late), *step.parts, *late]
             turn.steps.append(step)
         elif found := results.get(id(message)):
             steps[found[0]].results.append(found[1])

@@ -260,6 +260,25 @@ async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) ->
     assert sorted(map(str, facts(AGUIAdapter.load_messages(ag_ui)))) == sorted(map(str, read))
 
 
+@pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
+async def test_what_a_provider_cites_and_runs_is_shown(chat: Conversation, form: Any) -> None:
+    """Citations are sources without a number; a block that no format knows is passed on."""
+    cited = {"type": "url_citation", "url": "https://sea.example", "title": "Sea", "start_index": 0, "end_index": 4}
+    ran = {"type": "web_search_call", "id": "w1", "status": "completed"}
+    said = AIMessage([ran, {"type": "text", "text": "Fish.", "annotations": [cited, cited]}], id="a1")
+    await chat.append([HumanMessage("What do orcas eat?", id="q1"), said])
+    page = await ui_messages(chat, format=form)
+    shown = page.messages[1:] if form == "ag-ui" else parts(page, "answer:q1")
+    types = [part.get("activityType") or part.get("type") or part.get("role") for part in shown]
+    assert types == (
+        ["assistant", "web_search_call", "sources"]
+        if form == "ag-ui"
+        else ["step-start", "text", "data-web_search_call", "source-url"]
+    )
+    assert json.dumps(page.messages).count("https://sea.example") == 1
+    assert page.report == ()
+
+
 async def test_a_call_that_a_turn_left_open_is_an_error(chat: Conversation) -> None:
     """A page does not wait for its result for ever."""
     await chat.append([HumanMessage("Go.", id="q1"), AIMessage("", tool_calls=[call("search", "c1")], id="a1")])
