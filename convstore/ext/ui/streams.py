@@ -10,6 +10,8 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -131,38 +133,34 @@ class _Screen:
 
     def show(self, reply: StreamedReply | None = None) -> Iterator[Event]:
         """Yield what is new, with the reply that is being streamed."""
-        steps = self._turn.steps
-        used = {part["toolCallId"] for step in steps for part in step.parts if "toolCallId" in part}
-        live = (
-            self._live(reply, f"{DRAFT}{self.turn_id}:{sum(step.role == 'assistant' for step in steps)}", used)
-            if reply
-            else []
-        )
-        self._turn.steps = [*steps, *live]
-        yield from self.encoder.show(self._turn)
-        self._turn.steps = steps
+        live = self._live(reply) if reply else []
+        yield from self.encoder.show(replace(self._turn, steps=[*self._turn.steps, *live]))
 
-    def _live(self, reply: StreamedReply, id_: str, used: Collection[str]) -> list[Step]:
+    def _live(self, reply: StreamedReply) -> list[Step]:
         """Return the reply so far as a step whose last text and calls are not complete."""
-        message = reply.message()
-        whole = normalize_messages(message) if message else []
-        if not whole or not isinstance(whole[0], AIMessage):
+        known = [step for step in self._turn.steps if step.role == "assistant"]
+        used = {part.get("toolCallId", "") for step in known for part in step.parts} - {""}
+        try:
+            said = [one for one in normalize_messages(reply.message() or ()) if isinstance(one, AIMessage)]
+        except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
             return []
-        said = whole[0].model_copy(update={"id": id_})
-        [step] = read_turn(self.turn_id, [said], self._writer).steps
-        step.parts = [part for part in step.parts if part.get("toolCallId") not in used]
-        for part in step.parts:
-            if "toolCallId" in part:
-                part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
-        if step.parts and "text" in step.parts[-1]:
-            step.parts[-1]["state"] = "streaming"
-        return [step] if step.parts else []
+        id_ = f"{DRAFT}{self.turn_id}:{len(known)}"
+        steps = read_turn(self.turn_id, [one.model_copy(update={"id": id_}) for one in said], self._writer).steps
+        for step in steps:
+            step.parts = [part for part in step.parts if part.get("toolCallId") not in used]
+            for part in step.parts:
+                if "toolCallId" in part:
+                    part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
+            if step.parts and "text" in step.parts[-1]:
+                step.parts[-1]["state"] = "streaming"
+        return [step for step in steps if step.parts]
 
     async def end(self, messages: Sequence[BaseMessage], waiting: Sequence[str], outcome: Outcome) -> Iterator[Event]:
-        """Return the last events, with the metadata that pages show."""
-        page, id_ = await ui_messages(self.chat, limit=1), answer_id(self.turn_id)
-        metadata = {one["id"]: one["metadata"] for one in page.messages if one["id"] == id_}
-        await self.read(messages, waiting, metadata=metadata, is_over=outcome in ("finished", "stopped"))
+        """Return the last events; of an answer that is over, with the metadata that pages show."""
+        is_over, id_ = outcome in ("finished", "stopped"), answer_id(self.turn_id)
+        shown = (await ui_messages(self.chat, limit=1)).messages if is_over else []
+        metadata = {one["id"]: one["metadata"] for one in shown if one["id"] == id_}
+        await self.read(messages, waiting, metadata=metadata, is_over=is_over)
         return iter([*self.show(), *self.encoder.end(outcome)])
 
     def sent(self, events: Iterable[Event]) -> Iterator[bytes]:
@@ -197,7 +195,8 @@ async def _answer(
                     reply = StreamedReply() if any(one.type == "ai" for one in messages[seen:]) else reply
                     seen = count
                 if _is_new(chunk, messages):
-                    reply.add(chunk)
+                    with suppress(InvalidInputError):  # not of a reply
+                        reply.add(chunk)
                 send(screen.show(reply))
         ended: Outcome = "finished" if turn.is_finished else "waiting" if turn.is_waiting else "unfinished"
         send(await screen.end(turn.messages, _waiting(turn), "stopped" if turn.is_stopped else ended))
@@ -269,18 +268,21 @@ async def _follow(
     """Return whether a turn is over, and the events of what the log shows of it now."""
     if state is None or state.status == "interrupted":
         return True, screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
-    is_it, ids = state.turn_id == screen.turn_id, [one.id for one in messages]
-    is_shown = screen.turn_id in ids and not state.variant_id
-    own, waiting = (
-        messages[ids.index(screen.turn_id) :] if is_shown else [],
-        [one.result_id for one in state.waiting_calls],
-    )
-    if not is_it or state.status != "running":
-        return True, await screen.end(
-            own, waiting, "finished" if not is_it or state.status == "running" else state.status
-        )
+    waiting, own = [one.result_id for one in state.waiting_calls], _of_turn(screen.turn_id, messages)
+    if state.variant_id:  # the answer that it replaces is not shown here
+        own = []
+    if state.turn_id != screen.turn_id:
+        return True, await screen.end(own, [], "finished")
+    if state.status != "running":
+        return True, await screen.end(own, waiting, state.status)
     await screen.read(own, waiting)
     reply = StreamedReply()
-    with suppress(InvalidInputError):
-        reply.add(state.draft)
+    reply.add(state.draft)
     return False, screen.show(reply if state.draft else None)
+
+
+def _of_turn(turn_id: str, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages of a turn: those from its question to the next one."""
+    questions = [at for at, one in enumerate(messages) if one.type == "human"] + [len(messages)]
+    found = (messages[at:end] for at, end in pairwise(questions) if messages[at].id == turn_id)
+    return list(next(found, ()))

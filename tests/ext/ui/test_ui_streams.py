@@ -340,3 +340,67 @@ async def test_an_agent_in_the_turn_is_streamed(chat: Conversation, run_js: Call
     stream = b"".join([event async for event in ui_stream(turn, run(turn), request)]).decode()
     built = run_js("read_stream.mjs", {"stream": stream})
     assert plain(built["message"]) == await page_of(chat)
+
+
+async def test_another_answer_is_followed_from_another_worker(
+    chat: Conversation, database: Any, run_js: Callable[..., Any]
+) -> None:
+    """Its draft while pages still show the first one, and all of it at its end; a later question ends it, too."""
+    await post(chat, ASKED, Loop(["First."]))
+    go = asyncio.Event()
+    async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
+        fast = store.conversation(**chat.scope)
+        again = read_request({**ASKED, "trigger": "regenerate-message"}, request_id="click-1")
+        turn = await again.turn(fast)
+        sending = ui_stream(turn, Loop(["Second, ", go, "not first."])(turn), again)
+        await anext(sending)
+        resumed = None
+        while resumed is None:
+            resumed, _ = await resume_stream(fast), await asyncio.sleep(0.01)
+        stream = ""
+        async with aclosing(resumed), aclosing(sending):
+            async for event in resumed:
+                stream += event.decode()
+                if b"Second, " in event:
+                    go.set()
+        assert "First" not in stream
+        built = run_js("read_stream.mjs", {"stream": stream})
+        assert plain(built["message"]) == await page_of(fast)
+
+
+async def test_a_deleted_conversation_ends_what_follows_it(chat: Conversation, database: Any) -> None:
+    """With an error, and the answer is not stored."""
+    go = asyncio.Event()
+    async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
+        fast = store.conversation(**chat.scope)
+        request = read_request(ASKED)
+        turn = await request.turn(fast)
+        async with aclosing(ui_stream(turn, Loop(["Half ", go, "of it."])(turn), request)) as sent:
+            await anext(sent)
+            resumed = None
+            while resumed is None:
+                resumed, _ = await resume_stream(fast), await asyncio.sleep(0.01)
+            async with aclosing(resumed):
+                await anext(resumed)
+                await fast.delete()
+                go.set()
+                ended = [json.loads(event[6:])["type"] async for event in resumed if b"DONE" not in event]
+            assert ended[-1] == "error"
+            assert kinds("".join([event.decode() async for event in sent]))[-1] == "error"
+        assert [message async for message in fast.messages()] == []
+
+
+async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> None:
+    """Only chunks of a reply are; anything else harms nobody."""
+
+    async def loop(turn: TurnSession) -> AsyncGenerator[Any, None]:
+        yield {"progress": 1}
+        async for chunk in Loop(["Fine."])(turn):
+            yield chunk
+        yield object()
+
+    request = read_request(ASKED)
+    turn = await request.turn(chat)
+    stream = b"".join([event async for event in ui_stream(turn, loop(turn), request)]).decode()
+    assert kinds(stream)[-1] == "finish"
+    assert turn.is_finished
