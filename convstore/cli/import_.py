@@ -6,8 +6,9 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from convstore.transfer.importing import Records
 
 
-_LANGCHAINS_DATABASE = "chat_history"
+Kind = Literal["langchain", "openai-agents", "google-adk", "step-store"]
+
+_DATABASES = {"langchain": "chat_history", "openai-agents": "agents"}
+"""The databases that are read if an address names none."""
 
 
 @on_database
@@ -38,6 +42,7 @@ async def import_command(
     scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
     scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
     scope_key: Annotated[Pairs, keys_option("A scope key of your store. [default: user_id, thread_id]")] = None,
+    kind: Annotated[Kind, typer.Option("--from", help="In a database: whose format.")] = "langchain",
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
     session_key: Annotated[str, typer.Option(help="In a collection: its field of session ids.")] = "SessionId",
     history_key: Annotated[str, typer.Option(help="In a collection: its field of messages.")] = "History",
@@ -54,8 +59,12 @@ async def import_command(
       - JSON lines, plain or gzip: {"id": …, "messages": [OpenAI format]}, one
         conversation a line; messages may be LangChain's dicts too;
       - a file that `convstore export` wrote;
+      - a file of SQLiteSession from OpenAI's Agents SDK;
       - mongodb://host/database: the collection that langchain-mongodb's
-        MongoDBChatMessageHistory filled. It is only read.
+        MongoDBChatMessageHistory filled; with --from, the database of the
+        MongoDBSession of OpenAI's Agents SDK (openai-agents), of Google ADK's
+        MongoDbSessionService (google-adk), or of the MongoStepStore of
+        pydantic-ai-harness (step-store). It is only read.
 
     \b
     The scope of a conversation has a value for each scope key: that of --scope,
@@ -76,12 +85,14 @@ async def import_command(
           --scope-from user_id=meta.user --scope-from thread_id=id
       convstore import mongodb://old-host/chat_history \\
           --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
+      convstore import mongodb://old-host/agents --from google-adk \\
+          --scope-from user_id=user_id
     """
     from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
     keys = scope_key or DEFAULT_SCOPE_KEYS
     rule = _scope_rule(keys, constant=scope, fields=scope_from, match=scope_match)
-    given = [Source(name, collection, session_key, history_key) for name in sources]
+    given = [Source(name, collection, session_key, history_key, kind) for name in sources]
     for source in given:
         source.check()
     with problems_to(report) as write:
@@ -142,6 +153,7 @@ class Source:
     collection: str
     session_key: str
     history_key: str
+    kind: Kind = "langchain"
 
     @property
     def is_address(self) -> bool:
@@ -151,7 +163,8 @@ class Source:
     @property
     def shown(self) -> str:
         """Return the name to print, without user info and options."""
-        return f"{safe_address(self.name)}, collection {self.collection}" if self.is_address else self.name
+        what = f"collection {self.collection}" if self.kind == "langchain" else self.kind
+        return f"{safe_address(self.name)}, {what}" if self.is_address else self.name
 
     def check(self) -> None:
         """Raise an InvalidInputError if a file cannot be read."""
@@ -181,16 +194,24 @@ class Source:
     @asynccontextmanager
     async def _opened(self, codec: Codec) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
         """Yield the records, the length of the progress bar, and a function that returns the position on it."""
+        from convstore import transfer  # noqa: PLC0415 - likewise
         from convstore.integration import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
-        from convstore.transfer import read_file, read_history_collection  # noqa: PLC0415 - likewise
 
         if not self.is_address:
             read = [0]
-            records = read_file(self.name, codec=codec, on_bytes=lambda position: read.__setitem__(0, position))
+            records = transfer.read_file(self.name, codec=codec, on_bytes=partial(read.__setitem__, 0))
             yield records, os.path.getsize(self.name), lambda _: read[0]  # noqa: ASYNC240 - before any other work
             return
-        async with open_database(self.name, default=_LANGCHAINS_DATABASE) as database:
+        readers = {
+            "openai-agents": transfer.read_agents_sessions,
+            "google-adk": transfer.read_adk_sessions,
+            "step-store": transfer.read_step_store,
+        }
+        async with open_database(self.name, default=_DATABASES.get(self.kind, "")) as database:
+            if self.kind in readers:
+                yield readers[self.kind](database), 0, lambda _: 0
+                return
             collection = database[self.collection]
             keys = {"session_key": self.session_key, "history_key": self.history_key}
-            count = await estimated_count(collection)
-            yield read_history_collection(collection, **keys), count, lambda report: report.messages + report.known
+            count, position = await estimated_count(collection), lambda report: report.messages + report.known
+            yield transfer.read_history_collection(collection, **keys), count, position

@@ -1,11 +1,13 @@
 """Import conversations from other stores, and export them.
 
-Floor 7. ``read_file`` and ``read_history_collection`` yield the records that ``import_conversations`` takes; a program
+Floor 7. ``read_file`` and the readers of other stores yield the records that ``import_conversations`` takes; a program
 can build records for any other store. ``export_conversations`` writes OpenAI's format or the lossless archive format.
 """
 
 from __future__ import annotations
 
+from convstore.transfer.adk_sessions import read_adk_sessions
+from convstore.transfer.agents_sessions import read_agents_sessions, read_agents_sqlite
 from convstore.transfer.exporting import export_conversations
 from convstore.transfer.files import read_file
 from convstore.transfer.history_collection import read_history_collection
@@ -19,6 +21,7 @@ from convstore.transfer.records import (
     RecordItem,
     ScopeRule,
 )
+from convstore.transfer.step_store import read_step_store
 
 __all__ = [
     "BadRecord",
@@ -30,6 +33,10 @@ __all__ = [
     "ScopeRule",
     "export_conversations",
     "import_conversations",
+    "read_adk_sessions",
+    "read_agents_sessions",
+    "read_agents_sqlite",
     "read_file",
     "read_history_collection",
+    "read_step_store",
 ]

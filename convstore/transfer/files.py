@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.values import Codec
+from convstore.transfer.agents_sessions import read_agents_sqlite
 from convstore.transfer.archive import ArchiveReader
 from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unread_date
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
@@ -27,7 +28,7 @@ _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 """Longer lines are left out, because Python needs several times their size to parse them."""
 
-_GZIP = b"\x1f\x8b"
+_GZIP, _SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
 _PIECE = 1 << 20
 
 # Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
@@ -118,12 +119,18 @@ def read_file(
     """Yield the conversations of a file in order, and a `BadRecord` for any other line; reads them lazily.
 
     Args:
-        path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`.
+        path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`; or a
+            file of ``SQLiteSession``, see `read_agents_sqlite`.
         codec: Decodes the types of artifacts; by default those of the standard library and LangChain.
         maximum_bytes: Maximum number of bytes in a line.
         on_bytes: Called after each line with the number of bytes read.
     """
     path = Path(path)
+    with path.open("rb") as file:
+        is_database = file.read(len(_SQLITE)) == _SQLITE
+    if is_database:
+        yield from read_agents_sqlite(path)
+        return
     archive = ArchiveReader(codec or Codec())
     for line in read_lines(path, maximum_bytes=maximum_bytes, on_bytes=on_bytes):
         where = f"{path.name}, line {line.number}"

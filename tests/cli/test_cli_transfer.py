@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import json_util
 from canary import LOGIN
 from command_line import convstore, lines, own_address, recording
 from langchain_core.messages import HumanMessage, message_to_dict
@@ -185,6 +186,17 @@ def test_a_collection_of_langchain(uri: Any, tmp_path: Path) -> None:
     assert counted(document, "conversations", "imported", "left_out") == [3, 2, 1]
     assert "'broken', which" in document["problems"][0]["reason"]
     assert b"Hi from bob:two" in exported(uri, "--scope", "user_id=bob")
+
+
+def test_a_database_of_another_framework(uri: Any) -> None:
+    """Its format is named; fields of its documents make the scopes."""
+    stored = json_util.loads((Path(__file__).parents[1] / "support" / "foreign_sessions.json").read_text("utf-8"))
+    with MongoClient[dict[str, Any]](uri) as client:
+        for name, documents in stored["adk"].items():
+            client.get_default_database()[name].insert_many(documents)
+    scope = ("--scope-from", "user_id=user_id")
+    result = convstore("import", uri, "--from", "google-adk", "--uri", uri, *scope, "--json")
+    assert counted(json.loads(result.stdout), "conversations", "imported", "messages", "left_out") == [2, 1, 5, 0]
 
 
 def test_fields_make_the_scope(uri: Any, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Reads the sessions of OpenAI's Agents SDK: collections of ``MongoDBSession``, files of ``SQLiteSession``.
+
+An item of a session is one of OpenAI's Responses API, as JSON text. The sessions are only read.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from convstore.exceptions import InvalidInputError
+from convstore.integration import documents_of, is_answer_item, normalize_messages
+from convstore.messages.encoding import digest_of
+from convstore.transfer.dicts import moment_of
+from convstore.transfer.records import ConversationRecord, RecordItem
+
+_FAKE_ID = "__fake_id__"
+_Stored = tuple[str, Any, datetime | None]
+"""Where an item is in its session, its JSON text and its date."""
+
+
+async def read_agents_sessions(
+    database: Any, *, sessions: str = "agent_sessions", messages: str = "agent_messages"
+) -> AsyncIterator[ConversationRecord]:
+    """Yield the conversations of ``MongoDBSession`` one at a time, ordered by session id.
+
+    The field of a record for its scope is ``session_id``. What was cleared is not read.
+
+    Args:
+        database: Of PyMongo's async client, Motor or mongomock-motor.
+        sessions: Name of the collection of sessions.
+        messages: Name of the collection of items.
+
+    Raises:
+        StoreError: The server does not answer, or refuses a command.
+    """
+    async for session in documents_of(database[sessions].find({}).sort("session_id", 1)):
+        id_, generation = str(session["session_id"]), session.get("_generation") or 0
+        documents = documents_of(database[messages].find({"session_id": id_}).sort("seq", 1))
+        found = [document async for document in documents if (document.get("generation") or 0) == generation]
+        yield _record(id_, [stored for document in found for stored in _stored(document)])
+
+
+def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") -> Iterator[ConversationRecord]:
+    """Yield the conversations in a file of ``SQLiteSession``, ordered by session id; see `read_agents_sessions`.
+
+    Args:
+        path: The file.
+        messages: Name of the table of items.
+
+    Raises:
+        InvalidInputError: It is no database with such a table.
+    """
+    table = '"' + messages.replace('"', '""') + '"'
+    query = f"SELECT session_id, id, message_data, created_at FROM {table} ORDER BY session_id, id"  # noqa: S608 - quoted
+    address = f"{Path(path).absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as connection:
+            for session, rows in groupby(connection.execute(query), key=itemgetter(0)):
+                stored = [(f"row {row}", text, moment_of({"created_at": at})) for _, row, text, at in rows]
+                yield _record(str(session), stored)
+    except sqlite3.Error as error:
+        raise InvalidInputError(f"{Path(path).name} is no database of SQLiteSession: {error}") from error
+
+
+def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
+    """Return the items of a document: a list, or a single one of an older version."""
+    data, at = document.get("message_data"), getattr(document["_id"], "generation_time", None)
+    for index, text in enumerate(data if isinstance(data, list) else [data], 1):
+        yield f"document {document['_id']}, item {index}", text, at
+
+
+def _record(session: str, stored: Iterable[_Stored]) -> ConversationRecord:
+    groups = list[list[_Stored]]()  # adjacent items of an answer are one message
+    for where, text, at in stored:
+        item = where, _parsed(text), at
+        if groups and _is_answer(item) and _is_answer(groups[-1][-1]):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    items = [item for group in groups for item in _items(session, group)]
+    where = f"session {session!r}"[:200]
+    return ConversationRecord(id=session, messages=items, where=where, fields={"session_id": session})
+
+
+def _is_answer(item: _Stored) -> bool:
+    return isinstance(item[1], dict) and is_answer_item(item[1])
+
+
+def _parsed(text: Any) -> Any:
+    """Return the value of a JSON text, or the text if it is none; the id that the SDK makes up for answers is none."""
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return text
+    is_fake = isinstance(value, dict) and value.get("id") == _FAKE_ID
+    return {name: part for name, part in value.items() if name != "id"} if is_fake else value
+
+
+def _items(session: str, group: Sequence[_Stored]) -> list[RecordItem]:
+    where, value, at = group[0]
+    if not isinstance(value, dict):
+        return [RecordItem(message=None, problem="no JSON object", where=where)]
+    try:
+        messages = normalize_messages([value for _, value, _ in group], key=digest_of(f"{where}:{session}").hex())
+    except InvalidInputError as error:
+        return [RecordItem(message=None, problem=str(error).removeprefix("message 0, "), where=where)]
+    return [RecordItem(message=message, where=where, at=at) for message in messages]

@@ -1,0 +1,135 @@
+"""Reads conversations that the ``MongoStepStore`` of pydantic-ai-harness stored as snapshots of their history.
+
+Of each conversation the newest snapshot is read, with the messages that it names. The collections are only read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.integration import documents_of
+from convstore.transfer.dicts import content_of, media_block, moment_of
+from convstore.transfer.records import ConversationRecord, RecordItem
+
+_NEWEST = [("seq", -1)]
+_URLS = {"image-url": "image/*", "audio-url": "audio/*", "video-url": "video/*", "document-url": ""}
+
+
+async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord]:
+    """Yield the conversations of a database one at a time: what their newest complete snapshot holds.
+
+    Runs that belong to no conversation are conversations of their own; runs that another run started are left out. The
+    fields of a record for its scope are those of its run: ``conversation_id``, ``agent_name``, ``metadata.…``.
+
+    Args:
+        database: Of PyMongo's async client, Motor or mongomock-motor.
+
+    Raises:
+        StoreError: The server does not answer, or refuses a command.
+    """
+    snapshots, newest = database["snapshots"], dict[str, dict[str, Any]]()
+    query, fields = {"parent_run_id": None}, {"run_id": 1, "conversation_id": 1, "state": 1}
+    async for snapshot in documents_of(snapshots.find(query, fields).sort(_NEWEST)):
+        id_ = str(snapshot.get("conversation_id") or snapshot["run_id"])
+        if newest.setdefault(id_, snapshot).get("state") == "interrupted" != snapshot.get("state"):
+            newest[id_] = snapshot
+    for id_ in sorted(newest):
+        [snapshot] = [found async for found in documents_of(snapshots.find({"_id": newest[id_]["_id"]}))]
+        runs = [found async for found in documents_of(database["runs"].find({"_id": snapshot["run_id"]}))]
+        items, has_instructions = list[RecordItem](), False
+        for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
+            items += _items(message, f"message {index} of run {snapshot['run_id']}")
+            has_instructions |= isinstance(message, Mapping) and bool(message.get("instructions"))
+        notes = ["the instructions of its requests are left out"] if has_instructions else []
+        yield ConversationRecord(
+            id=id_,
+            messages=items,
+            where=f"conversation {id_!r}"[:200],
+            fields=dict(runs[0]) if runs else {},
+            notes=[*notes, "its newest snapshot was interrupted"] if snapshot.get("state") == "interrupted" else notes,
+        )
+
+
+async def _history(database: Any, stored: str) -> list[Any]:
+    """Return the messages of a snapshot: a list, or keys of messages that are stored once."""
+    value = json.loads(stored)
+    if not isinstance(value, dict):
+        return list(value)
+    texts = dict[str, str]()
+    for key in set(value["message_refs"]):
+        async for document in documents_of(database["snapshot_messages"].find({"_id": key})):
+            texts[key] = document["message"]
+    return [json.loads(texts[key]) if key in texts else None for key in value["message_refs"]]
+
+
+def _items(message: Any, where: str) -> list[RecordItem]:
+    try:
+        made = [_answer(message)] if message["kind"] == "response" else list(_request(message))
+        found = zip(made, message["parts"] or [message], strict=False)
+        return [RecordItem(message=read, where=where, at=moment_of(part) or moment_of(message)) for read, part in found]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [RecordItem(message=None, problem=f"no message of Pydantic AI: {error!r}", where=where)]
+
+
+def _request(message: Mapping[str, Any]) -> Iterator[BaseMessage]:
+    for part in message["parts"]:
+        kind, content = part["part_kind"], part["content"]
+        if kind == "system-prompt":
+            yield SystemMessage(content)
+        elif kind == "user-prompt":
+            yield HumanMessage(
+                content if isinstance(content, str) else content_of([_block(piece) for piece in content])
+            )
+        elif part.get("tool_name"):
+            text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+            has_failed = kind == "retry-prompt" or part.get("outcome", "success") != "success"
+            status = "error" if has_failed else "success"
+            yield ToolMessage(text, tool_call_id=part["tool_call_id"], name=part["tool_name"], status=status)
+        else:
+            yield HumanMessage(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
+
+
+def _answer(message: Mapping[str, Any]) -> AIMessage:
+    calls = [part for part in message["parts"] if part["part_kind"] == "tool-call"]
+    blocks = [_said(part) for part in message["parts"] if part["part_kind"] != "tool-call"]
+    usage, model = message.get("usage") or {}, message.get("model_name")
+    counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens")}
+    made = [{"name": call["tool_name"], "args": _arguments(call), "id": call["tool_call_id"]} for call in calls]
+    return AIMessage(
+        content_of(blocks) if blocks else "",
+        tool_calls=made,
+        usage_metadata={**counts, "total_tokens": sum(counts.values())} if usage else None,
+        response_metadata={"model_name": model} if model else {},
+    )
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    args = call.get("args") or {}
+    return json.loads(args) if isinstance(args, str) else args
+
+
+def _said(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block of a part of an answer."""
+    match part["part_kind"]:
+        case "text":
+            return {"type": "text", "text": part["content"]}
+        case "thinking":
+            signature = {"extras": {"signature": part["signature"]}} if part.get("signature") else {}
+            return {"type": "reasoning", "reasoning": part["content"], **signature}
+        case _:
+            return {"type": "non_standard", "value": dict(part)}
+
+
+def _block(part: Any) -> dict[str, Any]:
+    """Return the block of a part of a question."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if part["kind"] == "binary":
+        return media_block(part["media_type"], base64=part["data"])
+    if part["kind"] in _URLS:
+        return media_block(part.get("media_type") or _URLS[part["kind"]], url=part["url"])
+    return {"type": "non_standard", "value": dict(part)}

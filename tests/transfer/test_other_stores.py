@@ -1,0 +1,178 @@
+"""Imports of what other frameworks stored: documents made by their packages, or the packages themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import json_util
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from mongomock_motor import AsyncMongoMockClient
+
+from convstore import ConversationStore
+from convstore.transfer import (
+    ConversationRecord,
+    ScopeRule,
+    import_conversations,
+    read_adk_sessions,
+    read_agents_sessions,
+    read_agents_sqlite,
+    read_step_store,
+)
+
+FILE = Path(__file__).parents[1] / "support" / "foreign_sessions.json"
+"""Made with google-adk 2.13.0 and pydantic-ai-harness 0.62.0, which cannot be installed beside the other packages."""
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[ConversationStore]:
+    """A store to import into."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        yield store
+
+
+async def _documents(name: str) -> Any:
+    database = AsyncMongoMockClient()[name]
+    for collection, documents in json_util.loads(FILE.read_text(encoding="utf-8"))[name].items():
+        await database[collection].insert_many(documents)
+    return database
+
+
+def _outline(messages: list[BaseMessage]) -> list[tuple[str, str]]:
+    return [(one.type, one.text) for one in messages]
+
+
+async def test_sessions_of_google_adk_are_imported(store: ConversationStore) -> None:
+    """Messages with their calls, errors, images, thoughts, dates and ids, and the state; a second import adds none."""
+    database, rule = await _documents("adk"), ScopeRule(keys=store.scope_keys, fields={"user_id": "user_id"})
+    for imported, unchanged in ((1, 1), (0, 2)):  # one session is empty
+        report = await import_conversations(store, read_adk_sessions(database), scope=rule)
+        assert (report.imported, report.unchanged, report.left_out) == (imported, unchanged, 0)
+    reasons = [problem.reason for problem in report.problems]
+    assert reasons[0] == "1 events without content are left out"
+    chat = store.conversation(user_id="ada", thread_id="s1")
+    messages = [message async for message in chat.messages()]
+    assert [one.id for one in messages] == ["e1", "e2", "e3", "e3:1", "e5"]
+    question, call, found, failed, answer = messages
+    assert isinstance(call, AIMessage)
+    assert question.content[1] == {"type": "image", "mime_type": "image/png", "base64": "iVBOR/v//g=="}
+    assert call.content == [{"type": "reasoning", "reasoning": "Let me look."}]
+    assert [(one["id"], one["args"]) for one in call.tool_calls] == [("c1", {"q": "orcas"}), ("c2", {"q": "sleep"})]
+    assert call.usage_metadata == {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    assert (found.text, getattr(found, "tool_call_id", ""), getattr(failed, "status", "")) == (
+        "One half.",
+        "c1",
+        "error",
+    )
+    assert json.loads(failed.text) == {"error": "no answer", "code": 7}
+    assert answer.text == "One half of the brain at a time."
+    assert (await chat.list_messages())[0].created_at == datetime(2024, 5, 1, 8, tzinfo=UTC)
+    assert (await chat.state.get()).values == {"step": 2}
+
+
+async def test_snapshots_of_a_step_store_are_imported(store: ConversationStore) -> None:
+    """The newest one of each conversation, with all that the history of Pydantic AI has; a second import adds none."""
+    database = await _documents("steps")
+    for imported in (1, 0):
+        report = await import_conversations(store, read_step_store(database), scope={"user_id": "ada"})
+        assert (report.imported, report.left_out) == (imported, 0)
+    assert report.problems[0].reason == "the instructions of its requests are left out"
+    messages = [message async for message in store.conversation(user_id="ada", thread_id="conv-1").messages()]
+    assert _outline(messages) == [
+        ("system", "Be kind."),
+        ("human", "Do orcas sleep?"),
+        ("ai", ""),
+        ("tool", '{"found": "orcas"}'),
+        ("tool", "Sleep."),
+        ("ai", "One half of the brain at a time."),
+        ("human", "Where do they live?"),
+        ("ai", "In all seas."),
+    ]
+    assert [block["type"] for block in messages[1].content if isinstance(block, dict)] == ["text", "image", "image"]
+    assert [call["args"] for call in getattr(messages[2], "tool_calls", ())] == [{"q": "orcas"}, {"q": "sleep"}]
+
+
+_ITEMS: list[Any] = [
+    {"role": "user", "content": "Do orcas sleep?"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "search", "arguments": '{"q": "orcas"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "One half."},
+    {
+        "type": "message",
+        "id": "__fake_id__",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "One half of the brain.", "annotations": []}],
+    },
+]
+_AGAIN: list[Any] = [
+    {"role": "user", "content": "Where?"},
+    {
+        "id": "__fake_id__",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Seas."}],
+    },
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mongodb", "sqlite"])
+async def test_sessions_of_openai_agents_are_imported(
+    store: ConversationStore, server_uri: str, own_database: Any, tmp_path: Path, kind: str
+) -> None:
+    """The items of an answer are one message, ids that the SDK made up are none, later turns are added."""
+    agents = pytest.importorskip("agents")
+    memory = pytest.importorskip("agents.extensions.memory.mongodb_session")
+
+    def session(id_: str) -> Any:
+        if kind == "sqlite":
+            return agents.SQLiteSession(id_, tmp_path / "sessions.db")
+        return memory.MongoDBSession.from_uri(id_, uri=server_uri, database=own_database.name)
+
+    first, cleared = session("s-1"), session("s-2")
+    await cleared.add_items(_ITEMS)
+    await cleared.clear_session()
+    for items, expected in ((_ITEMS, 4), (_AGAIN, 6), ([], 6)):
+        await first.add_items(items)
+        records = (
+            read_agents_sqlite(tmp_path / "sessions.db") if kind == "sqlite" else read_agents_sessions(own_database)
+        )
+        report = await import_conversations(store, records, scope={"user_id": "ada"})
+        assert report.problems == [] or {one.conversation for one in report.problems} == {"s-2"}
+        chat = store.conversation(user_id="ada", thread_id="s-1")
+        messages = [message async for message in chat.messages()]
+        assert len(messages) == expected
+    assert [one.type for one in messages] == ["human", "ai", "tool", "ai", "human", "ai"]
+    assert isinstance(messages[1], AIMessage)
+    assert messages[1].tool_calls[0]["args"] == {"q": "orcas"}
+    assert messages[3].text == "One half of the brain."
+    assert "__fake_id__" not in [one.id for one in messages]
+    for each in (first, cleared):
+        await each.close() if kind == "mongodb" else each.close()
+
+
+@pytest.mark.slow
+async def test_threads_of_a_mongodb_saver_are_imported(
+    store: ConversationStore, server_uri: str, own_database: Any
+) -> None:
+    """As docs/migrating.md does it for a checkpointer: the newest state of each thread, with dates."""
+    saver = pytest.importorskip("langgraph.checkpoint.mongodb").MongoDBSaver
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda _: {"messages": [AIMessage("One half of the brain.")]})
+    graph.add_edge(START, "answer")
+    with saver.from_conn_string(server_uri, own_database.name) as checkpointer:
+        agent: Any = graph.compile(checkpointer=checkpointer)
+        config = {"configurable": {"thread_id": "orcas"}}
+        for question in ("Do orcas sleep?", "How?"):
+            await agent.ainvoke({"messages": [("user", question)]}, config)
+        state = await agent.aget_state(config)
+        record = ConversationRecord(id="orcas", messages=state.values["messages"])
+        report = await import_conversations(store, [record], scope={"user_id": "ada"})
+    assert (report.imported, report.messages, report.problems) == (1, 4, [])
