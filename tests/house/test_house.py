@@ -35,6 +35,7 @@ ALLOWED = {
     "Stemmer": {"index"},
     "agents": {"ext"},
     "bson": {"mongo", "runtime", "verify"},
+    "claude_agent_sdk": {"ext"},
     "hypothesis": {"testing"},
     "jinja2": {"ext"},
     "langchain": {"ext", "summarization"},

@@ -1,0 +1,211 @@
+"""The session store for the Claude Agent SDK: the SDK's own contract, and what a conversation adds to it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from claude_agent_sdk import (
+    fold_session_summary,
+    fork_session_via_store,
+    get_session_messages_from_store,
+    list_sessions_from_store,
+    project_key_for_directory,
+)
+from claude_agent_sdk.testing import run_session_store_conformance
+
+from convstore import ConversationStore, InvalidInputError
+from convstore.exceptions import InvalidScopeError
+from convstore.ext.claude_agent import ConvstoreSessionStore
+
+pytestmark = pytest.mark.slow
+
+_KEYS = ("user_id", "project_key", "session_id")
+
+
+@pytest.fixture(params=["mongod", "memory"])
+async def sessions(request: pytest.FixtureRequest, own_database: Any) -> AsyncIterator[ConversationStore]:
+    """A store with keys for a user, a project and a session, on a real server and in memory."""
+    if request.param == "mongod":
+        async with ConversationStore(own_database, scope_keys=_KEYS) as store:
+            await store.setup()
+            yield store
+        return
+    async with await ConversationStore.connect("memory://", scope_keys=_KEYS) as memory:
+        await memory.setup()
+        yield memory
+
+
+def _key(**more: str) -> Any:
+    return {"project_key": "garden", "session_id": "0b5d0a34-74a5-4a3e-8a1b-1f6a3c9d2e10", **more}
+
+
+def _entry(kind: str, content: Any = None, **more: Any) -> dict[str, Any]:
+    """An entry as the command line writes it."""
+    entry = {
+        "parentUuid": None,
+        "isSidechain": False,
+        "cwd": "/garden",
+        "type": kind,
+        "uuid": str(uuid.uuid4()),
+        "timestamp": "2026-11-02T08:00:00.000Z",
+        **more,
+    }
+    if content is not None:
+        entry["message"] = {"role": kind, "content": content}
+    return entry
+
+
+def _transcript() -> list[dict[str, Any]]:
+    """A session with everything: calls in parallel, thinking, an image, an error, titles, and forms that are odd."""
+    usage = {"input_tokens": 10, "output_tokens": 4, "cache_read_input_tokens": 3}
+    of_model = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "stop_sequence": None,
+    }
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    calls = [
+        {"type": "tool_use", "id": f"toolu_{n}", "name": "Read", "input": {"file_path": f"{n}.md"}} for n in (1, 2)
+    ]
+    results: list[dict[str, Any]] = [
+        {"tool_use_id": "toolu_1", "type": "tool_result", "content": "long " * 8_000},
+        {
+            "type": "tool_result",
+            "content": [{"type": "text", "text": "no file"}],
+            "is_error": True,
+            "tool_use_id": "toolu_2",
+        },
+    ]
+
+    def answered(block: dict[str, Any], stop: str | None = None) -> dict[str, Any]:
+        return _entry("assistant", requestId="req_1") | {
+            "message": {**of_model, "content": [block], "stop_reason": stop, "usage": usage}
+        }
+
+    return [
+        {"type": "queue-operation", "operation": "enqueue", "timestamp": "2026-11-02T08:00:00.000Z", "n": 2**53},
+        _entry("user", "What is in the two files?"),
+        answered({"type": "thinking", "thinking": "Read them.", "signature": "c2ln"}),
+        answered(calls[0]),
+        answered(calls[1], "tool_use"),
+        _entry("user", results, toolUseResult={"file": {"numLines": 3}}),
+        answered({"type": "text", "text": "One is long, one is missing. \ud800"}, "end_turn"),
+        {"type": "custom-title", "customTitle": "Files", "sessionId": "x"},
+        _entry("user", [{"type": "text", "text": "And this?"}, image]),
+        _entry(
+            "user", [{"type": "tool_result", "tool_use_id": "toolu_1", "content": None}, {"type": "text", "text": "?"}]
+        ),
+        _entry("assistant", "plain text"),
+        _entry("user", {"not": "content"}),
+        _entry("assistant") | {"message": "not a message"},
+        _entry("system", subtype="compact_boundary", content=None) | {"content": "Conversation compacted"},
+        {"type": "summary", "summary": "Two files", "leafUuid": "x"},
+        {"type": "tag", "tag": "reading"},
+    ]
+
+
+async def test_the_contract_of_the_sdk_holds(sessions: ConversationStore) -> None:
+    """Each of its fourteen checks, each with a user of its own."""
+    await run_session_store_conformance(lambda: ConvstoreSessionStore(sessions, user_id=uuid.uuid4().hex))
+
+
+async def test_a_transcript_comes_back_equal(sessions: ConversationStore) -> None:
+    """In any batches, also from another process; its messages are those of the conversation."""
+    entries, store = _transcript(), ConvstoreSessionStore(sessions, user_id="ada")
+    for at in range(0, len(entries), 5):
+        await store.append(_key(), entries[at : at + 5])
+    assert await ConvstoreSessionStore(sessions, user_id="ada").load(_key()) == entries
+    chat = store.conversation(_key())
+    assert [message.type async for message in chat.messages()] == (
+        ["human", "ai", "ai", "ai", "tool", "tool", "ai", "human", "tool", "human", "ai"]
+    )
+    assert not (await sessions.verify()).findings
+    view = await chat.load_history()
+    assert next(message for message in view.messages if message.type == "tool").text.startswith('{"success": true')
+    assert (await chat.search("two files"))[0].ordinal == 1
+    usage = (await chat.info()).usage["claude-sonnet-4-5"]
+    assert usage["output_tokens"] == 8  # of two answers, in four entries
+
+
+async def test_an_entry_is_stored_once(sessions: ConversationStore) -> None:
+    """Under its uuid, whatever it says then; entries without one are stored again."""
+    entries, store = _transcript(), ConvstoreSessionStore(sessions, user_id="ada")
+    with_uuid = [entry for entry in entries if "uuid" in entry]
+    await store.append(_key(), with_uuid)
+    changed = [{**entry, "message": {"role": "user", "content": "other"}} for entry in with_uuid]
+    new, mark = _entry("user", "new"), {"type": "mode", "mode": "plan"}
+    await store.append(_key(), [*changed, new, new, {**new, "cwd": "/other"}, mark])
+    await store.append(_key(), [new, mark])
+    assert await store.load(_key()) == [*with_uuid, new, mark, mark]
+
+
+async def test_a_batch_may_be_of_any_size(sessions: ConversationStore) -> None:
+    """Above what one append takes, in one entry or in many."""
+    store = ConvstoreSessionStore(sessions, user_id="ada")
+    entries = [_entry("assistant", f"{n} " * 2_000) for n in range(150)]
+    entries.append(_entry("user", [{"type": "text", "text": f"{n} " * 20} for n in range(14_000)]))
+    await store.append(_key(), entries)
+    assert await store.load(_key()) == entries
+
+
+async def test_users_are_apart(sessions: ConversationStore) -> None:
+    """A session of another user is one that does not exist; deleting it deletes nothing."""
+    ada, eve = (ConvstoreSessionStore(sessions, user_id=user) for user in ("ada", "eve"))
+    sub = _key(subpath="subagents/workflows/agent-1")
+    for key in (_key(), sub):
+        await ada.append(key, [_entry("user", "secret")])
+    await eve.delete(_key())
+    assert [await eve.load(key) for key in (_key(), sub)] == [None, None]
+    assert [await eve.list_sessions("garden"), await eve.list_subkeys(_key())] == [[], []]
+    assert await eve.list_session_summaries("garden") == []
+    assert await ada.list_subkeys(_key()) == ["subagents/workflows/agent-1"]
+    assert len(await ada.load(sub) or []) == 1
+
+
+async def test_summaries_of_concurrent_writers_lose_nothing(sessions: ConversationStore) -> None:
+    """Each batch is folded in; a sidecar is as new as its session."""
+    store = ConvstoreSessionStore(sessions, user_id="ada")
+    batches: list[list[Any]] = [
+        [{"type": "tag", "tag": "t"}],
+        [{"type": "x", "aiTitle": "Beans"}],
+        [_entry("user", "Hi")],
+    ]
+    await asyncio.gather(*(store.append(_key(), batch) for batch in batches))
+    [summary], [listed] = await store.list_session_summaries("garden"), await store.list_sessions("garden")
+    assert summary["mtime"] == listed["mtime"]
+    folded = fold_session_summary(None, _key(), [entry for batch in batches for entry in batch])
+    assert {"tag": "t", "ai_title": "Beans", "first_prompt": "Hi"}.items() <= summary["data"].items()
+    assert summary["data"].keys() == folded["data"].keys()
+
+
+async def test_the_sdk_reads_lists_and_forks_sessions(sessions: ConversationStore) -> None:
+    """By its own functions."""
+    store, directory = ConvstoreSessionStore(sessions, user_id="ada"), "/garden"
+    key = _key(project_key=project_key_for_directory(directory))
+    first = _entry("user", "What is in it?")
+    second = _entry("assistant", [{"type": "text", "text": "Beans."}], parentUuid=first["uuid"])
+    await store.append(key, [first, second])
+    [info] = await list_sessions_from_store(store, directory=directory)
+    assert (info.session_id, info.first_prompt) == (key["session_id"], "What is in it?")
+    read = await get_session_messages_from_store(store, key["session_id"], directory=directory)
+    assert [message.message["content"] for message in read] == ["What is in it?", [{"type": "text", "text": "Beans."}]]
+    forked = await fork_session_via_store(store, key["session_id"], directory=directory)
+    assert forked.session_id != key["session_id"]
+    assert len(await list_sessions_from_store(store, directory=directory)) == 2
+
+
+def test_scope_keys_are_checked_at_once(sessions: ConversationStore) -> None:
+    """Each has a value, but for project and session, which may have other names."""
+    for wrong in ({}, {"user_id": "ada", "thread_id": "x"}, {"user_id": "ada", "project": "user_id"}, {"user_id": ""}):
+        with pytest.raises(InvalidScopeError):
+            ConvstoreSessionStore(sessions, **wrong)
+    with pytest.raises(InvalidInputError):
+        ConvstoreSessionStore(None)
+    store = ConvstoreSessionStore(sessions, user_id="ada", project="session_id", session="project_key")
+    assert store.conversation(_key()).scope["project_key"] == _key()["session_id"]
