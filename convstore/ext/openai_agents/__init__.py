@@ -1,7 +1,4 @@
-"""Integrations for OpenAI's Agents SDK, the package openai-agents and the extra of the same name.
-
-`ConvstoreSession` is a session of its runs. `read_back_tools` are the tools by which an agent reads old results again.
-"""
+"""Integrations for OpenAI's Agents SDK, the extra openai-agents: a session of its runs, and tools of its agents."""
 
 from __future__ import annotations
 

@@ -37,17 +37,19 @@ def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
             group = group[:1]
             message = _message(group)
         logged = message or LogItem(kind=f"{KIND}{group[0].get('type') or 'item'}", data=group[0])
-        logged.id = str(uuid5(NAMESPACE_OID, json.dumps([seed, position, group], default=str)))
+        logged.id = digest_of([seed, position, group])
         made.append(logged)
         position += len(group)
     return made
 
 
-def items_of(message: BaseMessage) -> list[Item] | None:
-    """Return the items that a message was made of; None for a message that another API appended.
+def digest_of(value: Any) -> str:
+    """Return an id that is always the same for a value."""
+    return str(uuid5(NAMESPACE_OID, json.dumps(value, default=str)))
 
-    The items must read as this message: a client could have sent other ones in a field of its own.
-    """
+
+def items_of(message: BaseMessage) -> list[Item] | None:
+    """Return the items that a message was made of; None if another API appended it, or a client sent others with it."""
     texts, kept = _long_texts(message), message.additional_kwargs.get(_KEPT)
     try:
         items = _mapped(kept, lambda leaf: texts[leaf[0]] if isinstance(leaf, tuple) else leaf)

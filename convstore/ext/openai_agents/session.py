@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
-from convstore.ext.openai_agents.items import KIND, Item, converted, items_of, to_log
+from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
 from convstore.integration import settle
 from convstore.types import History, OpenAIMessages
 from convstore.values.policy import check_policy
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from agents import RunContextWrapper, TResponseInputItem
     from agents.memory import SessionSettings
 
-_PAGE = 1_000
-
 
 @dataclass
 class _State:
     """What a session knows of one conversation."""
 
     chat: Conversation
-    seed: str  # of the ids of the next items; a new one after each append that succeeded
+    failed: dict[str, str] = field(default_factory=dict)  # by digest, seeds of ids of batches that may be stored
     view: History | None = None  # that a run was given and has not answered
     shown: list[BaseMessage] = field(default_factory=list)  # its messages, and those appended since
     entry: int = 0  # the last one of those
@@ -87,15 +85,11 @@ class ConvstoreSession:
             store.conversation(**values)  # refuses a wrong scope
         self.store, self.session_settings, self._scope, self._values = store, session_settings, scope, values
         self._shows_all, self._policy, self._erases = view == "all", check_policy(policy), erase_on_clear
-        self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope)), uuid4().hex))
+        self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope))))
         self.session_id = "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
 
     def conversation(self, wrapper: RunContextWrapper[Any] | None = None) -> Conversation:
-        """Return the conversation of this session, or of a run if the scope comes from its context.
-
-        Raises:
-            InvalidScopeError: The scope comes from a run's context, and `wrapper` is missing or its scope is invalid.
-        """
+        """Return the conversation of this session, or of the run of a `wrapper` if the scope comes from its context."""
         if self._scope is not None and wrapper is None:
             raise InvalidScopeError("the scope of this session comes from the context of a run; pass wrapper=")
         found = self._scope(wrapper.context) if self._scope and wrapper else {}
@@ -132,8 +126,15 @@ class ConvstoreSession:
         """
         if not self._shows_all and any("__enc__" in item for item in items):
             raise InvalidInputError('encrypted items cannot be shown in a view; make the session with view="all"')
-        if items:
-            await settle(self._add(self._state(wrapper), cast("list[Item]", items)))
+        if not items:
+            return
+        state, given = self._state(wrapper), cast("list[Item]", items)
+        seed = state.failed.pop(digest := digest_of(given), None) or uuid4().hex
+        try:
+            await settle(self._add(state, given, seed))
+        except BaseException:
+            state.failed[digest] = seed
+            raise
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove the newest item from views and return it; None if there is none. It stays in the log."""
@@ -164,13 +165,13 @@ class ConvstoreSession:
     def _state(self, wrapper: RunContextWrapper[Any] | None) -> _State:
         return self._state_of(tuple(self.conversation(wrapper).scope.items()))
 
-    async def _add(self, state: _State, items: Sequence[Item]) -> None:
+    async def _add(self, state: _State, items: Sequence[Item], seed: str) -> None:
         async with state.lock:
             try:
-                await _append(state, items)
+                await _append(state, items, seed)
             except (MessageRewoundError, InvalidInputError):  # removed after a call that failed; erased after the view
-                state.seed, state.view = uuid4().hex, None
-                await _append(state, items)
+                state.view = None
+                await _append(state, items, uuid4().hex)
 
     async def _pop(self, state: _State) -> Item | None:
         async with state.lock:
@@ -181,7 +182,7 @@ class ConvstoreSession:
                     await state.chat.undo_rewind(before=last.id if is_message else None)
                 elif removed == is_message:  # else another process removed it
                     if last.kind == "message" and last.items[1:]:
-                        await _append(state, last.items[:-1])
+                        await _append(state, last.items[:-1], uuid4().hex)
                     return last.items[-1]
             return None
 
@@ -197,19 +198,19 @@ class ConvstoreSession:
                 await state.chat.rewind(before=id_)
 
 
-async def _append(state: _State, items: Sequence[Item]) -> None:
+async def _append(state: _State, items: Sequence[Item], seed: str) -> None:
     """Append items; the first answer to a view gets its stamp."""
-    made, view = to_log(items, state.seed), state.view
+    made, view = to_log(items, seed), state.view
     is_answer = any(isinstance(message, AIMessage) for message in made)
     stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
     state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
     state.shown = [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
-    state.seed, state.view = uuid4().hex, None if is_answer else view
+    state.view = None if is_answer else view
 
 
 async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     """Return the end of the log with at least so many items, oldest first; all of it for None."""
-    size = min(limit or _PAGE, _PAGE)
+    size = min(limit or 1_000, 1_000)
     found = page = await chat.list_messages(limit=size, full=True)
     while len(page) == size and (limit is None or len(found) < limit):
         page = await chat.list_messages(before=page[0].ordinal, limit=size, full=True)

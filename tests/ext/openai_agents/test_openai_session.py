@@ -210,6 +210,23 @@ async def test_a_cancelled_call_ends_with_its_outcome_known(session: ConvstoreSe
     assert await session.get_items() == [SAID]
 
 
+async def test_a_cancelled_call_is_safe_to_repeat(session: ConvstoreSession) -> None:
+    """Whether its items were stored or not, they are there once; the same items after that are others."""
+    batch = [USER, *STEP]
+    for cycles in range(0, 16, 3):
+        work = asyncio.ensure_future(session.add_items(batch))
+        for _ in range(cycles):
+            await asyncio.sleep(0)
+        is_cancelled = work.cancel()
+        await asyncio.wait([work])
+        if is_cancelled:
+            await session.add_items(batch)
+        assert await session.get_items() == batch
+        await session.add_items(batch)
+        assert await session.get_items() == batch * 2
+        await session.clear_session()
+
+
 async def test_sessions_and_tenants_are_apart(session: ConvstoreSession) -> None:
     """Another thread and another user see nothing, and what they clear is theirs."""
     await session.add_items([USER])
