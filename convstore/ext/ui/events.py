@@ -31,7 +31,7 @@ class AISDKEncoder:
     """Writes the UI message stream of the AI SDK; `shown` are the parts that the client has of the answer."""
 
     def __init__(self, turn_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._id, self._sent = answer_id(turn_id), dict(_keyed(shown))
+        self._id, self._sent = answer_id(turn_id), dict(_keyed(map(_known, shown)))
 
     def start(self) -> Iterator[Event]:
         """Begin the message, with the id that pages give it."""
@@ -75,7 +75,7 @@ class AGUIEncoder:
     """Writes events of AG-UI; `shown` are the messages that the client has after the question."""
 
     def __init__(self, thread_id: str, run_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._run, self._sent = {"threadId": thread_id, "runId": run_id}, dict(_keyed(shown))
+        self._run, self._sent = {"threadId": thread_id, "runId": run_id}, dict(_keyed(map(_known, shown)))
         self._open, self._calls = dict[str, list[Event]](), list[Part]()
 
     def start(self) -> Iterator[Event]:
@@ -121,7 +121,7 @@ class AGUIEncoder:
         elif role != "tool":
             yield from self._text(message, before)
             for call in message.get("toolCalls", ()):
-                known = [one for one in before.get("toolCalls", ()) if one["id"] == call["id"]]
+                known = [one for one in before.get("toolCalls", ()) if one.get("id") == call["id"]]
                 yield from self._call(call, message["id"], known[0]["function"] if known else None)
             if not message["live"]:
                 yield from self._closed()
@@ -145,7 +145,11 @@ class AGUIEncoder:
 
     def _call(self, call: Part, parent: str, known: Mapping[str, Any] | None) -> Iterator[Event]:
         """Yield the beginning of a call, and what is new of its arguments."""
-        own, function, sent = {"toolCallId": call["id"]}, call["function"], known["arguments"] if known else ""
+        own, function, sent = (
+            {"toolCallId": call["id"]},
+            call["function"],
+            str(known.get("arguments", "")) if known else "",
+        )
         if known is None:
             yield {"type": "TOOL_CALL_START", **own, "toolCallName": function["name"], "parentMessageId": parent}
             self._open[call["id"]] = [{"type": "TOOL_CALL_END", **own}]
@@ -156,6 +160,15 @@ class AGUIEncoder:
         """Close what is open, but for one."""
         for id_ in [one for one in self._open if one != but]:
             yield from self._open.pop(id_)
+
+
+def _known(one: Mapping[str, Any]) -> Part:
+    """Return what a client says that it has, without all that has another type than what is read of it."""
+    calls = one["toolCalls"] if isinstance(one.get("toolCalls"), list) else []
+    found = [call for call in calls if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)]
+    return {key: value for key, value in one.items() if isinstance(value, str)} | (
+        {"toolCalls": found} if found else {}
+    )
 
 
 def _keyed(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[_Key, Part]]:
@@ -187,7 +200,7 @@ def _chunks(key: _Key, part: Part, before: Mapping[str, Any]) -> Iterator[Event]
             yield {"type": f"{kind}-end", "id": id_, **proof}
     elif "toolCallId" in part:
         yield from _call_chunks(part, before, {"toolCallId": part["toolCallId"]})
-    else:
+    elif not before:
         yield part
 
 
@@ -203,11 +216,11 @@ def _call_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[E
         return
     if known in ("", "input-streaming"):
         yield {"type": "tool-input-available", **named, "input": part["input"]}
-    if state == "approval-requested" and known != "approval-responded":
+    if state == "approval-requested" and known not in (state, "approval-responded"):
         yield {"type": "tool-approval-request", **own, "approvalId": part["approval"]["id"]}
-    elif state == "output-available":
+    elif state == "output-available" != known:
         yield {"type": "tool-output-available", **own, "output": part["output"]}
-    elif state == "output-error":
+    elif state == "output-error" and part["errorText"] != before.get("errorText"):
         yield {"type": "tool-output-error", **own, "errorText": part["errorText"]}
 
 

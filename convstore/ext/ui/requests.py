@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from langchain_core.messages import HumanMessage
@@ -19,32 +19,13 @@ from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ui.messages import Format
 from convstore.ext.ui.turns import turn_answered
-from convstore.types import TurnSession, TurnState
+from convstore.types import Decision, TurnSession, TurnState
 from convstore.values.scope import check_choice, check_id, check_names
-from convstore.values.turns import Verdict
 
 _Value = TypeVar("_Value")
 _Fields = Mapping[str, Any]
 _MAX_DECISIONS = 200
 _MEDIA = ("image", "audio", "video", "document")
-
-
-class UIDecision(NamedTuple):
-    """What a request says of one call that waits.
-
-    Attributes:
-        call_id: The tool call id, or the id of the call's result.
-        verdict: As for `Conversation.decide`.
-        args: For "edit" the arguments.
-        message: The reason of a rejection, or the result of a client's tool.
-        is_result: True for the result of a tool that ran on the client.
-    """
-
-    call_id: str
-    verdict: Verdict
-    args: dict[str, Any] | None = None
-    message: str = ""
-    is_result: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +41,8 @@ class UIRequest:
         question: The question of "ask" and "edit".
         key: Of "regenerate", the id of this wish.
         instead_of: Of "edit", the question that is replaced.
-        decisions: Of "decide", what was decided, and the results of client tools.
+        decisions: Of "decide", what was decided, by tool call id or the id of the call's result.
+        results: Of "decide", the results of tools, by tool call id; those of client tools are taken.
         client_tools: Names of the tools that run on the client.
         shown: What the page has of the answer: parts of the AI SDK, or messages of AG-UI.
     """
@@ -73,7 +55,8 @@ class UIRequest:
     question: HumanMessage | None = None
     key: str = ""
     instead_of: str = ""
-    decisions: tuple[UIDecision, ...] = ()
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
     client_tools: frozenset[str] = frozenset()
     shown: Sequence[_Fields] = field(default=(), repr=False)
 
@@ -103,19 +86,19 @@ class UIRequest:
         return await chat.turn(self.turn_id, human=self.question, instead_of=instead_of, **options)
 
     async def _decide(self, chat: Conversation, by: str) -> tuple[str, str]:
-        """Record the decisions; return the turn and the variant in which the calls wait."""
+        """Record decisions and results; return the turn and the variant in which the calls wait."""
         state = await last_turn(chat)
         calls, turn_id = (state.waiting_calls, state.turn_id) if state else ((), self.turn_id)
-        for one in self.decisions:
-            call = next((call for call in calls if one.call_id in (call.result_id, call.id)), None)
-            if one.is_result and call is None:
-                continue  # the result of a server's tool, or a repeated one: pages send all that they show
-            if one.is_result and call and call.name not in self.client_tools:
+        waiting = {id_: call for call in reversed(calls) for id_ in (call.id, call.result_id)}
+        taken = {id_: Decision(verdict="respond", message=self.results[id_]) for id_ in self.results if id_ in waiting}
+        for call in (waiting[id_] for id_ in taken):  # other results are in the log: pages send all that they show
+            if call.name not in self.client_tools:
                 problem = f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client"
                 raise InvalidInputError(f"{problem}; name the tools that run on the client in client_tools")
-            where, id_ = (turn_id, call.result_id) if call else (self.turn_id, one.call_id)
-            await chat.decide(where, id_, one.verdict, args=one.args, message=one.message, by=by)
-        return (state.turn_id, state.variant_id) if state and calls else (self.turn_id, "")
+        for id_, one in [*taken.items(), *self.decisions.items()]:
+            where, known = (turn_id, waiting[id_].result_id) if id_ in waiting else (self.turn_id, id_)
+            await chat.decide(where, known, one.verdict, args=one.args, message=one.message, by=by)
+        return (turn_id, state.variant_id) if state and calls else (self.turn_id, "")
 
 
 def read_request(
@@ -171,8 +154,11 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     parts = _items(last, "parts")
     if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
         return _asked(last, parts, body, key, common)
-    decisions = [one for part in parts if (one := _decision_of(part))]
-    return _decided(turn_answered(_id(last, "id")), decisions, parts, common)
+    answers = [_get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"]
+    decisions = {_id(one, "id"): _decision(one) for one in answers}
+    sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
+    results = {_id(one, "toolCallId"): _result(one.get("output", one.get("errorText"))) for one in sent}
+    return _decided(turn_answered(_id(last, "id")), decisions, results, parts, common)
 
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
@@ -182,19 +168,26 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
         answers = _items(body, "resume") if body.get("resume") else []
-        decisions = [_answered(one) for one in answers]
-        decisions += [_result(one, one.get("content")) for one in shown if one.get("role") == "tool"]
-        if decisions:
-            return _decided(_id(last, "id"), decisions, shown, common)
+        decisions = {_id(one, "interruptId"): _answered(one) for one in answers}
+        sent = [one for one in shown if one.get("role") == "tool"]
+        results = {_id(one, "toolCallId"): _result(one.get("content")) for one in sent}
+        if decisions or results:
+            return _decided(_id(last, "id"), decisions, results, shown, common)
     content = last.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else _items(last, "content")
     return _asked(last, parts, wish, key, common)
 
 
-def _decided(turn_id: str, decisions: list[UIDecision], shown: Sequence[_Fields], common: _Fields) -> UIRequest:
+def _decided(
+    turn_id: str,
+    decisions: Mapping[str, Decision],
+    results: Mapping[str, str],
+    shown: Sequence[_Fields],
+    common: _Fields,
+) -> UIRequest:
     if len(decisions) > _MAX_DECISIONS:
         raise InvalidInputError(f"a request decides about at most {_MAX_DECISIONS} calls, not {len(decisions)}")
-    return UIRequest(kind="decide", turn_id=turn_id, decisions=tuple(decisions), shown=shown, **common)
+    return UIRequest(kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=shown, **common)
 
 
 def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields) -> UIRequest:
@@ -242,39 +235,26 @@ def _block(part: _Fields) -> dict[str, Any]:
     return {**block, "url": url}
 
 
-def _decision_of(part: _Fields) -> UIDecision | None:
-    """Return what the AI SDK's part of a call says: an approval, or the result of a tool; None for anything else."""
-    if part.get("state") == "approval-responded":
-        approval = _get(part, "approval", dict)
-        return _verdict(_id(approval, "id"), approval)
-    names = {"output-available": "output", "output-error": "errorText"}
-    name = names.get(str(part.get("state")))
-    return _result(part, part.get(name)) if name else None
-
-
-def _answered(entry: _Fields) -> UIDecision:
+def _answered(entry: _Fields) -> Decision:
     """Return the answer to one interrupt of AG-UI."""
     check_choice(entry.get("status"), "resolved", "cancelled", name="status")
-    is_cancelled = entry["status"] == "cancelled"
-    return _verdict(_id(entry, "interruptId"), {"approved": False} if is_cancelled else _get(entry, "payload", dict))
+    return _decision({"approved": False} if entry["status"] == "cancelled" else _get(entry, "payload", dict))
 
 
-def _verdict(call_id: str, said: _Fields) -> UIDecision:
+def _decision(said: _Fields) -> Decision:
     """Return a decision; only a plain `true` approves."""
     if not _get(said, "approved", bool):
-        return UIDecision(call_id, "reject", message=_get(said, "reason", str) if said.get("reason") else "")
-    if said.get("editedArgs") is not None:
-        return UIDecision(call_id, "edit", _get(said, "editedArgs", dict))
-    return UIDecision(call_id, "approve")
+        return Decision(verdict="reject", message=_get(said, "reason", str) if said.get("reason") else "")
+    args = _get(said, "editedArgs", dict) if said.get("editedArgs") is not None else None
+    return Decision(verdict="approve" if args is None else "edit", args=args)
 
 
-def _result(source: _Fields, output: Any) -> UIDecision:
+def _result(output: Any) -> str:
     """Return the result of a client's tool: text, or JSON as a text."""
     try:
-        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+        return (output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)) or "(no output)"
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the output of a tool must be JSON: {error}") from error
-    return UIDecision(_id(source, "toolCallId"), "respond", message=text or "(no output)", is_result=True)
 
 
 def _get(source: Any, name: str, kind: type[_Value]) -> _Value:

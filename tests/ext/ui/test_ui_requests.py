@@ -151,6 +151,16 @@ def output(name: str, value: Any) -> dict[str, Any]:
     }
 
 
+def approved(id_: str) -> dict[str, Any]:
+    """The part of a call that a person has approved."""
+    return {
+        "type": "tool-x",
+        "toolCallId": id_,
+        "state": "approval-responded",
+        "approval": {"id": id_, "approved": True},
+    }
+
+
 async def test_only_results_of_client_tools_are_taken(chat: Conversation) -> None:
     """The log says which tool a call is of, not the request; results that the log has are left alone."""
     await waiting(chat, "refund", "pick")
@@ -192,10 +202,8 @@ async def test_conflicts_and_unknown_turns_are_typed(chat: Conversation) -> None
     """So an endpoint answers 409 or 404 before its stream begins."""
     with pytest.raises(UnknownMessageError):
         await read_request(ai_sdk(said("One?"), trigger="regenerate-message")).turn(chat)
-    approval = {"id": "c", "approved": True}
-    part = {"type": "tool-x", "toolCallId": "c", "state": "approval-responded", "approval": approval}
     with pytest.raises(InvalidInputError):
-        await read_request(decided(part)).turn(chat)
+        await read_request(decided(approved("c"))).turn(chat)
     async with await read_request(ai_sdk(said("One?"))).turn(chat):
         with pytest.raises(TurnBusyError):
             await read_request(ai_sdk(said("Two?", "q2"))).turn(chat)
@@ -226,7 +234,7 @@ BAD: dict[str, Any] = {
         said("One?", "q1", {"type": "file", "mediaType": "text/plain", "url": "file:///etc"})
     ),
     "a deep output": decided(output("pick", DEEP)),
-    "many decisions": decided(*[output("pick", 1)] * 1_000),
+    "many decisions": decided(*[approved(f"c-{at}") for at in range(1_000)]),
 }
 
 

@@ -404,3 +404,16 @@ async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> No
     stream = b"".join([event async for event in ui_stream(turn, loop(turn), request)]).decode()
     assert kinds(stream)[-1] == "finish"
     assert turn.is_finished
+
+
+@pytest.mark.parametrize("junk", [{"type": ["text"], "text": 1}, {"type": "text", "text": ["x"]}, {"toolCallId": {}}])
+async def test_what_a_page_claims_to_have_harms_nobody(junk: dict[str, Any], chat: Conversation) -> None:
+    """Whatever its shape, the answer is made and sent."""
+    async with await chat.turn("q1", human="What?"):
+        pass
+    shown = [junk, {"role": "assistant", "toolCalls": [1, {"id": 1, "function": 1}], **junk}]
+    message = {"id": "answer:q1", "role": "assistant", "parts": shown}
+    stream = await post(chat, {**ASKED, "messages": [message]}, Loop(STEPS["openai"], ["Fine."]))
+    assert kinds(stream)[-1] == "finish"
+    run = {**RUN, "messages": [*RUN["messages"], *shown, {"role": "tool", "toolCallId": "c", "content": 1}]}
+    assert kinds(await post(chat, run, Loop(), "ag-ui"))[-1] == "RUN_FINISHED"
