@@ -69,8 +69,13 @@ class Forker:
             now = await self._heads.find(dict(scope))
             if now is None or now.conversation != source:
                 raise ConversationDeletedError("the conversation was deleted while it was forked")
-            if not await self._commit(new_scope, target, Origin(source, cut.tail.messages, request)):
+            origin, at = Origin(source, cut.tail.messages, request), self._reader.clock.now()
+            head, is_new = await self._heads.claim(dict(new_scope), updated_at=at, written_at=at, fork=(target, origin))
+            if not is_new:
                 await self._is_made(new_scope, source, request)
+            elif not await self._tombstones.end_copy(target):
+                await self._tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=False)
+                raise ConversationDeletedError("the new scope was erased while the fork was made")
 
     async def _is_made(self, scope: Scope, source: str, request: str) -> bool:
         """Return True if the scope has this fork, False if it has no conversation. One command."""
@@ -80,15 +85,6 @@ class Forker:
         if origin is None or origin.request != request or source not in ("", origin.conversation):
             raise ForkRefusedError("new_scope has another conversation, or a fork of another request")
         return True
-
-    async def _commit(self, scope: Scope, target: str, origin: Origin) -> bool:
-        """Make a copy the conversation of a scope; False if that has one by now. Two commands."""
-        now = self._reader.clock.now()
-        head, is_new = await self._heads.claim(dict(scope), updated_at=now, written_at=now, fork=(target, origin))
-        if is_new and not await self._tombstones.end_copy(target):
-            await self._tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=False)
-            raise ConversationDeletedError("the new scope was erased while the fork was made")
-        return is_new
 
     async def _copy(self, cached: CachedConversation, target: str, cut: _Cut) -> None:
         """Copy everything; the state goes before an entry, as the first one of a log would bring its own."""
@@ -100,9 +96,8 @@ class Forker:
             await ends.summaries.insert(target, record)
         if cut.tail.entries:
             await ends.states.insert(state)
-        await self._copies.entries(source, target, through=cut.through)
+        await self._copies.entries(source, target, through=cut.through, last=cut.entry)
         if cut.entry:
-            await self._copies.chunks(source, target, _chunks_of(cut.entry))
             await self._log.insert(target, cut.entry, (), token="")
         await self._copies.annotations(source, target, through=cut.tail.messages)
 
@@ -151,14 +146,6 @@ class Forker:
         entry = Entry(before.messages + 1, at, kept, totals, before.link, sources, event=event, items=items)
         entry.rules = whole.rules
         return entry if ranges == log.active.ranges else changed(entry, log.active, ranges, point=point, undo=0)
-
-
-def _chunks_of(entry: Entry) -> dict[str, set[int]]:
-    """Return the numbers of the chunks of an entry, by token."""
-    found = [*(message.payload for message in entry.messages), *(item.payload for item in entry.items)]
-    refs = [ref for ref in found if ref]
-    numbers = {number for ref in refs for number in range(ref.chunk, ref.chunk + len(ref.ends))}
-    return {ref.token: numbers for ref in refs}
 
 
 def _event(event: TurnEvent | None, *, has_messages: bool) -> TurnEvent | None:

@@ -6,19 +6,18 @@ removes a copy that was given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from convstore.exceptions import BrokenLogError
-from convstore.log.entry import Totals
+from convstore.log.entry import Entry, Totals
 from convstore.mongo.bson_values import sealed, unsealed
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_from
+from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import ANNOTATIONS, LOG, annotation_id, chunk_id, entry_range
 
 _MOST_DOCUMENTS, _MOST_BYTES = 1_000, 16_000_000
-_ALL_CHUNKS = 10**6
 
 
 class Copies:
@@ -34,41 +33,42 @@ class Copies:
         found = await self._log.find(query, {"messages": 0, "sources": 0, "items": 0}, order=[("_id", -1)], limit=1)
         return entry_from(found[0]).totals if found else Totals()
 
-    async def entries(self, source: str, target: str, *, through: int) -> None:
-        """Copy the entries up to a number, with their chunks; raise a BrokenLogError if one is missing."""
-        chunks = dict[str, Container[int]]()
+    async def entries(self, source: str, target: str, *, through: int, last: Entry | None) -> None:
+        """Copy the entries up to a number with their chunks, and those of an entry that is cut from the next one.
 
-        def changes(document: Document, key: str) -> dict[str, Any]:
-            parts = (*document.get("messages", ()), *document.get("items", ()))
-            chunks.update({part["payload"]["token"]: range(_ALL_CHUNKS) for part in parts if "payload" in part})
+        Raises:
+            BrokenLogError: An entry is missing.
+        """
+        keys = set(_chunks_of(source, entry_document(source, last))) if last else set[str]()
+
+        def with_event(document: Document, key: str) -> dict[str, Any]:
+            keys.update(_chunks_of(source, document))
             event = document.get("event")  # its checksum names the document
             return {"event": sealed(unsealed(event, document["_id"]), key)} if event else {}
 
         query = within(source, *entry_range(source, before=through + 1))
-        if (copied := await _copy(self._raw_log, query, target, changes)) < through:
+        if (copied := await _copy(self._raw_log, query, target, with_event)) < through:
             raise BrokenLogError(source, f"{through - copied} of the first {through} entries are missing")
-        await self.chunks(source, target, chunks)
-
-    async def chunks(self, source: str, target: str, wanted: Mapping[str, Container[int]]) -> None:
-        """Copy chunks of some appends, given by the token, which begins with the time."""
-
-        def changes(document: Document, _: str) -> dict[str, Any] | None:
-            _, token, chunk = document["_id"].split("#")
-            return {} if int(chunk) in wanted.get(token, ()) else None
-
-        if wanted:
-            keys = chunk_id(source, min(wanted), 0), chunk_id(source, max(wanted), _ALL_CHUNKS)
-            await _copy(self._raw_log, within(source, *keys), target, changes)
+        if keys:  # nearly all of the range, as tokens begin with the time
+            chunks = within(source, min(keys), f"{max(keys)}$")
+            await _copy(self._raw_log, chunks, target, lambda chunk, _: {} if chunk["_id"] in keys else None)
 
     async def annotations(self, source: str, target: str, *, through: int) -> None:
         """Copy the annotations of the messages up to an ordinal."""
 
-        def changes(document: Document, key: str) -> dict[str, Any]:
+        def with_values(document: Document, key: str) -> dict[str, Any]:
             values = document.get("values", {}).items()  # their checksums name the document
             return {"values": {name: sealed(unsealed(text, document["_id"], name), key, name) for name, text in values}}
 
         keys = annotation_id(source, 0), annotation_id(source, through + 1)
-        await _copy(self._annotations, within(source, *keys), target, changes)
+        await _copy(self._annotations, within(source, *keys), target, with_values)
+
+
+def _chunks_of(source: str, entry: Document) -> Iterator[str]:
+    """Return the keys of the chunks that an entry names."""
+    for part in (*entry.get("messages", ()), *entry.get("items", ())):
+        if ref := part.get("payload"):
+            yield from (chunk_id(source, ref["token"], ref["chunk"] + index) for index in range(len(ref["ends"])))
 
 
 async def _copy(

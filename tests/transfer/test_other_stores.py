@@ -165,7 +165,7 @@ async def test_threads_of_a_mongodb_saver_are_imported(
     """As docs/migrating.md does it for a checkpointer: the newest state of each thread, with dates."""
     saver = pytest.importorskip("langgraph.checkpoint.mongodb").MongoDBSaver
     graph = StateGraph(MessagesState)
-    graph.add_node("answer", lambda _: {"messages": [AIMessage("One half of the brain.")]})
+    graph.add_node("answer", lambda state: {"messages": [AIMessage(f"Answer {len(state['messages'])}")]})
     graph.add_edge(START, "answer")
     with saver.from_conn_string(server_uri, own_database.name) as checkpointer:
         agent: Any = graph.compile(checkpointer=checkpointer)
