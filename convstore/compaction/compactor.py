@@ -62,6 +62,7 @@ class _Plan:
     rows: Sequence[Row]
     cut: int
     earlier: SummaryRecord | None
+    reason: str = ""
 
     @property
     def folded(self) -> Sequence[Row]:
@@ -143,7 +144,7 @@ class Compactor:
             return _Plan(end.state, log, (), 0, earlier)
         rows = await self._rows(log, earlier, maximum=_MAX_TRIGGERS * rule.trigger)
         cut = plan_compaction(rows, rule, view_start=view_start if has_left else 0, force=force)
-        return _Plan(end.state, log, rows, cut, earlier)
+        return _Plan(end.state, log, rows, cut, earlier, _reason(rows, rule, force=force))
 
     def _is_within(self, rule: CompactionRule, entries: Sequence[Entry], earlier: SummaryRecord | None) -> bool:
         """Return True if the last entry alone shows that a finished log is within the limit of the rule."""
@@ -288,6 +289,7 @@ class Compactor:
             tokens_in=tokens_in,
             tokens_out=sum(count(self._counter, message) for message in result.messages or [HumanMessage(text)]),
             at=self._clock.now(),
+            reason=plan.reason,
             results=(*reversed(named), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
             folded=tuple(results),
             messages=bodies,
@@ -335,6 +337,14 @@ class Compactor:
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             task.cancel()
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # abandon a task that ignores its cancellation
+
+
+def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
+    """Return why rows are summarised, as the end of a sentence."""
+    if force:
+        return "the application asked for it"
+    is_over = sum(weigh(rows)) > rule.trigger
+    return f"more than {rule.trigger:,} tokens were not summarised" if is_over else "turns had left the view"
 
 
 def _in_words_of_views(message: BaseMessage) -> BaseMessage:

@@ -114,6 +114,7 @@ class SummaryHistory:
             tokens_in=record.tokens_in,
             tokens_out=record.tokens_out,
             created_at=record.at,
+            reason=record.reason,
             tool_message_ids=[id_ for id_, _ in results],
             source_ids=", ".join(sources for _, sources in results if sources),
             is_current=is_current,

@@ -59,6 +59,7 @@ class SummaryRecord:
         tokens_in: Size of the messages folded into it, including the previous summary.
         tokens_out: Size of the summary itself.
         at: Time of creation.
+        reason: Why it was made, as the end of a sentence; "" in older ones.
         results: The newest results that it covers, newest first, each with the ids of its sources as text.
         folded: All results that it adds to those of its parent, in order; only in its own document.
         place: Key and collection of the document that it was read from.
@@ -85,6 +86,7 @@ class SummaryRecord:
     results: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     messages: tuple[str, ...] = ()
+    reason: str = ""
     place: tuple[str, str] = field(default=("", ""), compare=False)
 
     def covers(self, ordinal: int) -> bool:
@@ -94,10 +96,9 @@ class SummaryRecord:
 
     @property
     def digest(self) -> bytes:
-        """The checksum of its copy in a state, over all fields but `folded` and `place`."""
-        values = [
-            getattr(self, attribute.name) for attribute in fields(self) if attribute.name not in ("folded", "place")
-        ]
+        """The checksum of its copy in a state, over all fields but `folded`, `place` and an empty `reason`."""
+        left_out = {"folded", "place"} if self.reason else {"folded", "place", "reason"}
+        values = [getattr(self, attribute.name) for attribute in fields(self) if attribute.name not in left_out]
         return digest_of(json.dumps(values, default=date_text))
 
     @property

@@ -350,7 +350,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "results": [list(result) for result in record.results],
         "messages": [to_stored(body) for body in record.messages],
         "digest": record.digest,
-    }
+    } | ({"reason": record.reason} if record.reason else {})
     return stamped(document, "summary")
 
 
@@ -378,6 +378,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
             results=_pairs(document["results"]),
             folded=_pairs(document.get("folded", ())),
             messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
+            reason=stored_text(document.get("reason", "")),
             place=(key, collection),
         )
         if document["digest"] != (record.digest if state else record.whole_digest):

@@ -110,6 +110,7 @@ class CompactContract:
         second = await chat.compact()
         assert first.summary is not None
         assert second.summary is not None
+        assert first.summary.reason.endswith(" tokens were not summarised")
         assert (second.summary.first, second.summary.last, second.summary.version) == (1, 18, 2)
         assert [id_ for ids in writer.shown for id_ in ids] == [f"{k}{n}" for n in range(1, 10) for k in "qa"]
         for conversation in (chat, new_store().conversation(**chat.scope), new_store().conversation(**chat.scope)):

@@ -115,6 +115,7 @@ class Summary(Value):
         tokens_in: Size of the messages folded into it as views showed them, including the previous summary.
         tokens_out: Size of the summary itself.
         created_at: Time of creation (UTC).
+        reason: Why it was made, as the end of a sentence: "turns had left the view"; "" if an older version made it.
         tool_message_ids: Tool results that it covers, in order.
         source_ids: Ids of their sources, as text.
         is_current: True if views show it, unless messages that it covers were rewound.
@@ -129,6 +130,7 @@ class Summary(Value):
     tokens_in: int
     tokens_out: int
     created_at: datetime
+    reason: str = ""
     tool_message_ids: list[str] = []
     source_ids: str = ""
     is_current: bool = False

@@ -161,6 +161,7 @@ class PastViews(Loader):
             ordinal=load.log.tail.messages,
             is_first_use=point.is_first_use,
             version=load.summary.version if load.summary else 0,
+            summary_reason=load.summary.reason if load.summary else "",
             policy=policy,
         )
         return past.sealed(self._stamper(load, decision, view))

@@ -106,6 +106,7 @@ class PastView(History):
         entry: Number of the last entry that it saw.
         ordinal: Last ordinal that it saw.
         version: Version of the summary that it shows, 0 for none.
+        summary_reason: Why that summary was made, "" if that is not known.
         policy: Its policy.
         match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
         is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are), so that the
@@ -117,6 +118,7 @@ class PastView(History):
     entry: int = 0
     ordinal: int = 0
     version: int = 0
+    summary_reason: str = ""
     policy: HistoryPolicy
     is_first_use: bool = False
     match: Literal["exact", "rebuilt", "differs"] = "rebuilt"

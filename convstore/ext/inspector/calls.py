@@ -31,12 +31,19 @@ class ToolCall:
     has_failed: bool = False
 
 
-def is_cut(before: ViewStamp | None, after: ViewStamp | None) -> bool:
-    """Return True if the later view does not begin with the whole earlier one: something in it was made smaller."""
+def cut_by(before: ViewStamp | None, after: ViewStamp | None) -> str:
+    """Return what made the later view not begin with the whole earlier one, in a word or two; "" if it does."""
     if before is None or after is None:
-        return False
-    moved = [(stamp.summary, stamp.policy, *stamp.marks[:3]) for stamp in (before, after)]
-    return moved[0] != moved[1] or after.parts.stub > before.parts.stub
+        return ""
+    old, new = before.marks, after.marks
+    causes = {
+        "summary": before.summary != after.summary,
+        "policy": before.policy != after.policy,
+        "turns left out": old.start != new.start,
+        "shortened": old.short_through != new.short_through,
+        "stub": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
+    }
+    return next((cause for cause, is_true in causes.items() if is_true), "")
 
 
 class Calls:
@@ -72,7 +79,7 @@ class Calls:
         before = [message for message in reversed(self.all) if message.ordinal < end]
         stamped = [message for message in before if message.stamp and (call is None or call.stamp)]
         active = [message for message in stamped or before if not message.is_rewound]
-        whole = [message for message in stamped[:1] if call and not is_cut(message.stamp, call.stamp)]
+        whole = [message for message in stamped[:1] if call and not cut_by(message.stamp, call.stamp)]
         return next(iter(whole or active), None)
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:

@@ -137,5 +137,7 @@ def _causes(before: PastView, after: PastView) -> Iterator[str]:
         old, new = (reason_at(view.report.reasons, first) for view in (before, after))
         if old and new and (old.state, old.summary) != (new.state, new.summary):
             change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
+            if new.summary and new.summary == after.version and after.summary_reason:
+                change += f", made because {after.summary_reason}"
             last = new.last if new.state in ("summarised", "left_out") else end - 1
             yield f"messages {first} to {last} are now {change}" if last > first else f"message {first} is now {change}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from convstore.ext.inspector.calls import Calls, is_cut
+from convstore.ext.inspector.calls import Calls, cut_by
 from convstore.ext.inspector.comparison import View
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
@@ -28,7 +28,7 @@ class Bar:
     parts: Mapping[str, int]
     is_current: bool = False
     has_summary: bool = False
-    is_cut: bool = False
+    cut_by: str = ""
     has_failed: bool = False
     is_rewound: bool = False
 
@@ -44,10 +44,11 @@ class Bar:
         happened = {
             "rewound": self.is_rewound,
             "a summary was made": self.has_summary,
-            "a prompt cache broke": self.is_cut,
+            f"a prompt cache broke ({self.cut_by})": self.cut_by,
             "a tool failed": self.has_failed,
         }
-        size = f"{self.tokens:,} tokens" if self.tokens else "no stamp"
+        unknown = "no stamp" if self.ordinal else "open it to see its size"
+        size = f"{self.tokens:,} tokens" if self.tokens else unknown
         return f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
 
 
@@ -100,9 +101,9 @@ class Strip:
                 paths[part] += f"M{left} {y - height:.1f}h{_WIDTH}v{height:.1f}h-{_WIDTH}z"
                 y -= height + 1
             middle = index * _STEP + _STEP // 2
-            aside = 6 if bar.is_cut and bar.has_failed else 0
+            aside = 6 if bar.cut_by and bar.has_failed else 0
             paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""
-            paths["ink"] += f"M{middle - aside} 71l4 7h-8z" if bar.is_cut else ""
+            paths["ink"] += f"M{middle - aside} 71l4 7h-8z" if bar.cut_by else ""
             paths["bad"] += f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z" if bar.has_failed else ""
         return {part: path for part, path in paths.items() if path}
 
@@ -138,7 +139,7 @@ def _bar(message: StoredMessage, previous: StoredMessage | None, calls: Calls, v
         view.parts() if is_current else _parts(message.ordinal, stamp, calls.near),
         is_current=is_current,
         has_summary=bool(stamp and before and stamp.summary and stamp.summary != before.summary),
-        is_cut=is_cut(before, stamp),
+        cut_by=cut_by(before, stamp),
         has_failed=message.ordinal in failed,
         is_rewound=message.is_rewound,
     )

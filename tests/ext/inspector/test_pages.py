@@ -120,7 +120,7 @@ async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat:
     assert rows == ["system", "summary", *["turn"] * 2, "stub", *["turn"] * 3, "stub", "turn", "now", "rewound"]
     text = text_in(body)
     assert f"{history.tokens:,}" in text
-    assert "summary Summary 1 replaces 8 messages" in text
+    assert "summary Summary 1 , made because the application asked for it, replaces 8 messages" in text
     assert "rating 1" in text
     assert "A wrong answer" in text
     assert history.report.stubbed
@@ -371,10 +371,10 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     assert kinds == ["same", "was", "add", "add", "add"]
     kinds, folded = await changes(14)
     [summary] = await chat.summaries()
-    assert (
-        f"Cache broken: it held for at most 0 of 192 tokens, because messages 1 to {summary.last} are now in summary 1."
-        in folded
-    )
+    cause = f"messages 1 to {summary.last} are now in summary 1, made because {summary.reason}"
+    assert f"Cache broken: it held for at most 0 of 192 tokens, because {cause}." in folded
+    assert re.search(r"Broken at 6 \(stub\), .*14 \(summary\)", folded)
+    assert f"made because {summary.reason}, replaces" in text_in(await page(client, here, at="14"))
     assert kinds == ["was", "add", "add"]
     assert "There is no call before this one" in await page(client, f"{here}/changes", at="2")
 
