@@ -101,7 +101,7 @@ async def agents_sdk(chat: Conversation) -> None:
     await ConvstoreSession(chat.store, **chat.scope).add_items(items())
 
 
-async def anthropic(chat: Conversation) -> None:
+def anthropic_messages() -> list[dict[str, Any]]:
     """Messages of Anthropic's API."""
     image, pdf, shot = (
         {"type": kind, "source": {"type": "base64", "media_type": mime, "data": data}}
@@ -116,14 +116,30 @@ async def anthropic(chat: Conversation) -> None:
     calls = [{"type": "tool_use", "id": id_, "name": "search", "input": args} for id_, args in CALLS.items()]
     found = {"type": "tool_result", "tool_use_id": "call_a", "content": [{"type": "text", "text": FOUND}, shot]}
     failed = {"type": "tool_result", "tool_use_id": "call_b", "content": FAILED, "is_error": True}
-    await chat.append(
-        [
-            {"role": "user", "content": [{"type": "text", "text": ASKED}, image, pdf]},
-            {"role": "assistant", "content": [thought, *calls]},
-            {"role": "user", "content": [found, failed]},
-            {"role": "assistant", "content": SAID},
-        ]
-    )
+    return [
+        {"role": "user", "content": [{"type": "text", "text": ASKED}, image, pdf]},
+        {"role": "assistant", "content": [thought, *calls]},
+        {"role": "user", "content": [found, failed]},
+        {"role": "assistant", "content": [{"type": "text", "text": SAID}]},
+    ]
+
+
+async def anthropic(chat: Conversation) -> None:
+    """Messages of Anthropic's API."""
+    await chat.append(anthropic_messages())
+
+
+async def claude_agent(chat: Conversation) -> None:
+    """Entries of a transcript of the Claude Agent SDK."""
+    from convstore.ext.claude_agent import ConvstoreSessionStore  # noqa: PLC0415 - loads slowly
+
+    sessions = ConvstoreSessionStore(chat.store, user_id=chat.scope["user_id"])
+    key: Any = {name: chat.scope[name] for name in ("project_key", "session_id")}
+    entries: list[Any] = [
+        {"type": message["role"], "uuid": f"entry-{number}", "message": message}
+        for number, message in enumerate(anthropic_messages())
+    ]
+    await sessions.append(key, entries)
 
 
 async def pydantic_ai(chat: Conversation) -> None:
@@ -203,7 +219,7 @@ def as_session(view: Any) -> Callable[[Conversation], Awaitable[Read]]:
     return read
 
 
-DOORS = (langchain, openai_chat, responses, agents_sdk, anthropic, pydantic_ai)
+DOORS = (langchain, openai_chat, responses, agents_sdk, anthropic, claude_agent, pydantic_ai)
 READERS = {
     "messages": as_messages,
     "chat": as_request("chat"),
@@ -235,6 +251,7 @@ CANNOT_SEND = {
     "responses": {"error"},
     "agents_sdk": {"error"},
     "anthropic": set[str](),
+    "claude_agent": set[str](),
     "langchain": set[str](),
     "pydantic_ai": {"name of the file", "signature"},  # which goes back to Pydantic AI alone
 }
@@ -243,11 +260,17 @@ CANNOT_SEND = {
 
 @pytest.fixture
 async def chats() -> Any:
-    """A conversation for each door, in memory."""
-    async with await ConversationStore.connect("memory://") as store:
-        await store.setup()
-        made = {door.__name__: store.conversation(user_id="ada", thread_id=door.__name__) for door in DOORS}
+    """A conversation for each door, in memory; the SDK of Claude needs other scope keys."""
+    keys = ("user_id", "project_key", "session_id")
+    async with (
+        await ConversationStore.connect("memory://") as store,
+        await ConversationStore.connect("memory://", scope_keys=keys) as other,
+    ):
+        made = dict[str, Conversation]()
         for door in DOORS:
+            chosen = other if door is claude_agent else store
+            await chosen.setup()
+            made[door.__name__] = chosen.conversation(**dict.fromkeys(chosen.scope_keys, door.__name__))
             await door(made[door.__name__])
         yield made
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from convstore import ConversationStore
 from convstore.exceptions import BatchTooLargeError, InvalidInputError, InvalidScopeError, StoreUnavailableError
 from convstore.ext.openai_agents import ConvstoreSession
 from convstore.ext.openai_agents.items import items_of, to_log
+from convstore.transfer import export_conversations, import_conversations, read_agents_sqlite, read_file
 from convstore.types import LogItem
 
 pytestmark = pytest.mark.slow
@@ -363,6 +365,27 @@ async def test_a_batch_of_many_megabytes_is_taken(session: ConvstoreSession) -> 
     """Of small items; large texts and results are stored apart."""
     items: Any = [{"role": "user", "content": "x" * 400, "number": number} for number in range(4_000)]
     await session.add_items(items)
+
+
+async def test_archives_and_imports_keep_items(session: ConvstoreSession, tmp_path: Path) -> None:
+    """Exactly from an archive of ours; from a file of the SDK's own session, as messages that are read as items."""
+    await session.add_items([USER, *STEP, APPROVAL, *OTHERS, *MEDIA, ANSWER])
+    archive = BytesIO()
+    await export_conversations(session.store, archive.write, scope=session.conversation().scope)
+    (tmp_path / "archive.jsonl").write_bytes(archive.getvalue())
+    own = SQLiteSession("theirs", tmp_path / "own.db")
+    await own.add_items([USER, *STEP, ANSWER])
+    own.close()
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        await import_conversations(store, read_file(tmp_path / "archive.jsonl"))
+        again = ConvstoreSession(store, view="all", **session.conversation().scope)
+        assert await again.get_items() == await session.get_items()
+        await import_conversations(store, read_agents_sqlite(tmp_path / "own.db"), scope={"user_id": "ada"})
+        found: Any = await ConvstoreSession(store, view="all", user_id="ada", thread_id="theirs").get_items()
+        assert [item["type"] for item in found if item["type"] != "reasoning"] == [
+            *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message"),
+        ]
 
 
 async def test_a_client_cannot_send_items_of_its_own(session: ConvstoreSession) -> None:
