@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -15,7 +14,7 @@ from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.parts import PartWriter, plain
 from convstore.ext.ui.turns import ShownTurn, answer_id, read_turn
 from convstore.integration import variants_at_places
-from convstore.types import ConversationUpdate, Dropped, ToolRecord, Turn, TurnState, Variant
+from convstore.types import ConversationUpdate, Dropped, Source, Turn, TurnState
 from convstore.values.models import Value
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
 
@@ -84,31 +83,20 @@ async def ui_messages(
         async with aclosing(chat.watch(limit=1)) as updates:
             newest = await anext(updates)
     turns = await _turns(chat, before, limit)
-    known = await _facts(chat, turns, newest)
-    shown = [_shown(turn, known, writer, system=system, client_tools=names) for turn in turns]
+    sources, metadata = await _known(chat, turns)
+    last = max((turn.last for turn in turns), default=0)
+    state = newest.turn if newest.messages and newest.messages[-1].ordinal == last else None
+    states = {state.turn_id: state} if state and not state.variant_id else {}
+    known: dict[str, Any] = {"system": system, "sources": sources, "client_tools": names}
+    shown = [_shown(turn, states.get(turn.turn_id), writer, metadata, **known) for turn in turns]
     is_first = not turns or turns[0].first == 1 or not turns[0].number
     return UIPage(
         messages=[message for turn in shown for message in _WRITERS[format](turn)],
         before=None if is_first else turns[0].first,
-        last=max((turn.last for turn in turns), default=0),
+        last=last,
         turn=newest.turn,
         report=tuple(writer.report),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What a page knows of its messages by id, of its turns by id, and of the last turn."""
-
-    records: Mapping[str, ToolRecord]
-    annotations: Mapping[str, dict[str, Any]]
-    variants: Mapping[str, Sequence[Variant]]
-    state: TurnState | None
-
-    def state_of(self, turn: Turn) -> TurnState | None:
-        """Return the state of a turn if it is the last one, and shows all of its answer."""
-        is_it = self.state and (self.state.turn_id, self.state.variant_id) == (turn.turn_id, "")
-        return self.state if is_it else None
 
 
 async def _turns(chat: Conversation, before: int | None, limit: int) -> list[Turn]:
@@ -123,55 +111,49 @@ async def _turns(chat: Conversation, before: int | None, limit: int) -> list[Tur
     return found[::-1]
 
 
-async def _facts(chat: Conversation, turns: Sequence[Turn], newest: ConversationUpdate) -> _Facts:
-    """Read what is known of the turns of a page. The last turn's state counts if it knows the same messages."""
-    ids = [_id(message) for turn in turns for message in turn.messages]
-    records, annotations = dict[str, ToolRecord](), dict[str, dict[str, Any]]()
+async def _known(
+    chat: Conversation, turns: Sequence[Turn]
+) -> tuple[dict[str, list[Source]], dict[str, dict[str, Any]]]:
+    """Return the sources and the metadata of the messages of a page, by message id."""
+    turn_ids = {_id(message): turn.turn_id for turn in turns for message in turn.messages}
+    found = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
+    shown = {turn_id: variant for turn_id, variants in found.items() for variant in variants if variant.is_active}
+    ids, sources, metadata = list(turn_ids), dict[str, list[Source]](), dict[str, dict[str, Any]]()
     for start in range(0, len(ids), MAX_IDS):
-        batch = ids[start : start + MAX_IDS]
-        records |= {record.tool_message_id: record for record in await chat.get_tool_messages(batch)}
-        annotations |= await chat.annotations(batch)
-    variants = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
-    is_same = newest.messages and turns and newest.messages[-1].ordinal == max(turn.last for turn in turns)
-    return _Facts(records, annotations, variants, newest.turn if is_same else None)
+        annotations = await chat.annotations(ids[start : start + MAX_IDS])
+        for record in await chat.get_tool_messages(ids[start : start + MAX_IDS]):
+            id_, turn_id = record.tool_message_id, turn_ids[record.tool_message_id]
+            own = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn_id}
+            if variant := shown.get(turn_id):
+                own["variant"] = {"id": variant.variant_id, "number": variant.number, "count": variant.count}
+            if id_ in annotations:
+                own["annotations"] = plain(annotations[id_])
+            sources[id_], metadata[id_] = record.sources, own
+    return sources, metadata
 
 
-def _shown(turn: Turn, known: _Facts, writer: PartWriter, *, system: bool, client_tools: Collection[str]) -> ShownTurn:
-    state = known.state_of(turn)
-    shown = read_turn(
-        turn.turn_id,
-        turn.messages,
-        writer,
-        waiting=[call.result_id for call in state.waiting_calls] if state else [],
-        client_tools=client_tools,
-        sources={id_: known.records[id_].sources for id_ in map(_id, turn.messages) if id_ in known.records},
-        metadata=_metadata(turn, known),
-        draft=state.draft if state else "",
-        is_over=turn.is_finished,
-    )
+def _shown(
+    turn: Turn,
+    state: TurnState | None,
+    writer: PartWriter,
+    metadata: dict[str, dict[str, Any]],
+    *,
+    system: bool,
+    **known: Any,
+) -> ShownTurn:
+    """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
+    said = [_id(message) for message in turn.messages if isinstance(message, AIMessage)]
+    about = {**metadata.get(said[-1] if said else turn.turn_id, {}), **({"messageId": said[-1]} if said else {})}
+    about |= {"draft": True} if state and state.draft else {}
+    about |= {"stopped": True} if state and state.status == "stopped" else {}
+    metadata[answer_id(turn.turn_id)] = about
+    waiting, draft = (state.waiting_calls, state.draft) if state else ((), "")
+    known |= {"waiting": [call.result_id for call in waiting], "draft": draft, "is_over": turn.is_finished}
+    shown = read_turn(turn.turn_id, turn.messages, writer, metadata=metadata, **known)
     for step in [] if system else [step for step in shown.steps if step.role == "system"]:
         shown.steps.remove(step)
         writer.report.append(Dropped(step.id, "system message", "it is not meant for users; system=True returns it"))
     return shown
-
-
-def _metadata(turn: Turn, known: _Facts) -> dict[str, dict[str, Any]]:
-    """Return the metadata of the messages of a turn by id, and of its answer as a whole."""
-    found = dict[str, dict[str, Any]]()
-    shown = next((variant for variant in known.variants.get(turn.turn_id, ()) if variant.is_active), None)
-    variant = {"variant": {"id": shown.variant_id, "number": shown.number, "count": shown.count}} if shown else {}
-    for message in turn.messages:
-        id_ = _id(message)
-        if record := known.records.get(id_):
-            at = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn.turn_id}
-            own = known.annotations.get(id_)
-            found[id_] = {**at, **variant, **({"annotations": plain(own)} if own else {})}
-    state, said = known.state_of(turn), [_id(message) for message in turn.messages if isinstance(message, AIMessage)]
-    last = found.get(said[-1] if said else turn.turn_id, {})
-    marks = {"draft": bool(state and state.draft), "stopped": bool(state and state.status == "stopped")}
-    marked = {name: True for name, is_set in marks.items() if is_set}
-    found[answer_id(turn.turn_id)] = {**last, **({"messageId": said[-1]} if said else {}), **marked}
-    return found
 
 
 def _id(message: BaseMessage) -> str:
