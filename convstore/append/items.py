@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from convstore.append.formats import Item
@@ -31,14 +31,17 @@ class PreparedItem(NamedTuple):
 def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
     """Return a batch without its items, and the items, each with the number of other elements before it.
 
+    >>> from types import MappingProxyType
+    >>> split_items(MappingProxyType({"role": "user"}))[0]
+    mappingproxy({'role': 'user'})
     >>> mark = LogItem(kind="mark", data=1)
     >>> split_items([{"role": "user"}, mark])
     ([{'role': 'user'}], [PlacedItem(item=LogItem(kind='mark', data=1, id=None), position=1)])
     """
     if isinstance(batch, LogItem):
         return [], [PlacedItem(batch, 0)]
-    if isinstance(batch, str | bytes | bytearray | BaseModel | BaseMessage | dict) or not isinstance(batch, Iterable):
-        return batch, []
+    if isinstance(batch, str | bytes | bytearray | BaseModel | Mapping) or not isinstance(batch, Iterable):
+        return batch, []  # one message, or an error
     others, items = list[Any](), list[PlacedItem]()
     for given in batch:
         if isinstance(given, LogItem):
@@ -67,7 +70,8 @@ def named_items(items: Sequence[PlacedItem], given: Sequence[Item], *, key: str 
             raise InvalidInputError(f"item {index} has the id of item {ids[id_]}; give each its own")
     for (item, _), id_ in zip(items, ids, strict=True):
         item.id = id_
-    return [PlacedItem(item, sum(other.position < place for other in given)) for item, place in items]
+    positions = [other.position for other in given]
+    return [PlacedItem(item, bisect_left(positions, place)) for item, place in items]
 
 
 def prepare_items(

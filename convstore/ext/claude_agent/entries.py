@@ -38,7 +38,7 @@ def from_log(data: Mapping[str, Any], contents: Mapping[str, Any]) -> Entry:
     if not sources:
         return entry
     message = entry["message"]
-    if "content" not in message:
+    if message["content"] is None:
         return {**entry, "message": {**message, "content": contents[sources[0]]}}
     given = iter(sources)
     blocks = [
@@ -66,21 +66,17 @@ def _without_content(entry: Entry, messages: Sequence[BaseMessage]) -> tuple[Ent
     message = entry["message"]
     content = message.get("content")
     if len(messages) == 1 and messages[0].content == content:
-        rest: Entry = {**entry, "message": {key: part for key, part in message.items() if key != "content"}}
+        rest: Entry = {**entry, "message": {**message, "content": None}}
         sources = messages
     else:
         blocks = content if isinstance(content, list) else []
         sources = messages[: sum(map(_is_result, blocks))]
-        left = [_without(block, "content") if _is_result(block) else block for block in blocks]
+        left = [{**block, "content": None} if _is_result(block) else block for block in blocks]
         rest = {**entry, "message": {**message, "content": left}}
     ids = [str(source.id) for source in sources]
     contents = {str(source.id): source.content for source in sources}
     is_equal = bool(ids) and from_log({"entry": rest, "content_of": ids}, contents) == entry
     return (rest, ids) if is_equal else (entry, [])
-
-
-def _without(block: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: part for key, part in block.items() if key != name}
 
 
 def _is_result(block: Any) -> bool:

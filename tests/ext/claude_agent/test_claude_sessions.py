@@ -16,6 +16,8 @@ from claude_agent_sdk import (
     project_key_for_directory,
 )
 from claude_agent_sdk.testing import run_session_store_conformance
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from convstore import ConversationStore, InvalidInputError
 from convstore.exceptions import InvalidScopeError
@@ -131,6 +133,46 @@ async def test_a_transcript_comes_back_equal(sessions: ConversationStore) -> Non
     assert (await chat.search("two files"))[0].ordinal == 1
     usage = (await chat.info()).usage["claude-sonnet-4-5"]
     assert usage["output_tokens"] == 8  # of two answers, in four entries
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_BLOCKS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "tool_use", "tool_result", "image", "thinking", "input_text"])},
+        optional={"text": _JSON, "id": st.just("c1"), "name": st.just("f"), "input": _JSON, "content": _JSON}
+        | {"tool_use_id": st.sampled_from(["c1", "c2", ""]), "is_error": _JSON},
+    )
+    | _JSON,
+    max_size=4,
+)
+_ENTRIES = st.fixed_dictionaries(
+    {"type": st.sampled_from(["user", "assistant", "system"])},
+    optional={"parentUuid": _JSON}
+    | {
+        "message": st.fixed_dictionaries(
+            {"role": st.sampled_from(["user", "assistant", "tool"])},
+            optional={"content": _BLOCKS | _JSON, "type": st.just("message"), "stop_reason": _JSON, "id": _JSON}
+            | {"usage": _JSON | st.fixed_dictionaries({"input_tokens": _JSON, "output_tokens": _JSON}), "x": _JSON},
+        )
+        | _JSON
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(entries=st.lists(_ENTRIES, min_size=1, max_size=4))
+async def test_any_entry_comes_back_equal(entries: list[dict[str, Any]]) -> None:
+    """Also one that the command line would never write; the types of its values, too."""
+    async with await ConversationStore.connect("memory://", scope_keys=_KEYS) as memory:
+        await memory.setup()
+        given_entries: list[Any] = [{**entry, "uuid": f"u{at}"} for at, entry in enumerate(entries)]
+        store = ConvstoreSessionStore(memory, user_id="ada")
+        await store.append(_key(), given_entries)
+        assert repr(await store.load(_key())) == repr(given_entries)
 
 
 async def test_an_entry_is_stored_once(sessions: ConversationStore) -> None:
