@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS = 90
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 BLOCKS = {name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
-FRAMEWORKS = ("agents", "claude_agent_sdk", "pydantic_ai")
+FRAMEWORKS = ("agent_framework", "agents", "claude_agent_sdk", "deepagents", "pydantic_ai")
 """Packages of frameworks; programs that import them run with the slow tests."""
 
 

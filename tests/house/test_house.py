@@ -33,6 +33,7 @@ MONGODB = FLOOR_OF["mongo"]
 # Modules of others that a room may import, standard library apart; a star means every room.
 ALLOWED = {
     "Stemmer": {"index"},
+    "agent_framework": {"ext"},
     "agents": {"ext"},
     "bson": {"mongo", "runtime", "verify"},
     "claude_agent_sdk": {"ext"},

@@ -19,7 +19,8 @@ from convstore import exceptions, summarization, types
 PACKAGE = Path(__file__).parents[2] / "convstore"
 FOR_USERS = {
     *("convstore", "convstore.chain", "convstore.ext.inspector", "convstore.ext.langchain", "convstore.ext.langgraph"),
-    *("convstore.ext.claude_agent", "convstore.ext.openai_agents", "convstore.ext.pydantic_ai"),
+    *("convstore.ext.claude_agent", "convstore.ext.microsoft", "convstore.ext.openai_agents"),
+    "convstore.ext.pydantic_ai",
     *("convstore.cli", "convstore.conversation", "convstore.store", "convstore.summarization", "convstore.transfer"),
     *("convstore.ext.ui", "convstore.integration", "convstore.public", "convstore.types"),
 }

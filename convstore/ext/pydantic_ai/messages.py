@@ -1,8 +1,7 @@
 """Convert messages of Pydantic AI to messages of the log, and back.
 
 One `ModelRequest` becomes a message for each prompt and each tool result, one `ModelResponse` becomes one AI message.
-Each has a mark in ``additional_kwargs`` with the JSON of its parts, so that the way back is exact. A reference stands
-there for what the message itself holds: texts, arguments of calls, files.
+Each has a mark in ``additional_kwargs`` with the JSON of its parts, so that the way back is exact.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-_MARK, _REFERENCE = "pydantic_ai", "convstore:held"
-_HELD = frozenset({"args", "content", "data", "url"})
-"""Fields of parts whose values the message of the log may hold."""
-_URL_SAFE = str.maketrans("+/", "-_")
+from convstore.ext.exact import marked, restored
+
+_MARK = "pydantic_ai"
 
 
 def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
@@ -51,9 +49,9 @@ def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
     parts, groups = head.pop("parts"), [*_groups(entry.message)]
     for at, (message, indices) in enumerate(groups):
         message.id = entry.id + (f".{at}" if at else "") + copy
-        mark = {"entry": entry.id, "parent": entry.parent_id, "at": at, "of": len(groups)}
-        own = {"parts": [parts[index] for index in indices], "head": {} if at else head}
-        message.additional_kwargs = {_MARK: mark | _with_references(own, message)}
+        own = marked({"parts": [parts[index] for index in indices], "head": {} if at else head}, message)
+        place = {"entry": entry.id, "parent": entry.parent_id, "at": at, "of": len(groups)}
+        message.additional_kwargs = {_MARK: place | {"json": own}}
     return [message for message, _ in groups]
 
 
@@ -165,58 +163,12 @@ def _blocks(content: Iterable[Any]) -> list[Any]:
     return blocks
 
 
-def _with_references(own: dict[str, Any], message: BaseMessage) -> dict[str, Any]:
-    """Return the JSON of a message's parts without what the message itself holds."""
-    held = _held_by(message)
-    keys = {json.dumps(value): key for key, value in held.items()}
-
-    def without(node: Any, name: str) -> Any:
-        if name in _HELD and (key := keys.get(json.dumps(node))):
-            return {_REFERENCE: key}
-        if isinstance(node, dict):
-            return {inner: without(value, inner) for inner, value in node.items()}
-        return [without(value, name) for value in node] if isinstance(node, list) else node
-
-    short: dict[str, Any] = without(own, "")
-    exact = json.dumps(own)
-    return short if json.dumps(_filled(short, held)) == exact else {"exact": exact}
-
-
 def _own(message: BaseMessage) -> dict[str, Any]:
     """Return the JSON of a message's parts, and of what is around them if it is the first of its entry."""
-    mark = mark_of(message)
-    if "exact" in mark:
-        return dict(json.loads(mark["exact"]))
     try:
-        return dict(_filled({"parts": mark["parts"], "head": mark["head"]}, _held_by(message)))
+        return restored(mark_of(message)["json"], message)
     except LookupError:  # from elsewhere, or changed by a view
         return {"parts": [*_parts_of(message)], "head": {}}
-
-
-def _filled(node: Any, held: dict[str, Any]) -> Any:
-    if isinstance(node, dict):
-        if _REFERENCE in node:
-            return held[node[_REFERENCE]]
-        return {key: _filled(value, held) for key, value in node.items()}
-    return [_filled(value, held) for value in node] if isinstance(node, list) else node
-
-
-def _held_by(message: BaseMessage) -> dict[str, Any]:
-    """Return the values of a message that references name: texts, files in Pydantic's Base64, arguments of calls."""
-    held: dict[str, Any] = {}
-    if isinstance(message.content, str):
-        held["text"] = message.content
-        with suppress(ValueError):
-            held |= {"json": json.loads(message.content)} if isinstance(message, ToolMessage) else {}
-    else:
-        for at, block in enumerate(message.content):
-            values: dict[str, Any] = block if isinstance(block, dict) else {}
-            held |= {f"{at}.{key}": values[key] for key in ("text", "reasoning", "url") if key in values}
-            held |= {f"{at}.base64": values["base64"].translate(_URL_SAFE)} if "base64" in values else {}
-    for at, call in enumerate(message.tool_calls if isinstance(message, AIMessage) else ()):
-        held |= {f"call.{at}": call["args"], f"call.{at}.text": json.dumps(call["args"])}
-        held[f"call.{at}.compact"] = json.dumps(call["args"], separators=(",", ":"))
-    return held
 
 
 def _parts_of(message: BaseMessage) -> Iterator[dict[str, Any]]:

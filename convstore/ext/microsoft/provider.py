@@ -1,0 +1,102 @@
+"""A `HistoryProvider` of Microsoft's Agent Framework on the conversations of a convstore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message, SessionContext
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.ext.microsoft.messages import from_log, to_log
+
+
+class ConvstoreHistoryProvider(HistoryProvider):
+    """Keeps what a session says in the log, each message once, and gives an agent the view of it.
+
+    A repeated save of the same messages writes nothing. Agents get the tool that brings back what a view leaves out.
+
+    Scope keys without a value here are taken from ``session.state[source_id]``, which the application sets; the last
+    one that is not there either has the session's id.
+
+    Args:
+        store: The store of the conversations.
+        view: "policy" gives an agent the view; "all" every active message, in full, without the tool.
+        policy: Limits of the view; None for the store's.
+        source_id: Name of the provider in a session.
+        options: ``store_inputs`` and the other settings of `HistoryProvider`.
+        scope: Values of scope keys, such as the user's.
+
+    Raises:
+        InvalidInputError: `view` is neither.
+        InvalidScopeError: A scope key is unknown; from a run, if one has no value.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        *,
+        view: Literal["policy", "all"] = "policy",
+        policy: HistoryPolicy | None = None,
+        source_id: str = "convstore",
+        options: dict[str, Any] | None = None,
+        **scope: str,
+    ) -> None:
+        super().__init__(source_id, **(options or {}))
+        if view not in ("policy", "all"):
+            raise InvalidInputError(f'view is "policy" or "all", not {view!r}')
+        if unknown := set(scope) - set(store.scope_keys):
+            raise InvalidScopeError(f"the store has the scope keys {store.scope_keys}, not {sorted(unknown)}")
+        self._store, self._view, self._policy, self._scope = store, view, policy, scope
+
+    def conversation(self, session_id: str | None, state: dict[str, Any] | None = None) -> Conversation:
+        """Return convstore's handle of a session's conversation; no I/O.
+
+        Args:
+            session_id: Id of the session.
+            state: ``session.state.get(source_id)``.
+
+        Raises:
+            InvalidScopeError: A scope key has no value.
+        """
+        values: dict[str, Any] = {key: state[key] for key in self._store.scope_keys if state and key in state}
+        values |= self._scope
+        if left := [key for key in self._store.scope_keys if key not in values]:
+            values[left[-1]] = session_id
+        return self._store.conversation(**values)
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **_: Any
+    ) -> list[Message]:
+        """Return the view of a session, or all its active messages."""
+        chat = self.conversation(session_id, state)
+        if self._view == "policy":
+            return from_log((await chat.load_history(self._policy)).messages)
+        return from_log([message async for turn in chat.turns() for message in turn.messages])
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Append messages at once; those that the log has already are skipped."""
+        await self.conversation(session_id, state).append([one for message in messages for one in to_log(message)])
+
+    async def before_run(
+        self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        """Give a run the view, and the tool that reads back."""
+        await super().before_run(agent=agent, session=session, context=context, state=state)
+        if self._view == "policy":
+            tool = self.conversation(context.session_id, state).retrieve_previous_sources_tool()
+            spec = tool.to_openai()["function"]
+
+            async def read(**arguments: Any) -> str:
+                return str(await tool.ainvoke(arguments))
+
+            names = {"name": spec["name"], "description": spec["description"]}
+            context.extend_tools(self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])])

@@ -1,0 +1,178 @@
+"""An agent of Microsoft's framework keeps its sessions in a convstore, and is shown the view of them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from agent_framework import (
+    Agent,
+    BaseChatClient,
+    ChatResponse,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    tool,
+)
+
+from convstore import ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.exceptions import ContentConflictError, InvalidScopeError
+from convstore.ext.microsoft import ConvstoreHistoryProvider
+
+pytestmark = pytest.mark.slow
+
+
+class Scripted(FunctionInvocationLayer, BaseChatClient):
+    """A chat client with written answers that keeps what it was shown."""
+
+    def __init__(self, *script: Any) -> None:
+        super().__init__()
+        self.script, self.shown, self.tools = list(script), list[list[Message]](), list[str]()
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], options: Mapping[str, Any], **_: Any
+    ) -> Awaitable[ChatResponse]:
+        self.shown.append([Message.from_dict(message.to_dict()) for message in messages])
+        self.tools = [one.name for one in options.get("tools") or ()]
+        answer = self.script.pop(0)
+        message = Message("assistant", answer if isinstance(answer, list) else [answer], message_id="msg_same")
+
+        async def respond() -> ChatResponse:
+            return ChatResponse(messages=[message])
+
+        return respond()
+
+
+@tool(approval_mode="never_require")
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"{place}: " + "fish " * 1000
+
+
+@pytest.fixture
+def user() -> str:
+    """A user that no other test has."""
+    return f"ada-{uuid.uuid4().hex}"
+
+
+def dumped(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """What messages are, all of it."""
+    return [message.to_dict() for message in messages]
+
+
+async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) -> None:
+    """What a run stored is shown to the next one, its long result as a stub that the tool brings back."""
+    client = Scripted(Content.from_function_call("c1", "look", arguments='{"place":"sea"}'), "Fish.", "Yes.")
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    agent = Agent(client, tools=[look], context_providers=[provider])
+    session = agent.create_session(session_id="seals")
+    await agent.run("What do seals eat?", session=session)
+    assert client.tools == ["look", "retrieve_previous_sources"]
+    await agent.run("Sure?", session=agent.create_session(session_id="seals"))
+    shown = client.shown[-1]
+    assert [message.role for message in shown] == ["user", "assistant", "tool", "assistant", "user"]
+    stub = json.loads(shown[2].contents[0].result)
+    client.script = [
+        Content.from_function_call(
+            "c2", "retrieve_previous_sources", arguments={"tool_message_ids": [stub["tool_message_id"]]}
+        ),
+        "Done.",
+    ]
+    await agent.run("Again.", session=session)
+    assert "sea: fish fish" in client.shown[-1][-1].contents[0].result
+    everything = ConvstoreHistoryProvider(store, user_id=user, view="all")
+    assert (await everything.get_messages("seals"))[2].contents[0].result.startswith("sea: fish")
+    assert len(await everything.get_messages("seals")) == 10
+
+
+EVERYTHING = [
+    Message("system", ["Be brief."]),
+    Message(
+        "user",
+        [
+            "Look:",
+            Content.from_data(b"\xff\xfe\0", "image/png"),
+            Content.from_uri("https://x.example/a.png", media_type="image/png"),
+        ],
+        author_name="Ada",
+        additional_properties={"text": "Look:"},
+    ),
+    Message(
+        "assistant",
+        [
+            Content.from_text_reasoning(text="Hm.", protected_data="sig"),
+            Content.from_text("One moment."),
+            Content.from_function_call("a", "look", arguments='{"place": "sea"}'),
+            Content.from_function_call("b", "look", arguments={"place": "ice"}),
+            Content.from_function_call("c", "look", arguments="{"),
+            Content.from_hosted_file("file-1"),
+        ],
+    ),
+    Message(
+        "tool",
+        [
+            Content.from_function_result("a", result={"deep": [1, 2.0, None]}),
+            Content.from_function_result("b", result="no", exception="ValueError"),
+            Content.from_function_result("c", result="invalid"),
+        ],
+    ),
+    Message("assistant", []),
+    Message("assistant", ["Fish."]),
+]
+
+
+async def test_every_kind_of_content_comes_back(store: ConversationStore, user: str) -> None:
+    """Files, reasoning, parallel and invalid calls, errors, hosted files, no content at all."""
+    provider = ConvstoreHistoryProvider(store, user_id=user, view="all")
+    await provider.save_messages("s", EVERYTHING)
+    assert dumped(await provider.get_messages("s")) == dumped(EVERYTHING)
+    kinds = [message.type async for message in provider.conversation("s").messages()]
+    assert kinds == ["system", "human", "ai", "tool", "tool", "tool", "ai", "ai"]
+
+
+async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: str) -> None:
+    """By the same objects, by those that were loaded, and by the id that a client gave its question."""
+    provider = ConvstoreHistoryProvider(store, user_id=user, view="all")
+    said = [Message("user", ["Hi"], message_id="request-1"), Message("assistant", ["Hello"]), Message("user", ["Hi"])]
+    await provider.save_messages("s", said)
+    await provider.save_messages("s", said)
+    await provider.save_messages("s", await provider.get_messages("s"))
+    await provider.save_messages("s", [Message("user", ["Hi"], message_id="request-1")])
+    assert [message.text for message in await provider.get_messages("s")] == ["Hi", "Hello", "Hi"]
+    with pytest.raises(ContentConflictError):
+        await provider.save_messages("s", [Message("user", ["Other"], message_id="request-1")])
+
+
+async def test_the_budget_of_the_view_counts(store: ConversationStore, user: str) -> None:
+    """A note stands for turns that do not fit."""
+    provider = ConvstoreHistoryProvider(store, user_id=user, policy=HistoryPolicy(max_tokens=1000))
+    for at in range(6):
+        await provider.save_messages("s", [Message("user", [f"Q{at}"]), Message("assistant", ["More. " * 200])])
+    shown = await provider.get_messages("s")
+    assert len(shown) < 12
+    assert "left out" in shown[0].text
+
+
+async def test_the_scope_may_come_from_the_session(store: ConversationStore, user: str) -> None:
+    """What the constructor does not name is in the session's state; without it a run is refused."""
+    client = Scripted("Hello.", "Hello.")
+    agent = Agent(client, context_providers=[ConvstoreHistoryProvider(store)])
+    session = agent.create_session(session_id="s")
+    with pytest.raises(InvalidScopeError):
+        await agent.run("Hi", session=session)
+    session.state["convstore"] = {"user_id": user}
+    await agent.run("Hi", session=session)
+    chat = store.conversation(user_id=user, thread_id="s")
+    assert [message.text async for message in chat.messages()] == ["Hi", "Hello."]
+
+
+def test_arguments_are_checked(store: ConversationStore) -> None:
+    """An unknown scope key or kind of view is refused at once."""
+    with pytest.raises(InvalidScopeError, match="scope keys"):
+        ConvstoreHistoryProvider(store, course="x")
+    wrong: Any = "some"
+    with pytest.raises(InvalidInputError, match="view"):
+        ConvstoreHistoryProvider(store, view=wrong)
