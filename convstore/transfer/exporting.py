@@ -297,4 +297,4 @@ class _Export:
         header |= {name: at.isoformat() for name, at in dates.items() if at is not None}
         if info.forked_from:
             header["forked_from"] = info.forked_from.model_dump()
-        return openai_line(header).rstrip(b"}\n") + b', "messages": ['
+        return openai_line(header).removesuffix(b"}\n") + b', "messages": ['

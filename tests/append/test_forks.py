@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from convstore.integration import host_of
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 from convstore.testing.fixtures import ahead
+from convstore.transfer import export_conversations
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +116,22 @@ async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_sa
 def _shown(message: BaseMessage) -> dict[str, Any]:
     """Return what a model is shown; the id of a summary has its version, which counts only those of the fork."""
     return message.model_dump(exclude={"id"})
+
+
+@pytest.mark.parametrize("form", ["convstore", "openai"])
+async def test_an_export_says_where_a_fork_comes_from(store: ConversationStore, form: Any) -> None:
+    """The id and the ordinal, never the scope; an import takes the messages."""
+    chat = store.conversation(user_id="secret", thread_id="t")
+    await chat.append(rag_turn("What about whales?"))
+    fork = await chat.fork(key="r", new_scope={"user_id": "bob", "thread_id": "t"})
+    lines = list[bytes]()
+    await export_conversations(store, lines.append, format=form, scope={"user_id": "bob"})
+    origin = (await fork.info()).forked_from
+    assert origin is not None
+    whole = b"".join(lines)
+    head = json.loads(whole if form == "openai" else whole.splitlines()[0])
+    assert head["forked_from"] == origin.model_dump()
+    assert b"secret" not in whole
 
 
 async def test_a_killed_fork_is_invisible_until_it_is_repeated_and_its_copy_is_swept(

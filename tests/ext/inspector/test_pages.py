@@ -209,6 +209,8 @@ async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, 
     assert "&#34;team&#34;: &#34;sea&#34;" in text
     shown = text_in(await page(browse(), f"{here}/messages/{receipt.first}"))
     assert "&#34;model_name&#34;: &#34;model-7&#34;" in shown
+    fork = await (await chat.fork(before="now", key="r", new_scope={**chat.scope, "user_id": "bob"})).info()
+    assert f'fork of <a href="{here}">' in (await browse().get(f"/c/{fork.conversation_id}")).text
 
 
 async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationStore) -> None:
