@@ -338,7 +338,7 @@ class _ConversationImport:
             if len(messages) == 1:
                 raise
             half = len(messages) // 2
-            leading = [one for one in items if one.position <= half]
+            leading = [item for item in items if item.position <= half]
             await self._append(messages[:half], at, change and change._replace(kind="append"), leading)
             await self._append(messages[half:], at, change, _items_after(items, half))
             return

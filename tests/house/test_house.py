@@ -319,6 +319,19 @@ def names_in(path: Path) -> set[str]:
     return {str(getattr(node, part)) for node in nodes_in(path) for part in parts if hasattr(node, part)}
 
 
+def test_names_say_what_they_hold() -> None:
+    """No variable, parameter or function of the inner rooms is called "one", "some" or "none"."""
+    found = {
+        (module, node.lineno)
+        for module, path in module_paths().items()
+        if room_of(module) not in {"ext", "testing", "transfer"}
+        for node in nodes_of(path, ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef)
+        if (getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None))
+        in {"one", "ones", "some", "none", "somebody", "nobody"}
+    }
+    assert found == set()
+
+
 def test_only_a_few_modules_know_of_rewinds() -> None:
     """Readers see active messages; the edges use what a conversation offers."""
     inner = {name: path for name, path in module_paths().items() if room_of(name) not in EDGES | {"testing"}}

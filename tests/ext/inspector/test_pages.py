@@ -452,8 +452,8 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
     ]
     assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
     calls = [message for message in await chat.list_messages() if message.stamp]
-    cut, made = ", a prompt cache broke", ", a summary was made"
-    happened = ["", "", f"{cut}, a tool failed", "", made + cut, ""]
+    cut, made = ", a prompt cache broke (stub)", ", a summary was made, a prompt cache broke (summary)"
+    happened = ["", "", f"{cut}, a tool failed", "", made, ""]
     for call, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
         assert title == f"Call for message {call.ordinal}: {call.stamp.tokens:,} tokens{more}"
         assert sum(call.stamp.parts) == call.stamp.tokens
