@@ -35,17 +35,18 @@ class PartWriter:
 
     def content(self, message: BaseMessage) -> list[Part]:
         """Return the texts, the reasoning, the media and other blocks of a message in order, then what it cites."""
-        found = list(reasoning_beside(message))
+        is_said = isinstance(message, AIMessage)
+        found = list(reasoning_beside(message)) if is_said else []
         for part in parts_of(message):
             if isinstance(part, Text):
                 found += [{"type": "text", "text": part.text, "state": "done"}] if part.text else []
             elif isinstance(part, Media):
                 found.append(self._file(message, part))
-            elif part.kind == "reasoning":
+            elif part.kind == "reasoning" and is_said:
                 found.append(reasoning_part(part.block))
-            elif part.kind == "other" and len(json.dumps(part.block)) <= self._output_limit:
-                found.append({"type": f"data-{part.type or 'block'}", "data": dict(part.block)})
-            elif part.kind == "other":
+            elif part.kind != "call" and len(json.dumps(part.block)) <= self._output_limit:
+                found.append({"type": f"data-{valid_text(part.type) or 'block'}", "data": plain(dict(part.block))})
+            elif part.kind != "call":
                 self.drop(message, part.type or "block", f"it is longer than {self._output_limit:,} characters")
         return [*found, *_cited(message)]
 

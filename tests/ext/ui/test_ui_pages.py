@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 from ag_ui.core import Message
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from pydantic import TypeAdapter
 from pydantic_ai.messages import (
@@ -21,9 +24,12 @@ from pydantic_ai.messages import (
 from pydantic_ai.ui.ag_ui import AGUIAdapter
 from pydantic_ai.ui.vercel_ai import VercelAIAdapter
 from pydantic_ai.ui.vercel_ai.request_types import UIMessage
+from strategies import messages
 
-from convstore import Conversation
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import ConvstoreError
 from convstore.ext.ui import UIPage, ui_messages
+from convstore.ext.ui.messages import Format
 
 pytestmark = pytest.mark.slow
 
@@ -223,10 +229,10 @@ async def test_what_is_cut_is_named(chat: Conversation, form: Any) -> None:
     assert PIXEL not in shown
 
 
-def facts(messages: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
+def facts(loaded: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
     """The texts, calls and results that Pydantic AI has read."""
     found: list[tuple[Any, ...]] = []
-    for part in (part for message in messages for part in message.parts):
+    for part in (part for message in loaded for part in message.parts):
         if isinstance(part, UserPromptPart):
             content = [part.content] if isinstance(part.content, str) else part.content
             found.append(("user", *(text for text in content if isinstance(text, str))))
@@ -285,6 +291,28 @@ async def test_a_call_that_a_turn_left_open_is_an_error(chat: Conversation) -> N
     assert parts(await ui_messages(chat), "answer:q1")[1]["state"] == "input-available"
     await chat.append(HumanMessage("And now?", id="q2"))
     assert parts(await ui_messages(chat), "answer:q1")[1]["errorText"] == "The call has no result."
+
+
+@given(st.lists(messages, min_size=1, max_size=4))
+def test_whatever_the_log_takes_is_valid_json_in_both_formats(said: list[BaseMessage]) -> None:
+    """Odd values, blocks of any role, any ids: each message has an id of its own, and AG-UI's models read it."""
+
+    async def check() -> None:
+        async with await ConversationStore.connect("memory://") as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="odd")
+            try:
+                await chat.append(said)
+            except ConvstoreError:
+                return
+            forms: tuple[Format, ...] = ("ai-sdk", "ag-ui")
+            for form in forms:
+                page = await ui_messages(chat, format=form, system=True)
+                json.dumps(page.messages, allow_nan=False, ensure_ascii=False).encode()
+                assert len(ids(page)) == len(set(ids(page)))
+            AG_UI.validate_python(page.messages)
+
+    asyncio.run(check())
 
 
 async def test_an_empty_conversation_is_an_empty_page(chat: Conversation) -> None:
