@@ -26,9 +26,14 @@ def to_log(entry: Entry) -> list[BaseMessage | LogItem]:
     """Return the messages of an entry, none if it holds none, and its item."""
     messages = _messages_of(entry)
     rest, sources = _without_content(entry, messages) if messages else (entry, [])
-    id_ = entry.get("uuid")
     data = {"entry": rest, **({"content_of": sources} if sources else {})}
-    return [*messages, LogItem(kind=KIND, data=data, id=id_ if isinstance(id_, str) and id_ else None)]
+    return [*messages, LogItem(kind=KIND, data=data, id=id_of(entry))]
+
+
+def id_of(entry: Entry) -> str | None:
+    """Return the `uuid` of an entry; None if it has none, or one that is no text."""
+    id_ = entry.get("uuid")
+    return id_ if isinstance(id_, str) and id_ else None
 
 
 def from_log(data: Mapping[str, Any], contents: Mapping[str, Any]) -> Entry:

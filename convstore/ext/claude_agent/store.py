@@ -16,7 +16,7 @@ from convstore.exceptions import (
     InvalidScopeError,
     StateConflictError,
 )
-from convstore.ext.claude_agent.entries import KIND, Entry, from_log, to_log
+from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, to_log
 from convstore.integration import as_of
 from convstore.types import LogItem
 from convstore.values.scope import PATH, check_partial_scope
@@ -87,7 +87,7 @@ class ConvstoreSessionStore:
             return
         chat, ids = self.conversation(key), dict[Any, Entry]()
         for index, entry in enumerate(cast("list[Entry]", entries)):
-            ids.setdefault(entry.get("uuid") or index, entry)  # the first one under a uuid counts
+            ids.setdefault(id_of(entry) or index, entry)  # the first one under a uuid counts
         await _append(chat, list(ids.values()))
         if key.get("subpath") is None:
             await self._fold(chat, key, entries)
@@ -160,14 +160,14 @@ async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
         await chat.append([part for entry in entries for part in to_log(entry)])
     except ContentConflictError:
         stored = {item.id async for item in chat.items(kind=KIND)}
-        new = [entry for entry in entries if entry.get("uuid") not in stored]
+        new = [entry for entry in entries if id_of(entry) not in stored]
         if len(new) == len(entries):
             raise  # the log has a message under a uuid that is no entry
         if new:
             await _append(chat, new)
     except BatchTooLargeError:
         if len(entries) == 1:  # a message of many small parts
-            await chat.append(LogItem(kind=KIND, data={"entry": entries[0]}, id=entries[0].get("uuid")))
+            await chat.append(LogItem(kind=KIND, data={"entry": entries[0]}, id=id_of(entries[0])))
             return
         half = len(entries) // 2
         await _append(chat, entries[:half])

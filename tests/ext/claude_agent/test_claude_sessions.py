@@ -187,6 +187,15 @@ async def test_an_entry_is_stored_once(sessions: ConversationStore) -> None:
     assert await store.load(_key()) == [*with_uuid, new, mark, mark]
 
 
+async def test_a_uuid_that_is_no_text_names_no_entry(sessions: ConversationStore) -> None:
+    """Not even one that equals the index of another entry: all of them come back, in order."""
+    store = ConvstoreSessionStore(sessions, user_id="ada")
+    given: list[Any] = [{"type": "x", "uuid": id_, "at": at} for at, id_ in enumerate([1, "a", 1, {"$ne": ""}])]
+    await store.append(_key(), given)
+    await store.append(_key(), given[1:2])
+    assert await store.load(_key()) == given
+
+
 async def test_a_batch_may_be_of_any_size(sessions: ConversationStore) -> None:
     """Above what one append takes, in one entry or in many."""
     store = ConvstoreSessionStore(sessions, user_id="ada")
