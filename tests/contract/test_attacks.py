@@ -231,7 +231,7 @@ async def never(*_values: Any, **_options: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        (lambda chat: chat.append(HumanMessage("again")), "repeat it with the same messages"),
+        (lambda chat: chat.append(HumanMessage("again")), "repeat it with the same arguments"),
         (lambda chat: chat.rewind(before="q"), "may or may not have happened"),
     ],
     ids=["append", "rewind"],
