@@ -65,7 +65,7 @@ class Turns:
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:
                 check_number(value, name=name, minimum=0, maximum=_MAX_NUMBER)
-        async with aclosing(self._some(scope, after, before, limit, newest_first=newest_first)) as turns:
+        async with aclosing(self._turns_between(scope, after, before, limit, newest_first=newest_first)) as turns:
             async for log, turn in turns:
                 yield await self._whole(log, turn)
 
@@ -74,14 +74,14 @@ class Turns:
         check_number(limit, name="limit", minimum=1, maximum=_MAX_OUTLINE)
         if before is not None:
             check_number(before, name="before", minimum=0, maximum=_MAX_NUMBER)
-        async with aclosing(self._some(scope, None, before, limit, newest_first=True)) as turns:
+        async with aclosing(self._turns_between(scope, None, before, limit, newest_first=True)) as turns:
             return [self._outline(log, turn) async for log, turn in turns][::-1]
 
     async def _snapshot(self, cached: CachedConversation) -> Snapshot:
         async with self._reader.reading(cached):
             return await self._reader.snapshot(cached)
 
-    async def _some(
+    async def _turns_between(
         self, scope: Scope, after: int | None, before: int | None, limit: int | None, *, newest_first: bool
     ) -> AsyncGenerator[tuple[Snapshot, _StoredTurn], None]:
         """Yield up to `limit` turns that begin in a range of ordinals, each with the log."""

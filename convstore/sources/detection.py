@@ -218,7 +218,7 @@ def _items_in(value: Any) -> FoundSources:
         for path, read in _BY_KEY[key]:
             if (found := _at(value[key], path, read)).items:
                 return _under(value, key, found)
-    return _one(value)
+    return _single_document(value)
 
 
 def _at(value: Any, path: Sequence[str], read: _ItemReader) -> FoundSources:
@@ -280,7 +280,7 @@ def _filled(values: Any, found: Sequence[Any], parts: Sequence[Any]) -> Any:
     return type(values)([value if source is None else next(left) for value, source in zip(values, found, strict=True)])
 
 
-def _one(value: dict[Any, Any]) -> FoundSources:
+def _single_document(value: dict[Any, Any]) -> FoundSources:
     """Return a single document as a source; it must have a text, a title and an address."""
     found = None if is_block(value) else retrieved(value)
     if found is None or not (found.text and found.url and first_text(found.fields, ("title",))):

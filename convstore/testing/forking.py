@@ -46,7 +46,7 @@ class ForkContract:
         shown, [first] = await chat.load_history(), await chat.list_messages(limit=1, after=0)
         await chat.annotate(str(first.message.id), rating=5)
         fork = await chat.fork(key="r", new_scope=_scope())
-        assert [one async for one in fork.messages()] == [one async for one in chat.messages()]
+        assert [message async for message in fork.messages()] == [message async for message in chat.messages()]
         assert (await fork.load_history()).messages == shown.messages
         assert await fork.annotations([str(first.message.id)]) == {first.message.id: {"rating": 5}}
         origin = (await fork.info()).forked_from
@@ -55,10 +55,10 @@ class ForkContract:
         await chat.delete()
         receipt = await fork.append(rag_turn("And dolphins?"))
         assert (receipt.first, receipt.source_ids) == (9, (7, 9))
-        assert [one.source_id for one in (await fork.get_sources(source_ids=[4])).sources] == [4]
+        assert [source.source_id for source in (await fork.get_sources(source_ids=[4])).sources] == [4]
         assert (await fork.store.verify(**fork.scope)).findings == ()
         listed = await fork.store.list_conversations(user_id=fork.scope["user_id"])
-        assert [one.forked_from for one in listed.conversations] == [origin]
+        assert [conversation.forked_from for conversation in listed.conversations] == [origin]
 
     async def test_a_fork_before_a_message_has_nothing_of_it_and_what_follows(
         self, chat: Conversation, database: Any
@@ -69,15 +69,16 @@ class ForkContract:
         last = HumanMessage("And walruses?", id="last")
         await chat.append([*rag_turn("What about seals?"), *turn[:3], kept, turn[3], cut, last])
         fork = await chat.fork(before=str(turn[3].id), key="r", new_scope=_scope())
-        assert [one.id async for one in fork.messages()] == [one.id async for one in chat.messages()][:7]
-        assert [(one.id, one.data) async for one in fork.items()] == [("orcas", kept.data)]
+        ids = [[message.id async for message in log.messages()] for log in (fork, chat)]
+        assert ids[0] == ids[1][:7]
+        assert [(item.id, item.data) async for item in fork.items()] == [("orcas", kept.data)]
         await chat.rewind(before=str(turn[3].id))
         assert (await fork.load_history()).messages == (await chat.load_history()).messages
         id_ = (await fork.info()).conversation_id
-        chunks = [one["data"] async for one in database["log"].find({"conversation": id_, "data": {"$exists": True}})]
-        assert "walruses" not in str([decompress_bytes(one, maximum=10**7) for one in chunks])
-        documents = [one for name in ("log", "summaries") async for one in database[name].find({"conversation": id_})]
-        assert "walruses" in str([one async for one in database["log"].find({"messages.id": "last"})])
+        chunks = [row["data"] async for row in database["log"].find({"conversation": id_, "data": {"$exists": True}})]
+        assert "walruses" not in str([decompress_bytes(chunk, maximum=10**7) for chunk in chunks])
+        documents = [row for name in ("log", "summaries") async for row in database[name].find({"conversation": id_})]
+        assert "walruses" in str([row async for row in database["log"].find({"messages.id": "last"})])
         assert "walruses" not in str(documents)
         assert (await fork.append(rag_turn("And dolphins?"))).source_ids == (7, 9)
         assert (await fork.store.verify(**fork.scope)).findings == ()
@@ -87,7 +88,7 @@ class ForkContract:
         scope = _scope()
         await chat.append(first := rag_turn("What about whales?"))
         await asyncio.gather(
-            *(one.fork(key="r", new_scope=scope) for one in (chat, elsewhere)), chat.append(rag_turn("And seals?"))
+            *(log.fork(key="r", new_scope=scope) for log in (chat, elsewhere)), chat.append(rag_turn("And seals?"))
         )
         made = await chat.store.conversation(**scope).info()
         await chat.append(HumanMessage("And walruses?"))
@@ -116,7 +117,8 @@ class ForkContract:
                 await chat.fork(key="r", new_scope=new_scope)
         made = chat.store.conversation(**scope)
         assert (await made.info()).created_at is None
-        assert [one.message.id for one in await (await chat.fork(key="r", new_scope=scope)).list_messages()][-1] == "a2"
+        listed = await (await chat.fork(key="r", new_scope=scope)).list_messages()
+        assert listed[-1].message.id == "a2"
 
     async def test_a_fork_that_was_given_up_is_invisible_and_swept(
         self,
@@ -129,8 +131,8 @@ class ForkContract:
         scope, claim = _scope(), Heads.claim
 
         async def copies() -> int:
-            tombstones = [one async for one in database["heads"].find({"copying": {"$exists": True}})]
-            ids = [one["conversation"] for one in tombstones if one["head"] == tombstones[-1]["head"]]
+            tombstones = [tombstone async for tombstone in database["heads"].find({"copying": {"$exists": True}})]
+            ids = [tombstone["conversation"] for tombstone in tombstones if tombstone["head"] == tombstones[-1]["head"]]
             return int(await database["log"].count_documents({"conversation": {"$in": ids}}))
 
         async def fails(*_: Any, **__: Any) -> Any:

@@ -31,7 +31,7 @@ def _item(id_: str, data: Any = None, *, kind: str = "mark") -> LogItem:
     return LogItem(kind=kind, data=data, id=id_)
 
 
-def _one(chat: Conversation) -> dict[str, Any]:
+def _scope(chat: Conversation) -> dict[str, Any]:
     return dict(chat.scope)
 
 
@@ -65,7 +65,7 @@ class ItemContract:
         assert [message async for message in chat.messages()] == [question, answer]
         assert [message.ordinal for message in await chat.list_messages()] == [1, 2]
         assert (await chat.info()).message_count == 2
-        assert not (await store.verify(**_one(chat))).findings
+        assert not (await store.verify(**_scope(chat))).findings
         await chat.delete()
         assert not [item async for item in chat.items()]
 
@@ -117,7 +117,7 @@ class ItemContract:
             await chat.append(_item(f"then-{before}"))
             assert await _ids(chat) == [*whole[:left], (f"then-{before}", min(left, 1) + (left == 3))]
             assert (await chat.undo_rewind(), await _ids(chat)) == (messages, whole)
-        assert not (await store.verify(**_one(chat))).findings
+        assert not (await store.verify(**_scope(chat))).findings
 
     async def test_a_damaged_item_is_named(
         self, chat: Conversation, elsewhere: Conversation, store: ConversationStore, database: Any
@@ -127,4 +127,4 @@ class ItemContract:
         await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "other"}})
         with pytest.raises(CorruptDocumentError, match="item 'i'"):
             await _ids(elsewhere)
-        assert [finding.kind for finding in (await store.verify(**_one(chat))).findings] == ["checksum"]
+        assert [finding.kind for finding in (await store.verify(**_scope(chat))).findings] == ["checksum"]

@@ -33,7 +33,7 @@ def to_log(message: Message) -> list[BaseMessage]:
     head = message.to_dict()
     contents: list[dict[str, Any]] = head.pop("contents")
     starts = (
-        [at for at, one in enumerate(contents) if one["type"] == "function_result"] if message.role == "tool" else []
+        [at for at, part in enumerate(contents) if part["type"] == "function_result"] if message.role == "tool" else []
     )
     edges = [0, *starts[1:], len(contents)]
     messages: list[BaseMessage] = []
@@ -49,7 +49,7 @@ def to_log(message: Message) -> list[BaseMessage]:
 def from_log(messages: Iterable[BaseMessage]) -> list[Message]:
     """Return messages of the log or of a view as those of the framework, exactly if they are as they were appended."""
     found: list[Message] = []
-    for _, group in groupby(messages, lambda one: one.additional_kwargs.get(_MARK, {}).get("message") or id(one)):
+    for _, group in groupby(messages, lambda part: part.additional_kwargs.get(_MARK, {}).get("message") or id(part)):
         owns = [_own(message) for message in group]
         contents = [content for own in owns for content in own["contents"]]
         found.append(Message.from_dict(owns[0]["head"] | {"contents": contents}))
@@ -74,14 +74,14 @@ def _contents(message: BaseMessage) -> list[Content]:
 
 
 def _shown(message: Message, contents: list[Content], dumped: list[dict[str, Any]]) -> BaseMessage:
-    result = next((one for one in contents if one.type == "function_result"), None)
+    result = next((content for content in contents if content.type == "function_result"), None)
     if message.role == "tool" and result:
         status: Any = "error" if result.exception else "success"
         return ToolMessage(str(result.result or ""), tool_call_id=str(result.call_id), status=status)
-    blocks = [block for one in dumped if (block := _block(one))]
+    blocks = [block for content in dumped if (block := _block(content))]
     content: Any = blocks[0]["text"] if [block["type"] for block in blocks] == ["text"] else blocks or ""
     if message.role == "assistant":
-        calls = [_call(one) for one in contents if one.type == "function_call"]
+        calls = [_call(content) for content in contents if content.type == "function_call"]
         invalid = [call for call in calls if "error" in call]
         return AIMessage(
             content, tool_calls=[call for call in calls if "error" not in call], invalid_tool_calls=invalid

@@ -84,7 +84,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         **_: Any,
     ) -> None:
         """Append messages at once; those that the log has already are skipped."""
-        await self.conversation(session_id, state).append([one for message in messages for one in to_log(message)])
+        await self.conversation(session_id, state).append([part for message in messages for part in to_log(message)])
 
     async def before_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]

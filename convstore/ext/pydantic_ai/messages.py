@@ -72,7 +72,7 @@ def from_log(messages: Iterable[BaseMessage]) -> list[ModelMessage]:
     A stub, a shortened text or a placeholder stands where the view has it. A note or a summary is a user prompt.
     """
     found: list[dict[str, Any]] = []
-    for _, group in groupby(messages, lambda one: mark_of(one).get("entry") or id(one)):
+    for _, group in groupby(messages, lambda message: mark_of(message).get("entry") or id(message)):
         several = [*group]
         owns = [_own(message) for message in several]
         kind = "response" if isinstance(several[0], AIMessage) else "request"
@@ -85,11 +85,11 @@ def _groups(message: ModelMessage) -> Iterator[tuple[BaseMessage, list[int]]]:
     shown: BaseMessage | None = _ai_message(message) if isinstance(message, ModelResponse) else None
     indices: list[int] = []
     for index, part in enumerate(message.parts):
-        if not isinstance(message, ModelResponse) and (one := _request_message(part)) is not None:
+        if not isinstance(message, ModelResponse) and (prompt := _request_message(part)) is not None:
             if shown is not None:
                 yield shown, indices
                 indices = []
-            shown = one
+            shown = prompt
         indices.append(index)
     yield shown if shown is not None else HumanMessage(""), indices
 
@@ -150,16 +150,16 @@ def _response_blocks(part: Any) -> list[Any]:
 def _blocks(content: Iterable[Any]) -> list[Any]:
     """Return contents of a prompt or a result as LangChain's content blocks; marks of caches are left out."""
     blocks: list[Any] = []
-    for one in content:
-        match one:
+    for item in content:
+        match item:
             case str() | TextContent():
-                blocks.append({"type": "text", "text": one if isinstance(one, str) else one.content})
+                blocks.append({"type": "text", "text": item if isinstance(item, str) else item.content})
             case FileUrl() | BinaryContent():
-                main, media_type = one.media_type.partition("/")[0], {"mime_type": one.media_type}
-                held = {"url": one.url} if isinstance(one, FileUrl) else {"base64": one.base64}
+                main, media_type = item.media_type.partition("/")[0], {"mime_type": item.media_type}
+                held = {"url": item.url} if isinstance(item, FileUrl) else {"base64": item.base64}
                 blocks.append({"type": main if main in ("image", "audio", "video") else "file", **held, **media_type})
             case UploadedFile():
-                blocks.append({"type": "file", "file_id": one.file_id})
+                blocks.append({"type": "file", "file_id": item.file_id})
     return blocks
 
 

@@ -86,7 +86,7 @@ class ConvstoreConversationStore(PydanticStore):
         """Return the records with a scope, newest first. Reads all of them, each with two or three commands."""
         values = self._fixed | ({self.owner_key: scope} if self.owner_key and scope is not None else {})
         states = [await self._state_of(self.store.conversation(**found)) async for found in self._scopes(values)]
-        records = [one.record for one in states if one.record and scope in (None, one.record.scope)]
+        records = [state.record for state in states if state.record and scope in (None, state.record.scope)]
         return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:

@@ -96,7 +96,7 @@ class ConvstoreView(AbstractCapability[Any]):
 
 def _without_answered(view: Sequence[BaseMessage], added: Sequence[ModelMessage]) -> list[BaseMessage]:
     """Leave out the results that a view makes up for calls that the run has answered."""
-    answered = {part.tool_call_id for one in added for part in one.parts if isinstance(part, ToolReturnPart)}
+    answered = {part.tool_call_id for message in added for part in message.parts if isinstance(part, ToolReturnPart)}
     made_up = (message for message in view if isinstance(message, ToolMessage) and kind_of(message))
     leave_out = {message.id for message in made_up if message.tool_call_id in answered}
     return [message for message in view if message.id not in leave_out]

@@ -121,7 +121,7 @@ class AGUIEncoder:
         elif role != "tool":
             yield from self._text(message, before)
             for call in message.get("toolCalls", ()):
-                known = [one for one in before.get("toolCalls", ()) if one.get("id") == call["id"]]
+                known = [sent for sent in before.get("toolCalls", ()) if sent.get("id") == call["id"]]
                 yield from self._call(call, message["id"], known[0]["function"] if known else None)
             if not message["live"]:
                 yield from self._closed()
@@ -158,15 +158,15 @@ class AGUIEncoder:
 
     def _closed(self, but: str = "") -> Iterator[Event]:
         """Close what is open, but for one."""
-        for id_ in [one for one in self._open if one != but]:
+        for id_ in [id_ for id_ in self._open if id_ != but]:
             yield from self._open.pop(id_)
 
 
-def _known(one: Mapping[str, Any]) -> Part:
+def _known(message: Mapping[str, Any]) -> Part:
     """Return what a client says that it has, without all that has another type than what is read of it."""
-    calls = one["toolCalls"] if isinstance(one.get("toolCalls"), list) else []
+    calls = message["toolCalls"] if isinstance(message.get("toolCalls"), list) else []
     found = [call for call in calls if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)]
-    return {key: value for key, value in one.items() if isinstance(value, str)} | (
+    return {key: value for key, value in message.items() if isinstance(value, str)} | (
         {"toolCalls": found} if found else {}
     )
 
@@ -174,10 +174,10 @@ def _known(one: Mapping[str, Any]) -> Part:
 def _keyed(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[_Key, Part]]:
     """Yield parts or messages, each with what it is known by: its call, its source, or its number among its kind."""
     counts = Counter[str]()
-    for one in items:
-        kind = str(one.get("role", one.get("type")))
-        known = next((name for name in ("toolCallId", "sourceId") if name in one), None)
-        yield ((known, str(one[known])) if known else (kind, counts[kind])), dict(one)
+    for item in items:
+        kind = str(item.get("role", item.get("type")))
+        known = next((name for name in ("toolCallId", "sourceId") if name in item), None)
+        yield ((known, str(item[known])) if known else (kind, counts[kind])), dict(item)
         counts[kind] += 1
 
 

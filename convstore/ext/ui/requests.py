@@ -95,9 +95,9 @@ class UIRequest:
             if call.name not in self.client_tools:
                 problem = f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client"
                 raise InvalidInputError(f"{problem}; name the tools that run on the client in client_tools")
-        for id_, one in [*taken.items(), *self.decisions.items()]:
+        for id_, decision in [*taken.items(), *self.decisions.items()]:
             where, known = (turn_id, waiting[id_].result_id) if id_ in waiting else (self.turn_id, id_)
-            await chat.decide(where, known, one.verdict, args=one.args, message=one.message, by=by)
+            await chat.decide(where, known, decision.verdict, args=decision.args, message=decision.message, by=by)
         return (turn_id, state.variant_id) if state and calls else (self.turn_id, "")
 
 
@@ -146,7 +146,7 @@ async def last_turn(chat: Conversation) -> TurnState | None:
 
 async def _active(chat: Conversation, turn_id: str) -> str:
     """Return the turn that stands at the place of one: a page that has edited a question still has its first id."""
-    return next((one.turn_id for one in await chat.variants(turn_id) if one.is_active), turn_id)
+    return next((variant.turn_id for variant in await chat.variants(turn_id) if variant.is_active), turn_id)
 
 
 def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
@@ -155,22 +155,22 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
         return _asked(last, parts, body, key, common)
     answers = [_get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"]
-    decisions = {_id(one, "id"): _decision(one) for one in answers}
+    decisions = {_id(answer, "id"): _decision(answer) for answer in answers}
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
-    results = {_id(one, "toolCallId"): _result(one.get("output", one.get("errorText"))) for one in sent}
+    results = {_id(part, "toolCallId"): _result(part.get("output", part.get("errorText"))) for part in sent}
     return _decided(turn_answered(_id(last, "id")), decisions, results, parts, common)
 
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     messages = _items(body, "messages")
-    asked = max((at for at, one in enumerate(messages) if one.get("role") == "user"), default=0)
+    asked = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=0)
     last, shown, props = messages[asked], messages[asked + 1 :], body.get("forwardedProps")
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
         answers = _items(body, "resume") if body.get("resume") else []
-        decisions = {_id(one, "interruptId"): _answered(one) for one in answers}
-        sent = [one for one in shown if one.get("role") == "tool"]
-        results = {_id(one, "toolCallId"): _result(one.get("content")) for one in sent}
+        decisions = {_id(answer, "interruptId"): _answered(answer) for answer in answers}
+        sent = [message for message in shown if message.get("role") == "tool"]
+        results = {_id(message, "toolCallId"): _result(message.get("content")) for message in sent}
         if decisions or results:
             return _decided(_id(last, "id"), decisions, results, shown, common)
     content = last.get("content")
@@ -210,7 +210,7 @@ def _content(parts: Sequence[_Fields]) -> str | list[str | dict[str, Any]]:
     blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]
     if not blocks:
         raise InvalidInputError("the message has neither a text nor a file; send one as its part")
-    return str(blocks[0]["text"]) if [one["type"] for one in blocks] == ["text"] else [*blocks]
+    return str(blocks[0]["text"]) if [block["type"] for block in blocks] == ["text"] else [*blocks]
 
 
 def _block(part: _Fields) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _get(source: Any, name: str, kind: type[_Value]) -> _Value:
 
 def _items(source: Any, name: str) -> list[_Fields]:
     items = _get(source, name, list)
-    if not items or not all(isinstance(one, Mapping) for one in items):
+    if not items or not all(isinstance(item, Mapping) for item in items):
         raise InvalidInputError(f"{name} must be a list of objects, with at least one")
     return items
 

@@ -105,8 +105,8 @@ async def resume_stream(
     if format == "ai-sdk":
         return _followed(_Screen(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), [])
     page = await ui_messages(chat, format=format, client_tools=client_tools)
-    messages = [one for one in page.messages if not one["id"].startswith(DRAFT)]
-    ids = [one["id"] for one in messages]
+    messages = [message for message in page.messages if not message["id"].startswith(DRAFT)]
+    ids = [message["id"] for message in messages]
     shown = messages[ids.index(state.turn_id) + 1 :] if state.turn_id in ids else []
     screen = _Screen(chat, state.turn_id, AGUIEncoder(thread_id, run_id, shown), client_tools)
     return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
@@ -124,9 +124,9 @@ class _Screen:
 
     async def read(self, messages: Sequence[BaseMessage], waiting: Sequence[str], **known: Any) -> None:
         """Take over what the log has of the turn."""
-        results = [str(one.id) for one in messages if isinstance(one, ToolMessage)]
+        results = [str(message.id) for message in messages if isinstance(message, ToolMessage)]
         if new := [id_ for id_ in results if id_ not in self._sources][-MAX_IDS:]:
-            self._sources |= {one.tool_message_id: one.sources for one in await self.chat.get_tool_messages(new)}
+            self._sources |= {tool.tool_message_id: tool.sources for tool in await self.chat.get_tool_messages(new)}
         known |= {"waiting": waiting, "client_tools": self._client_tools, "sources": self._sources}
         self._turn = read_turn(self.turn_id, messages, self._writer, **known)
         self._writer.report.clear()
@@ -141,11 +141,12 @@ class _Screen:
         known = [step for step in self._turn.steps if step.role == "assistant"]
         used = {part.get("toolCallId", "") for step in known for part in step.parts} - {""}
         try:
-            said = [one for one in normalize_messages(reply.message() or ()) if isinstance(one, AIMessage)]
+            said = [message for message in normalize_messages(reply.message() or ()) if isinstance(message, AIMessage)]
         except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
             return []
         id_ = f"{DRAFT}{self.turn_id}:{len(known)}"
-        steps = read_turn(self.turn_id, [one.model_copy(update={"id": id_}) for one in said], self._writer).steps
+        drafts = [message.model_copy(update={"id": id_}) for message in said]
+        steps = read_turn(self.turn_id, drafts, self._writer).steps
         for step in steps:
             step.parts = [part for part in step.parts if part.get("toolCallId") not in used]
             for part in step.parts:
@@ -159,7 +160,7 @@ class _Screen:
         """Return the last events; of an answer that is over, with the metadata that pages show."""
         is_over, id_ = outcome in ("finished", "stopped"), answer_id(self.turn_id)
         shown = (await ui_messages(self.chat, limit=1)).messages if is_over else []
-        metadata = {one["id"]: one["metadata"] for one in shown if one["id"] == id_}
+        metadata = {message["id"]: message["metadata"] for message in shown if message["id"] == id_}
         await self.read(messages, waiting, metadata=metadata, is_over=is_over)
         return iter([*self.show(), *self.encoder.end(outcome)])
 
@@ -192,7 +193,7 @@ async def _answer(
                 messages = turn.messages[:count]
                 if chunk is None or count != seen:
                     await screen.read(messages, _waiting(turn))
-                    reply = StreamedReply() if any(one.type == "ai" for one in messages[seen:]) else reply
+                    reply = StreamedReply() if any(message.type == "ai" for message in messages[seen:]) else reply
                     seen = count
                 if _is_new(chunk, messages):
                     with suppress(InvalidInputError):  # not of a reply
@@ -213,7 +214,7 @@ def _waiting(turn: TurnSession) -> list[str]:
 def _is_new(chunk: Any, messages: Sequence[BaseMessage]) -> bool:
     """Return True for a chunk of a reply that is not in the log; an agent also yields whole messages."""
     if isinstance(chunk, BaseMessage):
-        return isinstance(chunk, AIMessageChunk) and (not chunk.id or chunk.id not in {one.id for one in messages})
+        return isinstance(chunk, AIMessageChunk) and (not chunk.id or chunk.id not in {kept.id for kept in messages})
     return chunk is not None
 
 
@@ -237,8 +238,8 @@ async def _news(turn: TurnSession, chunks: AsyncGenerator[Any, None]) -> AsyncGe
 
     tasks = asyncio.create_task(look()), asyncio.create_task(pump())
     try:
-        while one := await news.get():
-            yield one
+        while item := await news.get():
+            yield item
         await tasks[1]
     finally:
         for task in tasks:
@@ -255,9 +256,9 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
     async with aclosing(screen.chat.watch(after=after, limit=1, full=True)) as updates:
         while not is_over:
             update = await anext(updates)
-            page = [one for one in page if one.ordinal < update.replaces_from] + update.messages
+            page = [listed for listed in page if listed.ordinal < update.replaces_from] + update.messages
             if update.turn or not update.messages:  # else earlier messages are still to come
-                is_over, events = await _follow(screen, [one.message for one in page], update.turn)
+                is_over, events = await _follow(screen, [listed.message for listed in page], update.turn)
                 for event in screen.sent(events):
                     yield event
 
@@ -268,7 +269,7 @@ async def _follow(
     """Return whether a turn is over, and the events of what the log shows of it now."""
     if state is None or state.status == "interrupted":
         return True, screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
-    waiting, own = [one.result_id for one in state.waiting_calls], _of_turn(screen.turn_id, messages)
+    waiting, own = [call.result_id for call in state.waiting_calls], _of_turn(screen.turn_id, messages)
     if state.variant_id:  # the answer that it replaces is not shown here
         own = []
     if state.turn_id != screen.turn_id:
@@ -283,6 +284,6 @@ async def _follow(
 
 def _of_turn(turn_id: str, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages of a turn: those from its question to the next one."""
-    questions = [at for at, one in enumerate(messages) if one.type == "human"] + [len(messages)]
+    questions = [at for at, message in enumerate(messages) if message.type == "human"] + [len(messages)]
     found = (messages[at:end] for at, end in pairwise(questions) if messages[at].id == turn_id)
     return list(next(found, ()))
