@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from adapters import is_installed
 
 PACKAGES = {
     "claude_agent": "claude_agent_sdk",
@@ -28,7 +28,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if "not slow" in config.getoption("markexpr"):
         return True
-    if find_spec(package) or os.environ.get("CONVSTORE_FRAMEWORKS"):
+    if is_installed(package) or os.environ.get("CONVSTORE_FRAMEWORKS"):
         return None
     print(f"left out: the tests in {collection_path.name} need {package}: pip install -e '.[frameworks]'")  # noqa: T201
     return True

@@ -16,4 +16,10 @@ ADAPTERS = {
 def can_import(module: str) -> bool:
     """Return False for a module of an adapter whose framework is not installed."""
     package = next((ADAPTERS[adapter] for adapter in ADAPTERS if module.startswith(adapter)), None)
-    return package is None or find_spec(package) is not None
+    return package is None or is_installed(package)
+
+
+def is_installed(package: str) -> bool:
+    """Return True for a package, not for a folder of tests that has its name."""
+    found = find_spec(package)
+    return found is not None and found.origin is not None
