@@ -34,6 +34,8 @@ from pydantic_ai.messages import (
 )
 
 from convstore.ext.exact import marked, restored
+from convstore.ext.pydantic_ai.parts import PartWriter
+from convstore.types import Dropped
 
 _MARK = "pydantic_ai"
 
@@ -63,21 +65,22 @@ def mark_of(message: BaseMessage) -> dict[str, Any]:
 def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
     """Return the entry that these messages of the log are, all of it, in order."""
     mark = mark_of(messages[0])
-    return ConversationEntry(id=mark["entry"], parent_id=mark["parent"], message=from_log(messages)[0])
+    return ConversationEntry(id=mark["entry"], parent_id=mark["parent"], message=from_log(messages)[0][0])
 
 
-def from_log(messages: Iterable[BaseMessage]) -> list[ModelMessage]:
-    """Return messages of the log or of a view as Pydantic AI's; those that are as they were appended, exactly.
+def from_log(messages: Iterable[BaseMessage]) -> tuple[list[ModelMessage], list[Dropped]]:
+    """Return messages of the log or of a view as Pydantic AI's, and what it has no place for.
 
-    A stub, a shortened text or a placeholder stands where the view has it. A note or a summary is a user prompt.
+    Those that are as they were appended come back exactly. A stub, a shortened text or a placeholder stands where the
+    view has it. A note or a summary is a user prompt.
     """
-    found: list[dict[str, Any]] = []
+    found, writer = list[dict[str, Any]](), PartWriter()
     for _, group in groupby(messages, lambda message: mark_of(message).get("entry") or id(message)):
         several = [*group]
-        owns = [_own(message) for message in several]
+        owns = [_own(message, writer) for message in several]
         kind = "response" if isinstance(several[0], AIMessage) else "request"
         found.append({"kind": kind} | owns[0]["head"] | {"parts": [part for own in owns for part in own["parts"]]})
-    return ModelMessagesTypeAdapter.validate_json(json.dumps(found))
+    return ModelMessagesTypeAdapter.validate_json(json.dumps(found)), writer.dropped
 
 
 def _groups(message: ModelMessage) -> Iterator[tuple[BaseMessage, list[int]]]:
@@ -163,26 +166,9 @@ def _blocks(content: Iterable[Any]) -> list[Any]:
     return blocks
 
 
-def _own(message: BaseMessage) -> dict[str, Any]:
+def _own(message: BaseMessage, writer: PartWriter) -> dict[str, Any]:
     """Return the JSON of a message's parts, and of what is around them if it is the first of its entry."""
     try:
         return restored(mark_of(message)["json"], message)
     except LookupError:  # from elsewhere, or changed by a view
-        return {"parts": [*_parts_of(message)], "head": {}}
-
-
-def _parts_of(message: BaseMessage) -> Iterator[dict[str, Any]]:
-    """Yield the parts that a message is for a model: its text, and its calls."""
-    content = str(message.text)
-    match message:
-        case AIMessage():
-            if content:
-                yield {"part_kind": "text", "content": content}
-            for call in message.tool_calls:
-                named = {"tool_name": call["name"], "args": call["args"], "tool_call_id": call["id"]}
-                yield {"part_kind": "tool-call", **named}
-        case ToolMessage():
-            result = {"tool_name": message.name or "", "tool_call_id": message.tool_call_id, "content": content}
-            yield {"part_kind": "tool-return", **result}
-        case _:
-            yield {"part_kind": "system-prompt" if message.type == "system" else "user-prompt", "content": content}
+        return {"parts": writer.parts(message), "head": {}}

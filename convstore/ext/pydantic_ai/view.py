@@ -21,6 +21,7 @@ from convstore import Conversation, HistoryPolicy, retrieve_previous_sources_too
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
 from convstore.messages.provenance import kind_of
+from convstore.types import Dropped
 
 ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
 """The scope of the conversations that an agent continues, or a function that finds it in a run."""
@@ -38,6 +39,8 @@ class ConvstoreView(AbstractCapability[Any]):
         scope: As for its methods; needed if it is the value of a scope key.
         policy: Limits of the view; None for the store's.
         tools: False to leave the tools out.
+        on_dropped: Called for each request with what Pydantic AI has no place for, such as an uploaded file that the
+            application appended itself; not called if there is nothing.
 
     Raises:
         UserError: `scope` is missing.
@@ -50,10 +53,12 @@ class ConvstoreView(AbstractCapability[Any]):
         scope: ScopeOfRun = None,
         policy: HistoryPolicy | None = None,
         tools: bool = True,
+        on_dropped: Callable[[list[Dropped]], None] | None = None,
     ) -> None:
         if conversations.owner_key and scope is None:
             raise UserError(f"pass scope=, such as lambda ctx: ctx.deps.user: it is the {conversations.owner_key}")
         self._conversations, self._scope, self._policy, self._has_tools = conversations, scope, policy, tools
+        self._on_dropped = on_dropped
 
     async def prepare_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -65,7 +70,10 @@ class ConvstoreView(AbstractCapability[Any]):
         chat, last = found
         added = messages[max(at for at, message in enumerate(messages, 1) if message == last) :]
         view = (await chat.load_history(self._policy)).messages
-        return replace(request_context, messages=[*from_log(_without_answered(view, added)), *added])
+        shown, dropped = from_log(_without_answered(view, added))
+        if dropped and self._on_dropped:
+            self._on_dropped(dropped)
+        return replace(request_context, messages=[*shown, *added])
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
         """Return the tools that read back and search; None if there shall be none."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.ext.ui.reasoning import reasoning_beside, reasoning_part
+from convstore.ext.reasoning import reasoning_beside, reasoning_part
 from convstore.integration import Media, Text, is_json, parts_of, valid_text
 from convstore.sources.citations import citations_in, distinct
 from convstore.types import Dropped, Source, TurnCall

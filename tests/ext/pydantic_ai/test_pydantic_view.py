@@ -7,14 +7,17 @@ import uuid
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, ApprovalRequired, Conversation, DeferredToolRequests, RunContext
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from pydantic_ai import Agent, ApprovalRequired, BinaryContent, Conversation, DeferredToolRequests, RunContext
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
+    ImageUrl,
     ModelMessage,
     ModelRequest,
     ModelResponse,
     SystemPromptPart,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -23,6 +26,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.pydantic_ai import ConvstoreConversationStore, ConvstoreView
+from convstore.types import Dropped
 
 pytestmark = pytest.mark.slow
 
@@ -172,3 +176,42 @@ async def test_a_history_from_elsewhere_is_left_as_it_is(ours: ConvstoreConversa
     other: list[ModelMessage] = [ModelRequest([UserPromptPart("mine")]), ModelResponse([TextPart("Mine.")])]
     second = await agent.run("2?", message_history=other, conversation_id=first.conversation.conversation_id)
     assert model.shown[1] == second.all_messages()[:-1]
+
+
+async def test_what_the_application_appended_is_shown_whole_or_named(ours: ConvstoreConversationStore) -> None:
+    """Addresses, files, reasoning of each provider, failures, invalid calls; the report names what has no part."""
+    model, dropped = Model("One.", "Two."), list[Dropped]()
+    whole = HistoryPolicy(max_tokens=None, stub_tools="never", media="never")
+    agent = agent_of(model, ConvstoreView(ours, policy=whole, on_dropped=dropped.extend))
+    first = await agent.run("1?")
+    await ours.save(first)
+    chat = await ours.conversation(first.conversation.conversation_id)
+    image = {"type": "image", "url": "https://example.org/seal"}
+    upload = {"type": "file", "file_id": "file-1"}
+    pdf = {"type": "file", "base64": "cGRm", "mime_type": "application/pdf"}
+    thoughts = [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+    wrong: Any = {"name": "look", "args": "{", "id": "w", "error": "no JSON"}
+    await chat.append(
+        [
+            HumanMessage([{"type": "text", "text": "See:"}, image, upload], id="asked"),
+            AIMessage([*thoughts, pdf], invalid_tool_calls=[wrong]),
+            ToolMessage([{"type": "text", "text": "Down."}, pdf], tool_call_id="w", status="error"),
+            AIMessage([image, {"type": "text", "text": "Sorry."}], id="said"),
+        ]
+    )
+    await agent.run("2?", conversation=first.conversation)
+    shown = model.shown[-1]
+    prompt = next(part.content for part in parts(shown, UserPromptPart) if not isinstance(part.content, str))
+    assert prompt[:2] == ["See:", ImageUrl("https://example.org/seal")]
+    signed = [(part.content, part.signature, part.provider_name, part.id) for part in parts(shown, ThinkingPart)]
+    assert signed == [("Hm.", "c2ln", "anthropic", None), ("", "x", "anthropic", "redacted_thinking")]
+    assert [call.args for call in parts(shown, ToolCallPart)] == ["{"]
+    (result,) = parts(shown, ToolReturnPart)
+    assert (result.outcome, result.content) == (
+        "failed",
+        ["Down.", BinaryContent(b"pdf", media_type="application/pdf")],
+    )
+    assert [(part.message_id, part.part) for part in dropped] == [("asked", "file"), ("said", "image")]
