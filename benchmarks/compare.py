@@ -41,7 +41,6 @@ from typing_extensions import TypedDict
 
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
-from convstore.ext.openai_agents import ConvstoreSession
 
 MEASURES = {"append": "ms", "load": "ms", "one result by id": "ms", "bytes of a load": "KB"}
 
@@ -245,7 +244,8 @@ class ConvstoreAgentsSession(AgentsSession):
         """Set the store up."""
         store = ConversationStore(client[f"{database}_convstore_agents"])
         await store.setup()
-        self._session = ConvstoreSession(store, user_id="bench", thread_id="one")
+        module = importlib.import_module("convstore.ext.openai_agents")  # needs the SDK
+        self._session = module.ConvstoreSession(store, user_id="bench", thread_id="one")
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Read one tool message, the third of the four of a turn."""

@@ -13,17 +13,18 @@ PACKAGES = {
     "microsoft": "agent_framework",
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
+    "test_matrix.py": "pydantic_ai",
     "ui": "ag_ui",
 }
-"""The package that the tests in each folder need."""
+"""The package that the tests in each folder or file need; those of the file need all of them."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out a framework's folder if no slow tests are asked for; its import alone would take seconds.
+    """Leave out the tests of frameworks if no slow tests are asked for; their import alone would take seconds.
 
     With CONVSTORE_FRAMEWORKS set, a missing package is an error.
     """
-    package = PACKAGES.get(collection_path.name) if collection_path.is_dir() else None
+    package = PACKAGES.get(collection_path.name)
     if package is None:
         return None
     if "not slow" in config.getoption("markexpr"):
