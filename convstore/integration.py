@@ -156,7 +156,7 @@ def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
 async def first_questions(store: ConversationStore, conversation_ids: Sequence[str]) -> dict[str, str]:
     """Return the beginning of the first question of each conversation, by its id. At most one command.
 
-    The question may have been rewound since. A conversation that begins with an answer has none.
+    The question may have been rewound since. A conversation that begins with an answer has no question.
     """
     return await (await host_of(store).services()).catalog.first_questions(conversation_ids)
 

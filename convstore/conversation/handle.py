@@ -198,7 +198,7 @@ class Conversation:
 
         The human message gets `turn_id` as its id, by which `turns` and `get_turn` find the turn. A message without an
         id gets one derived from `turn_id` and its position. A repeated request therefore writes nothing. Of several
-        answers to one question only one is stored, and none ends up in another turn. Otherwise it behaves like
+        answers to one question only one is stored, and no answer ends up in another turn. Otherwise it behaves like
         `append`. One command; three or four if another process appended the question, or a part is already stored.
 
         Args:
@@ -427,7 +427,7 @@ class Conversation:
         return await (await self._services()).compactor.compact(self._scope, force=force)
 
     async def undo_compaction(self) -> bool:
-        """Undo the current summary: views show the previous one, or the messages. Returns False if there is none."""
+        """Undo the current summary: views show the previous one, or the messages. Returns False without a summary."""
         return await (await self._services()).summaries.undo(self._scope)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:

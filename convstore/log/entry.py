@@ -48,7 +48,7 @@ class PayloadRef:
         size: Bytes of its compressed chunks.
         body: Digest of the body if that depends on the batch, because it keeps edges or small parts moved; else empty.
         shown: Number of leading characters that views of the finished turn show; always whole chunks.
-        shown_digest: Digest of these characters; empty if they are none or all of the message's.
+        shown_digest: Digest of these characters; empty if no character or every one of the message is shown.
         is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
         alone: If small parts moved because the batch was large, the digest of the payload that the message has in
             another batch, empty for none; else None.

@@ -104,7 +104,7 @@ class TurnRecord:
     def open_calls(self) -> list[TurnCall]:
         """The calls without a result that may be run, in order, as they were decided.
 
-        An agent that pauses for all calls of a message runs none of them before.
+        An agent that pauses for all calls of a message runs no call of it before.
         """
         waiting = self.undecided
         paused = {call.message_id for call in waiting if self.waiting[call.result_id].is_batch}

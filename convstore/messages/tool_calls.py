@@ -52,7 +52,7 @@ class Call(NamedTuple):
     """One call of an AI message that needs a result.
 
     Attributes:
-        id: The tool call id; "" if the model gave none.
+        id: The tool call id; "" if the model gave no id.
         tool: Name of the tool; "" if the message does not say.
         position: Index among the calls of its message, from 0; distinguishes calls with the same id.
     """
@@ -183,7 +183,7 @@ def has_calls(message: BaseMessage) -> bool:
 
 
 def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
-    """Generate the result for a call that has none; equal arguments give equal messages.
+    """Generate the result for a call without a result; equal arguments give equal messages.
 
     Its id is derived from the message and the position, as two calls may have the same id; without a message id, it has
     none.

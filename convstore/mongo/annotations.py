@@ -36,7 +36,7 @@ class Annotations:
         await self._annotations.update(query, change, upsert=True)
 
     async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
-        """Return the annotations of some messages by ordinal. One command, none for no messages."""
+        """Return the annotations of messages by ordinal. One command, or no command without messages."""
         if not ordinals:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]

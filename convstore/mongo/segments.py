@@ -33,7 +33,7 @@ class StoredSegment:
     Attributes:
         first: Number of the first entry.
         until: Number of the last entry.
-        after: The link of the entry before the first one, 0 if there is none.
+        after: The link of the entry before the first one, 0 if the segment begins with the log.
         link: The link of the last entry. A log that was restored from a backup has another one.
         tokens: The running total of the log at that entry, to estimate how much was appended since.
         characters: Characters of the texts in it.

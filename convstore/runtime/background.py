@@ -1,6 +1,6 @@
 """Run tasks that a caller awaits for a limited time, that its cancellation must not cut off, or several at once.
 
-Tasks that continue in the background are referenced until they end, so that none is garbage collected.
+Tasks that continue in the background are referenced until they end, so that no task is garbage collected.
 `Background.close` cancels those still running.
 """
 

@@ -1,4 +1,4 @@
-"""Wake those who watch conversations: by one change stream of the store, or once a second where there is none.
+"""Wake those who watch conversations: by one change stream of the store, or once a second without change streams.
 
 A change stream only tells that something changed; watchers then read. So they see the same with it and without.
 """

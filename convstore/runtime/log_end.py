@@ -146,7 +146,7 @@ class LogEndReader:
         return state, round_trips
 
     async def _restored(self, cached: CachedConversation, entries: Sequence[Entry]) -> State:
-        """Insert a lost state again; an empty log has none yet."""
+        """Insert a lost state again; an empty log has no state yet."""
         if not entries:
             return State(cached.conversation, self._clock.now())
         totals, now = entries[-1].totals, self._clock.now()

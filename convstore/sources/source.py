@@ -164,7 +164,7 @@ class FoundSource(NamedTuple):
 
     Attributes:
         item: The value in the tool's list.
-        text: The text to read and cite; "" if the item has none.
+        text: The text to read and cite; "" if the item has no text.
         fields: All other fields that the tool gave.
         text_key: Key of the text in a dict item.
     """

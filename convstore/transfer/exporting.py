@@ -109,7 +109,7 @@ async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> 
     """Yield every conversation that exists at the start once, and some of those created meanwhile.
 
     Listings have the newest first, so an append moves a conversation into the part that was listed already. The newest
-    conversations are listed again until none was missed.
+    conversations are listed again until no conversation was missed.
     """
     seen: set[bytes] = set()
     start: datetime | None = None

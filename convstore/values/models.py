@@ -157,8 +157,8 @@ class Source(Value):
 
     Attributes:
         source_id: Its number, unique in the conversation and never changed.
-        title: "" if the tool gave none.
-        url: "" if the tool gave none.
+        title: "" if the tool gave no title.
+        url: "" if the tool gave no address.
         content: Its text, or the part of it that is on this page.
         metadata: All other fields that the tool gave. A page holds only the fields that fit; a mark under "convstore"
             names the others.

@@ -94,7 +94,7 @@ class CompactionRule:
 
     Attributes:
         max_tokens_before_summary: Summarise once the unsummarised messages exceed this size, as views show them. None
-            for half of the budget of the store's policy, or 16,000 if that has none.
+            for half of the budget of the store's policy, or 16,000 if that has no budget.
         max_summary_tokens: Expected size of a summary, below the trigger; it is not enforced.
         keep_last_turns: Number of finished turns to keep, as far as they fit in half of the trigger.
     """

@@ -58,7 +58,7 @@ class Pause(NamedTuple):
     Attributes:
         interrupt: Id of the interrupt of its graph, "" for a loop that an application wrote.
         is_batch: The interrupt is about all calls of a message, and takes a list of decisions.
-        allowed: The verdicts that the agent takes, none for all.
+        allowed: The verdicts that the agent takes; empty if it takes all.
     """
 
     interrupt: str = ""

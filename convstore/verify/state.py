@@ -220,7 +220,7 @@ def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str) -> tuple[set[str], str]:
-    """Return the tokens of a summary and all earlier ones, and the first missing token, "" if none is missing."""
+    """Return the tokens of a summary and all earlier ones, and the first missing token, "" if all are there."""
     chain: set[str] = set()
     while token and token not in chain:
         if token not in found:

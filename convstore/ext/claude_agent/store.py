@@ -118,7 +118,7 @@ class ConvstoreSessionStore:
         return found
 
     async def delete(self, key: SessionKey) -> None:
-        """Delete a session with its sub-paths, or one sub-path, permanently; nothing happens if there is none."""
+        """Delete a session with its sub-paths, or one sub-path, permanently; nothing happens if it does not exist."""
         await self.conversation(key).delete()
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:

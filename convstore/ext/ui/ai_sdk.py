@@ -8,7 +8,7 @@ from typing import Any
 from convstore.ext.ui.turns import ShownTurn, answer_id
 
 _EMPTY = {"type": "text", "text": ""}
-"""What a message without a part has, as the AI SDK refuses one with none."""
+"""What a message without a part has, as the AI SDK refuses one without parts."""
 
 
 def ai_sdk_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
