@@ -49,7 +49,7 @@ class RunningSummarizer:
         max_tokens_before_summary: Summarise once the messages that are not summarised are larger; None for half of
             the budget of the store's policy.
         max_summary_tokens: Expected size of a summary; bind the model's own limit to it to enforce this.
-        keep_last_turns: Number of finished turns that are never summarised.
+        keep_last_turns: Number of finished turns to keep, as far as they fit in half of the trigger.
         instructions: The system prompt; None for the default.
     """
 
