@@ -103,7 +103,7 @@ class ForkContract:
         """A turn in progress, unknown and rewound messages, and a scope that is not whole; nothing is made."""
         scope = _scope()
         async with await chat.turn("q", human="Q") as turn:
-            await turn.append(CALL)
+            await turn.append(CALL.model_copy())
             with pytest.raises(ForkRefusedError):
                 await chat.fork(key="r", new_scope=scope)
         await chat.append([HumanMessage("Q2", id="q2"), AIMessage("A2", id="a2"), HumanMessage("Q3", id="q3")])
