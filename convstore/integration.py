@@ -166,8 +166,8 @@ async def with_children(store: ConversationStore, info: ConversationInfo) -> Asy
     yield info
     if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):
         for child in await store.conversation(**info.scope).children():
-            async for item in with_children(store, child):
-                yield item
+            async for descendant in with_children(store, child):
+                yield descendant
 
 
 async def with_source(chat: Conversation, number: int) -> tuple[Conversation, str] | None:

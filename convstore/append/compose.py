@@ -154,11 +154,9 @@ def _message(
     )
 
 
-def _stub_tokens(prepared: Prepared, stub: str, batch: Batch) -> int:
+def _stub_tokens(new: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
-    shown = prepared.message.model_copy()
-    if prepared.has_large_fields:
-        shown = decode_message(batch.codec, prepared.stored.body)
+    shown = decode_message(batch.codec, new.stored.body) if new.has_large_fields else new.message.model_copy()
     return count(batch.counter, with_stub(shown, stub))
 
 

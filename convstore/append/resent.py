@@ -131,14 +131,14 @@ def parting(
         return [item for item in messages if item.type == "human" or (exactly and (with_tools or item.is_answer))]
 
     sent, both = compared(batch[leading_systems(batch) :]), compared(active)
-    lengths = _agreements([item.digest for item in sent], [item.digest for item in both])
+    lengths = _agreements([message.digest for message in sent], [message.digest for message in both])
     longest = max(lengths, default=0)
     if not longest:
         return None, active[0] if active else None
     ends = [index for index, length in enumerate(lengths) if length == longest]
     end = ends[0] if ends[0] == longest - 1 else ends[-1]
     later = active if exactly else both
-    before = next((item for item in later if item.ordinal > both[end].ordinal), None)
+    before = next((message for message in later if message.ordinal > both[end].ordinal), None)
     return [message for message in active if before is None or message.ordinal < before.ordinal][-1], before
 
 

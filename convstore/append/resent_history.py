@@ -220,9 +220,9 @@ class Resender:
         }
         ids = [message.id for message in sent.values()]
         rows = await self._reader.messages_by_id(cached, ids, retry_if_stale=False)
-        found = {index: stored(rows[item.id].message) for index, item in sent.items() if item.id in rows}
-        is_same = [item.digest for item in found.values()] == [item.digest for item in sent.values()]
-        if not is_same or (end.log and not all(end.log.active.has(item.ordinal) for item in found.values())):
+        found = {index: stored(rows[message.id].message) for index, message in sent.items() if message.id in rows}
+        is_same = [message.digest for message in found.values()] == [message.digest for message in sent.values()]
+        if not is_same or (end.log and not all(end.log.active.has(message.ordinal) for message in found.values())):
             return None
         return Match(found, start=len(batch), skipped=start)
 

@@ -52,8 +52,8 @@ class SummaryHistory:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() lists all versions")
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1)
-            messages = (message for entry in entries for message in entry.messages)
-            return await self._reader.decode_all(cached, [item for item in messages if record.covers(item.ordinal)])
+            messages = [message for entry in entries for message in entry.messages if record.covers(message.ordinal)]
+            return await self._reader.decode_all(cached, messages)
 
     async def undo(self, scope: Scope) -> bool:
         """Restore the summary before the current one; see `Conversation.undo_compaction`."""

@@ -232,7 +232,7 @@ class TurnSession:
         """Return what was said before a stop, with results for its calls."""
         message = self._unsaid.message() if self._unsaid.text else None
         said = [] if message is None else self._normalized(message)
-        calls = [call for item in said for call in calls_without_result([item])]
+        calls = [call for message in said for call in calls_without_result([message])]
         return [*said, *[result_of(call, _STOPPED, is_error=True) for call in calls]]
 
     async def add_result(

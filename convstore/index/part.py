@@ -88,7 +88,7 @@ class IndexBuilder:
 
     def has_room(self, texts: Iterable[Sequence[Text]]) -> bool:
         """Return True unless these texts, of one append, would make it too large; the first ones never do."""
-        size = sum(len(text.text) for of_message in texts for text in of_message)
+        size = sum(len(text.text) for message_texts in texts for text in message_texts)
         return not self.messages or self.characters + size <= self.room
 
     def adding(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> Steps[None]:

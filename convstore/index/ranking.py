@@ -213,9 +213,9 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
                     terms.setdefault(index, []).append(term)
         if frequency:
             counted.append((frequency, group, terms))
-    counted.sort(key=lambda item: item[:2])
+    counted.sort(key=lambda word: word[:2])
     before = accumulate((frequency for frequency, *_ in counted), initial=0)
-    kept = [pair for pair, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
+    kept = [word for word, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
     return kept[:_MAX_GROUPS]
 
 

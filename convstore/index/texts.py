@@ -82,7 +82,7 @@ def texts_of(
 
 def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
     """Return the texts of the messages of one append, the longest ones cut so that all of them are small enough."""
-    sizes = sorted(len(text.text) for of_message in texts for text in of_message)
+    sizes = sorted(len(text.text) for message_texts in texts for text in message_texts)
     if sum(sizes) <= MAX_CHARACTERS:
         return texts
     room, count = MAX_CHARACTERS, len(sizes)
@@ -90,7 +90,7 @@ def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
         if size * count > room:
             break
         room, count = room - size, count - 1
-    return [[text._replace(text=text.text[: room // count]) for text in of_message] for of_message in texts]
+    return [[text._replace(text=text.text[: room // count]) for text in message_texts] for message_texts in texts]
 
 
 def windows_of(text: str) -> list[tuple[int, int]]:

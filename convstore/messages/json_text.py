@@ -63,11 +63,11 @@ def _is_plain(value: Any) -> bool:
         if nodes > MANY_NODES:
             return False
         inner: list[Any] = []
-        for item in level:
-            if type(item) is dict:
-                inner.extend(item.values())
-            elif type(item) is list:
-                inner.extend(item)
+        for node in level:
+            if type(node) is dict:
+                inner.extend(node.values())
+            elif type(node) is list:
+                inner.extend(node)
         level = inner
     return False
 

@@ -248,8 +248,8 @@ class Heads:
 
     async def each(self, partial_scope: Mapping[str, str]) -> AsyncIterator[ListedHead]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
-        async for found in self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}}):
-            yield found
+        async for head in self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}}):
+            yield head
 
     async def children(self, conversation: str) -> list[ListedHead]:
         """Return the heads of the children of a conversation, oldest first. One command for each thousand."""

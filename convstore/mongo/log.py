@@ -297,7 +297,8 @@ class Log:
         query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
         fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
         documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
-        messages = [item for found in documents for item in reversed(entry_from(filled(found, body="")).messages)]
+        entries = [entry_from(filled(document, body="")) for document in documents]
+        messages = [message for entry in entries for message in reversed(entry.messages)]
         return [message for message in messages if message.type in ("human", "ai") and message.tokens >= tokens][:limit]
 
     async def payload_ranges(

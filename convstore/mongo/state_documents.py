@@ -113,7 +113,7 @@ def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
 
 def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
     """Return the record of a policy's views in the form that states store, with a digest of it and of the key."""
-    results = [[left.ordinal, *map(to_stored, left.name)] for left in record.results or ()]
+    results = [[result.ordinal, *map(to_stored, result.name)] for result in record.results or ()]
     document = record._asdict() | {"results": results}
     return document | {"digest": _digest(key, document)}
 
@@ -168,9 +168,9 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
     """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
-    bare = [replace(item, content_digest=b"") for item in system.messages]  # which no view reads
+    bare = [replace(message, content_digest=b"") for message in system.messages]  # which no view reads
     document = {
-        "messages": storable([message_document(item) | {"ordinal": item.ordinal} for item in bare]),
+        "messages": storable([message_document(message) | {"ordinal": message.ordinal} for message in bare]),
         "through": system.through,
         "rewound": [list(gap) for gap in system.gaps],
         "counter": to_stored(system.counter),

@@ -83,9 +83,9 @@ class Changes:
                 async for key in keys:
                     if not self._all:
                         return
-                    conversation = _CONVERSATION.split(key)[0]
+                    changed = _CONVERSATION.split(key)[0]
                     # The first key tells that the stream is open: what changed before is read now.
-                    self._wake(item for item in self._all if item.conversation == conversation or not self._is_live)
+                    self._wake(watched for watched in self._all if watched.conversation == changed or not self._is_live)
                     self._is_live = True
         except StoreError as error:  # the watchers' reads report a server that is down
             if not (self._is_told or isinstance(error, StoreUnavailableError) or self._driver.name == "memory"):

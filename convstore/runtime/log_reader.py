@@ -287,7 +287,7 @@ class LogReader:
         Raises:
             CorruptDocumentError: A stored message is damaged.
         """
-        refs = {item.id: ref for item in messages if (ref := item.payload if whole else payload_needed(item))}
+        refs = {stored.id: ref for stored in messages if (ref := stored.payload if whole else payload_needed(stored))}
         texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
         def decode() -> list[BaseMessage]:

@@ -194,11 +194,12 @@ class LogParts:
 
     def _adding(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> Steps[int]:
         for index, entry in enumerate(entries):
-            texts = cut_to_fit([self.texts(item, entry.sources, payloads.get(item.id)) for item in entry.messages])
+            messages = entry.messages
+            texts = cut_to_fit([self.texts(stored, entry.sources, payloads.get(stored.id)) for stored in messages])
             if not builder.has_room(texts):
                 return index
-            for message, of_message in zip(entry.messages, texts, strict=True):
-                yield from builder.adding(message, of_message, first=entry.first, at=entry.at)
+            for stored, message_texts in zip(messages, texts, strict=True):
+                yield from builder.adding(stored, message_texts, first=entry.first, at=entry.at)
         return len(entries)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:

@@ -263,7 +263,7 @@ class Sealer:
         absorbed = _absorbed(chain, new)
         if absorbed:
             current = chain_of(await self._segments.documents(cached.conversation))
-            parts = {(current_part.first, current_part.link): current_part.part for current_part in current}
+            parts = {(segment.first, segment.link): segment.part for segment in current}
             read = [part for old in absorbed if (part := parts.get((old.first, old.link)))]
             if len(read) < len(absorbed):  # another process is sealing, or one is damaged
                 self.schedule(cached.scope, cached.conversation)

@@ -407,7 +407,7 @@ class ConversationStore:
         request = search_request(text, limit=limit)
         services = await self._host.services()
         found = await services.catalog.newest(scope, limit=conversations)
-        newest = [(listed, info) for listed, info in found if not listed.damage]
+        newest = [(head, info) for head, info in found if not head.damage]
         searched = []
         for (head, totals, *_), _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
@@ -427,7 +427,7 @@ class ConversationStore:
             for index, own in hits.items()
         ]
         return SearchResult(
-            conversations=sorted(groups, key=lambda item: -item.hits[0].score),
+            conversations=sorted(groups, key=lambda group: -group.hits[0].score),
             searched=len(searched),
             incomplete=[newest[index][1].scope for index in incomplete],
             problems={info.conversation_id: info.problem for _, info in found if info.problem},

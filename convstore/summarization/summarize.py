@@ -287,8 +287,8 @@ def _with_summary(
     given = without_orphans(rest)
     made = prompt.format_messages(system_message=list(system), summary=running.summary, messages=given)
     theirs = {id(message) for message in (*system, *given)}
-    numbers = itertools.count()
-    return [item if id(item) in theirs else _marked(item, _summary_id(running, next(numbers))) for item in made]
+    ids = (_summary_id(running, number) for number in itertools.count())
+    return [message if id(message) in theirs else _marked(message, next(ids)) for message in made]
 
 
 def _summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:

@@ -321,7 +321,7 @@ class ChildContract:
             with pytest.raises(SourceIdClashError):
                 await other.append(_found(5))
         receipt = await sibling.append(_found(5), on_source_clash="renumber")
-        assert [number for item in receipt.renumbered.values() for number in item.items()] == [(5, 6)]
+        assert [number for numbers in receipt.renumbered.values() for number in numbers.items()] == [(5, 6)]
         assert await outer.reserve_source_ids(1) == range(7, 8)
         await outer.append(_found(7))
         with pytest.raises(SourceIdClashError):

@@ -54,7 +54,7 @@ def rag_turn(question: str, *, sources: int = 3, words: int = 60, tool: str = "s
 def same_messages(left: Sequence[BaseMessage], right: Sequence[BaseMessage]) -> bool:
     """Return True if two lists hold messages of the same classes with equal fields; NaN equals NaN."""
     kinds = [type(message) for message in left] == [type(message) for message in right]
-    return kinds and same_values([fields_of(message) for message in left], [fields_of(item) for item in right])
+    return kinds and same_values([fields_of(message) for message in left], [fields_of(message) for message in right])
 
 
 def same_values(left: Any, right: Any) -> bool:

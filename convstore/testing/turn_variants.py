@@ -137,12 +137,12 @@ class TurnVariantContract:
         await ask(chat, 4, instead_of="q1")
         expected = {"q1": ["Q1", "A1", "Q2", "A2"], "click": ["Q1", "B1", "Q3", "A3"], "q4": ["Q4", "A4"]}
         found = await elsewhere.variants("q1")
-        assert [(item.variant_id, item.turn_id, item.is_active) for item in found] == [
+        assert [(variant.variant_id, variant.turn_id, variant.is_active) for variant in found] == [
             ("q1", "q1", False),
             ("click", "q1", False),
             ("q4", "q4", True),
         ]
-        assert [(item.number, item.count) for item in await chat.variants("q4")] == [(1, 3), (2, 3), (3, 3)]
+        assert [(variant.number, variant.count) for variant in await chat.variants("q4")] == [(1, 3), (2, 3), (3, 3)]
         query = {"conversation": (await chat.info()).conversation_id}
         for variant in (*found, *found[::-1]):
             await elsewhere.activate(variant)
@@ -150,7 +150,8 @@ class TurnVariantContract:
             await chat.activate(variant)
             assert await database["log"].count_documents(query) == stored
             assert await shown(chat) == expected[variant.variant_id]
-            assert [item.variant_id for item in await chat.variants("q1") if item.is_active] == [variant.variant_id]
+            active = [listed.variant_id for listed in await chat.variants("q1") if listed.is_active]
+            assert active == [variant.variant_id]
 
     async def test_a_variant_comes_back_as_it_was_left(self, chat: Conversation) -> None:
         """What was asked in it since, and answers made active in it, are there again."""

@@ -176,7 +176,7 @@ class VerifyContract(VerifyFixtures):
         """A stub that leads nowhere: the chunk, and the message that it is of."""
         conversation = await self.id_of(database, full)
         entry = await database["log"].find_one({"_id": f"{conversation}:000000000003"})
-        [message] = [item for item in entry["messages"] if "payload" in item]
+        [message] = [message for message in entry["messages"] if "payload" in message]
         key = f"{conversation}#{message['payload']['token']}#000000"
         await database["log"].delete_one({"_id": key})
         report = await later.verify(user_id=full.scope["user_id"])

@@ -254,23 +254,23 @@ class _ConversationImport:
             end = None
         if end is None:
             return 0, 0
-        stored = await self._log.find([item.id for item in self._messages])
-        for ready in self._messages:
-            if ready.id in stored and stored[ready.id].digest != ready.digest:
+        stored = await self._log.find([message.id for message in self._messages])
+        for message in self._messages:
+            if message.id in stored and stored[message.id].digest != message.digest:
                 raise InvalidInputError(
-                    f"{ready.item.where} is stored with different content (id {ready.id!r}). The log is immutable: "
+                    f"{message.item.where} is stored with different content (id {message.id!r}). The log is immutable: "
                     "choose another scope, or delete the conversation and import it again"
                 )
         # Only messages up to the end count: a concurrent import may have appended more since.
         places = {id_: (place.entry, place.ordinal) for id_, place in stored.items() if place.entry <= end.entries}
-        found = [item for item in self._messages if item.id in places]
+        found = [message for message in self._messages if message.id in places]
         if new := len(self._messages) - len(found):
             others = 0
             if end.messages != len(found):  # some may be lost: the ordinals of a repaired log are not dense
-                ids = {item.id for item in self._messages}
-                others = sum([item.message.id not in ids async for item in self._log.read(end)])
+                ids = {message.id for message in self._messages}
+                others = sum([stored_message.message.id not in ids async for stored_message in self._log.read(end)])
             self._check_order(found, new, others=others)
-        if any(left > right for left, right in pairwise(places[item.id] for item in found)):
+        if any(left > right for left, right in pairwise(places[message.id] for message in found)):
             raise InvalidInputError("the conversation has these messages in another order; choose another scope")
         return len(found), end.messages
 

@@ -101,14 +101,14 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
         items.setdefault(placed.position, []).append(placed)
     batch: list[ReadyMessage] = []
     through, placed_here = 0, items.get(0, [])
-    latest = next((item.item.at for item in messages if item.item.at), None)
+    latest = next((message.item.at for message in messages if message.item.at), None)
     for index, message in enumerate(messages):
         batch.append(message)
         placed_here += [placed._replace(position=len(batch)) for placed in items.get(message.position, ())]
         following = messages[index + 1] if index + 1 < len(messages) else None
         if following is None or message.position in ends or _begins(message, following):
             numbers = numbers_of(batch)
-            at = next((item.item.at for item in batch if item.item.at), None)
+            at = next((message.item.at for message in batch if message.item.at), None)
             latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
             reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
             yield Batch(batch, latest, reserve_to, ends.get(message.position, 0), placed_here)

@@ -38,8 +38,8 @@ async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord]:
         if newest.setdefault(id_, snapshot).get("state") == "interrupted" != snapshot.get("state"):
             newest[id_] = snapshot
     for id_ in sorted(newest):
-        [snapshot] = [found async for found in documents_of(snapshots.find({"_id": newest[id_]["_id"]}))]
-        runs = [found async for found in documents_of(database["runs"].find({"_id": snapshot["run_id"]}))]
+        [snapshot] = [document async for document in documents_of(snapshots.find({"_id": newest[id_]["_id"]}))]
+        runs = [document async for document in documents_of(database["runs"].find({"_id": snapshot["run_id"]}))]
         items, has_instructions = list[RecordItem](), False
         for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
             items += _items(message, f"message {index} of run {snapshot['run_id']}")

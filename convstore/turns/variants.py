@@ -242,7 +242,7 @@ class Variants:
             shown = place.stood
             hidden = [new for new in place.begun if new.variant not in shown and not place.is_closed(new.variant)]
             found = [await self._read(place, event.turn, event.variant) for event in hidden]
-            return [item for item in found if not item[0].is_finished and item[2].fits(place.log.active)]
+            return [record for record in found if not record[0].is_finished and record[2].fits(place.log.active)]
         return []
 
     async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
@@ -251,11 +251,11 @@ class Variants:
             place, found = await self._place(scope, turn_id), list[VariantRecord]()
             for event in place.begun:
                 if event.turn == turn_id:
-                    found.append(await self._read(place, turn_id, event.variant))
-                    found[-1][0].is_newest = not place.is_closed(event.variant)
-            return [
-                pair for pair in found if (call := pair[0].find_call(call_id)) and call.result_id in pair[0].waiting
-            ]
+                    variant = await self._read(place, turn_id, event.variant)
+                    variant[0].is_newest = not place.is_closed(event.variant)
+                    if (call := variant[0].find_call(call_id)) and call.result_id in variant[0].waiting:
+                        found.append(variant)
+            return found
         return []
 
 

@@ -258,5 +258,5 @@ def token_of(key: str) -> str:
 def _tokens_in(document: Document) -> set[str]:
     """Return the payload tokens in an entry's messages and items, as far as they can be read."""
     lists = [found for name in ("messages", "items") if isinstance(found := document.get(name), list)]
-    payloads = (message.get("payload") for found in lists for message in found if isinstance(message, Mapping))
+    payloads = (message.get("payload") for rows in lists for message in rows if isinstance(message, Mapping))
     return {str(payload.get("token")) for payload in payloads if isinstance(payload, Mapping)}

@@ -109,8 +109,8 @@ class StateCheck:
             stored = (self.document or {}).get("revision")
             revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
             active, last = check.active.messages, check.tail.messages
-            fits = [item for item in records if item.last <= last and item.gaps == active.gaps(item.last)].__contains__
-            state = restored(subject.conversation, records, fits, revision=revision, at=subject.now)
+            fits = [record for record in records if record.last <= last and record.gaps == active.gaps(record.last)]
+            state = restored(subject.conversation, records, fits.__contains__, revision=revision, at=subject.now)
             is_repaired = await subject.inspection.replace_state(self.document, state_document(state))
         self._report(problem, repairable=is_readable, repaired=is_repaired)
 

@@ -182,9 +182,9 @@ class Load(ActiveRows):
         return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
 
 
-def is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> bool:
+def is_continued_by(cached: Sequence[Entry], entries: Sequence[Entry]) -> bool:
     """Return True if the entries just read begin with the last cached one."""
-    pair = [(item.totals, [message.digest for message in item.messages]) for item in (*cached_end[-1:], *entries[:1])]
+    pair = [(entry.totals, [message.digest for message in entry.messages]) for entry in (*cached[-1:], *entries[:1])]
     return len(pair) == 2 and pair[0] == pair[1]
 
 

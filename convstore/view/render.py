@@ -142,7 +142,7 @@ def build_view(
     policy, counter = decoder.policy, decoder.counter
     forms = zip(rows, shown, strict=True)
     visible = [(row, form) for row, form in forms if form and not is_hidden(row.message, policy)]
-    leading = [decoder.shown(item, WHOLE if item.payload is None else FINISHED) for item in system]
+    leading = [decoder.shown(message, WHOLE if message.payload is None else FINISHED) for message in system]
     made = [decoder.shown(row.message, form) for row, form in visible]
     stubbed = [row.message.id for (row, _), (_, look) in zip(visible, made, strict=True) if look.is_stub]
     made = [*leading, *made]
@@ -153,7 +153,7 @@ def build_view(
     ids = {message.id for message in system} | {row.message.id for row, _ in visible}
     messages = _with_unique_ids(pairing.messages, ids, sizes)
     sizes |= {id(message): look.tokens for message, look in notes}
-    orphans, changed = set(pairing.orphans), [it for it in made if it[1].has_placeholder or it[1].is_shortened]
+    orphans, changed = set(pairing.orphans), [pair for pair in made if pair[1].has_placeholder or pair[1].is_shortened]
     known = enumerate(map(sizes.get, map(id, messages)))
     return View(
         messages=messages,

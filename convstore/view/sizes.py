@@ -228,7 +228,7 @@ class SizedLog:
         said = self._cut(answer, eighth)
         asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size))
         parts = (asked, settled, said)
-        return Part(sum(part_.size for part_ in parts), [form for part in parts for form in part.shown], settled.left)
+        return Part(sum(part.size for part in parts), [form for part in parts for form in part.shown], settled.left)
 
     def _settle(self, steps: Sequence[range], gap: int, form: _Form | None = None) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""

@@ -112,8 +112,8 @@ def _block(part: Part | WireCall, step: Step) -> dict[str, Any] | None:
 def _is_paired(part: Block, step: Step) -> bool:
     """Return True for a call of a tool that Anthropic ran, or its result, if the message has both."""
     others = [block for block in step.parts if isinstance(block, Block) and block.kind == "other"]
-    calls = [other.block.get("id") for other in others if other.type == "server_tool_use"]
-    results = [other.block.get("tool_use_id") for other in others if other.type in _HOSTED_RESULTS]
+    calls = [block.block.get("id") for block in others if block.type == "server_tool_use"]
+    results = [block.block.get("tool_use_id") for block in others if block.type in _HOSTED_RESULTS]
     own = part.block.get("id" if part.type == "server_tool_use" else "tool_use_id")
     return calls.count(own) == results.count(own) == 1 and _HOSTED_ID.fullmatch(str(own)) is not None
 

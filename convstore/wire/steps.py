@@ -128,7 +128,7 @@ def read_steps(
     """
     paired = pair(messages).messages
     begin = _question(paired)
-    asked = model or next((model_of(item) for item in reversed(paired[begin:]) if isinstance(item, AIMessage)), "")
+    asked = model or next((model_of(ai) for ai in reversed(paired[begin:]) if isinstance(ai, AIMessage)), "")
     ids = NewIds(_CALL_ID, unique=True)
     steps, dropped = list[Step](), list[Dropped]()
     for index, message in enumerate(paired):

@@ -193,7 +193,7 @@ class _Pool:
             if (start := text.find(line[:_BEGINNING])) >= 0:
                 alike = takewhile(lambda signs: signs[0] == signs[1], zip(line, text[start:], strict=False))
                 rest = line[sum(1 for _ in alike) :].strip()
-                if any(rest in other for other in self._texts):
+                if any(rest in text for text in self._texts):
                     return True
         return False
 

@@ -157,7 +157,7 @@ def _tools(messages: Sequence[StoredMessage], view: View) -> dict[str, _Tool]:
 
 def _read_back(messages: Sequence[StoredMessage]) -> frozenset[str]:
     """Return the ids, ordinals and numbers of sources that calls of the tool that reads results again name."""
-    calls = (call for item in messages if isinstance(item.message, AIMessage) for call in item.message.tool_calls)
+    calls = (call for stored in messages if isinstance(stored.message, AIMessage) for call in stored.message.tool_calls)
     arguments = (json.dumps(call["args"], default=repr) for call in calls if call["name"] == RETRIEVAL_TOOL)
     return frozenset(word for text in arguments for word in _WORD.findall(text))
 

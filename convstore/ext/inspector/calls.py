@@ -85,14 +85,14 @@ class Calls:
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
         found, waiting = dict[tuple[int, str], ToolCall](), dict[str, int]()
-        for item in self.near:
-            if isinstance(item.message, AIMessage):
-                waiting |= {str(call["id"]): item.ordinal for call in item.message.tool_calls}
-                found |= {(item.ordinal, str(call["id"])): ToolCall(item.ordinal) for call in item.message.tool_calls}
-            id_ = getattr(item.message, "tool_call_id", None)
+        for stored in self.near:
+            message, ordinal = stored.message, stored.ordinal
+            if isinstance(message, AIMessage):
+                waiting |= {str(call["id"]): ordinal for call in message.tool_calls}
+                found |= {(ordinal, str(call["id"])): ToolCall(ordinal) for call in message.tool_calls}
+            id_ = getattr(message, "tool_call_id", None)
             if caller := waiting.get(id_ or ""):
-                pair = ToolCall(caller, item.ordinal, has_failed(item.message))
-                found[caller, str(id_)] = found[item.ordinal, str(id_)] = pair
+                found[caller, str(id_)] = found[ordinal, str(id_)] = ToolCall(caller, ordinal, has_failed(message))
         return found
 
 

@@ -147,16 +147,16 @@ class View:
     def rows(self, stored: Sequence[StoredMessage]) -> list[Row]:
         """Return a page of the log next to the view."""
         rows: list[Row] = []
-        for item in stored:
+        for message in stored:
             shown = {_SHARED.get(row.given.state) for row in rows}
-            added_before = self._added_before.get(item.message.id, ())
+            added_before = self._added_before.get(message.message.id, ())
             rows += [Row((), added) for added in added_before if added.state not in shown]
-            given = self.given(item)
+            given = self.given(message)
             if rows and given.state in _SHARED and rows[-1].given == given:
-                rows[-1] = Row((*rows[-1].stored, item), given)
+                rows[-1] = Row((*rows[-1].stored, message), given)
             else:
-                rows.append(Row((item,), given))
-            rows += [Row((), added) for added in self._added_after.get(item.message.id, ())]
+                rows.append(Row((message,), given))
+            rows += [Row((), added) for added in self._added_after.get(message.message.id, ())]
         return rows
 
     def given(self, stored: StoredMessage) -> Given:

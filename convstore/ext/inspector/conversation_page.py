@@ -162,7 +162,7 @@ async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
 
 def _tools_of(calls: Calls) -> list[str]:
     """Return the names of the tools that were called near the moment, as far as an address can hold them."""
-    named = {call["name"] for item in calls.all for call in getattr(item.message, "tool_calls", ())}
+    named = {call["name"] for stored in calls.all for call in getattr(stored.message, "tool_calls", ())}
     return sorted(name for name in named if name.isprintable())[:_TOOLS]
 
 
@@ -219,11 +219,11 @@ def _matches(row: Row, choice: tuple[str, str]) -> bool:
 
 
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
-    records = await _results(chat, [item for row in rows for item in row.stored])
+    records = await _results(chat, [message for row in rows for message in row.stored])
     found, opened = calls.tools(), set[str]()
     lines = list[_Line]()
     for row in rows:
-        entries = [_entry(item, records, found) for item in row.stored]
+        entries = [_entry(message, records, found) for message in row.stored]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
         shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT) if message is not None else None

@@ -105,12 +105,12 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         raise HTTPException(404)
     chat, message_id = found  # a child's source is shown where it was found
     [record] = await chat.get_tool_messages([message_id])
-    source = next(item for item in record.sources if item.source_id == number)
+    source = next(source for source in record.sources if source.source_id == number)
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(
         info_of(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
     )
-    cited = await asyncio.to_thread(lambda: [item for item in messages if cites(item.message, number)])  # long answers
+    cited = await asyncio.to_thread(lambda: [stored for stored in messages if cites(stored.message, number)])  # slow
     return render(
         "source.html",
         request,
@@ -152,7 +152,7 @@ def cites(message: BaseMessage, number: int) -> bool:
     if message.type != "ai":
         return False
     lists = set(_CITATION.findall(message.text))
-    ranges = (_RANGE.fullmatch(item) for text in lists for item in re.split(r"[,;]", text))
+    ranges = (_RANGE.fullmatch(piece) for text in lists for piece in re.split(r"[,;]", text))
     return any(
         int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST) for ends in ranges if ends
     )

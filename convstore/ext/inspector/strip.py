@@ -150,8 +150,8 @@ def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage])
     if stamp is None:
         return {}
     parts = stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}
-    active = [item for item in near if item.ordinal < ordinal and not item.is_rewound]
-    question = max((index for index, item in enumerate(active) if item.message.type == "human"), default=len(active))
+    active = [stored for stored in near if stored.ordinal < ordinal and not stored.is_rewound]
+    question = max((at for at, stored in enumerate(active) if stored.message.type == "human"), default=len(active))
     turn = active[question:]
     if turn and stamp.marks.stubs_through < turn[0].ordinal:
         parts["now"] = max(parts.get("now", 0), sum(message.tokens for message in turn))

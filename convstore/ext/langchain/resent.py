@@ -110,7 +110,7 @@ async def _without_known(
     has_ids = not decision.is_known or any(message.id in logged for message in known if message.type == "human")
     if has_ids or id(messages[-1]) not in batch:
         pieces = {id_: [message for index, message in taken if id(sent[index].origin) == id_] for id_ in batch}
-        kept = [piece for item in messages for piece in pieces.get(id(item), [item])]
+        kept = [piece for message in messages for piece in pieces.get(id(message), [message])]
         return ResentInput(kept, [*removed, *(message for _, message in taken)], known)
     new = [message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken]
     return ResentInput([*left, *new], [*removed, *new], known)

@@ -110,10 +110,10 @@ class AgentRun:
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
         wanted = result_id(ai_message_id, call_id, position)
-        ai = next((item for item in self.ahead if isinstance(item, AIMessage) and item.id == ai_message_id), None)
-        found = [item for item in answers(self.ahead, ai) if item.tool_call_id == call_id] if ai else []
-        result = next((item for item in found if item.id == wanted), None) or next(iter(found[position:]), None)
-        return [item for item in self.ahead if item is result or came_with(item) == result.id] if result else []
+        ai = next((ai for ai in self.ahead if isinstance(ai, AIMessage) and ai.id == ai_message_id), None)
+        found = [answer for answer in answers(self.ahead, ai) if answer.tool_call_id == call_id] if ai else []
+        result = next((answer for answer in found if answer.id == wanted), None) or next(iter(found[position:]), None)
+        return [added for added in self.ahead if added is result or came_with(added) == result.id] if result else []
 
 
 class Ticket(str):

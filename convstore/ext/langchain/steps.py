@@ -75,9 +75,9 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     logged = shown & ids_of(messages)
     question = last_question(messages) or 0
     others = [*messages[:question], *messages[question + 1 :]]
-    logged |= await ids_in_log(chat, ids_of(other for other in others if not is_made_up(other)) - logged)
+    logged |= await ids_in_log(chat, ids_of(message for message in others if not is_made_up(message)) - logged)
     own = set(state.get(OWN, ()))
-    made = ids_of(item for item in messages if own and item.id not in logged and digest_of_messages([item]) in own)
+    made = ids_of(sent for sent in messages if own and sent.id not in logged and digest_of_messages([sent]) in own)
     trust = replace(rules.trust, own=frozenset(made))
     resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
     if resent:

@@ -256,9 +256,9 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
     async with aclosing(screen.chat.watch(after=after, limit=1, full=True)) as updates:
         while not is_over:
             update = await anext(updates)
-            page = [listed for listed in page if listed.ordinal < update.replaces_from] + update.messages
+            page = [stored for stored in page if stored.ordinal < update.replaces_from] + update.messages
             if update.turn or not update.messages:  # else earlier messages are still to come
-                is_over, events = await _follow(screen, [listed.message for listed in page], update.turn)
+                is_over, events = await _follow(screen, [stored.message for stored in page], update.turn)
                 for event in screen.sent(events):
                     yield event
 
