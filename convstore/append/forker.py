@@ -17,6 +17,7 @@ from convstore.exceptions import (
     ConversationDeletedError,
     ForkRefusedError,
     InvalidInputError,
+    InvalidScopeError,
     UnknownMessageError,
 )
 from convstore.log.entry import Entry, Totals, TurnEvent
@@ -32,7 +33,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS, append_timeout
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
-from convstore.values.scope import Scope
+from convstore.values.scope import PATH, Scope, check_id
 
 _SWEEP_AFTER = timedelta(seconds=5 * APPEND_SECONDS)
 
@@ -55,6 +56,11 @@ class Forker:
 
     async def fork(self, scope: Scope, new_scope: Scope, *, before: str | None, key: str) -> None:
         """Make the fork; see `Conversation.fork`. About twenty commands, and four for each thousand entries."""
+        if PATH in dict(new_scope):
+            raise InvalidScopeError("a fork is no sub-agent's conversation: pass the scope keys of the store only")
+        check_id(key, name="key")
+        if before is not None:
+            check_id(before, name="before")
         request, cached = digest_of(json.dumps([before, key])).hex(), await self._reader.find(scope)
         source = cached.conversation if cached else ""
         if await self._is_made(new_scope, source, request):

@@ -7,27 +7,25 @@ module is long because nearly all of it is the documentation of one class.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.append.batch import TailMoved
-from convstore.append.inputs import copy_ids, items_of, naming_conflicts, whole_messages
-from convstore.append.items import named_items, split_items
-from convstore.append.trust import Trust, check_trust
+from convstore.append.inputs import copy_ids, naming_conflicts
 from convstore.append.turn import turn_messages
+from convstore.conversation.appending import Writing, check_append, read_batch
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ConversationState
 from convstore.conversation.turn import TurnSession, entered_turn
-from convstore.exceptions import InvalidInputError, InvalidScopeError, LogMovedError
-from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
+from convstore.exceptions import InvalidInputError
+from convstore.readback.request import PAGE_TOKENS, request_of
 from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.turns.keeper import Busy
 from convstore.turns.variants import check_asked
-from convstore.values.items import LogItem, PlacedItem, StoredItem
+from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -42,7 +40,7 @@ from convstore.values.models import (
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
 from convstore.values.scope import PATH, Scope, check_choice, check_id, check_ids, check_number, child_scope
-from convstore.values.stamps import TurnOutline, ViewStamp, check_stamp
+from convstore.values.stamps import TurnOutline, ViewStamp
 from convstore.values.turns import Variant, Verdict, check_decision
 from convstore.view.past import check_moment
 from convstore.wire.history import History, PastView
@@ -135,53 +133,14 @@ class Conversation:
             LogMovedError: The log ends with another message than `after` says.
             StoreUnavailableError: The server did not answer; retry the call.
         """
-        trust = check_trust(accept, client_tools, strict)
-        if resent is None and (accept or client_tools or strict):
-            raise InvalidInputError('accept, client_tools and strict are for histories of clients; add resent="skip"')
-        if after is not None:
-            check_number(after, name="after", minimum=0, maximum=2**53)
-            if resent:
-                raise InvalidInputError("after cannot be combined with resent, which compares the batch with the log")
-        messages, found = split_items(messages)
-        if found and resent:
-            raise InvalidInputError("a history of a client has messages only; append a LogItem in a call of its own")
-        given = items_of(messages) if messages or not found else []
-        whole = whole_messages(given, key=key)
-        items = named_items(found, given, key=key)
+        trust = check_append(resent, accept, client_tools, strict, after=after)
+        given, whole, items = read_batch(messages, key=key, takes_items=not resent)
+        writing = Writing(unencodable, on_source_clash, stamp, resent=resent, trust=trust, after=after, items=items)
         with naming_conflicts(whole, key=key):
-            receipt = await self._append(
-                whole, unencodable, on_source_clash, resent=resent, trust=trust, stamp=stamp, after=after, items=items
-            )
+            receipt = await writing.append(self._host, self._scope, whole)
         if resent:
             copy_ids(whole, given)  # messages that were in the log already have the log's ids
         return receipt
-
-    async def _append(
-        self,
-        whole: Sequence[BaseMessage],
-        unencodable: str,
-        clash: str,
-        *,
-        turn: str = "",
-        resent: str | None = None,
-        trust: Trust = Trust(),  # noqa: B008 - frozen
-        stamp: ViewStamp | None = None,
-        after: int | None = None,
-        items: Sequence[PlacedItem] = (),
-    ) -> Receipt:
-        check_choice(unencodable, "raise", "omit", name="unencodable")
-        check_choice(clash, "raise", "renumber", name="on_source_clash")
-        check_choice(resent, None, "skip", "raise", name="resent")
-        stamp = None if stamp is None else check_stamp(stamp)
-        options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "stamp": stamp}
-        services = await self._services()
-        if resent:
-            return await services.resender.append(self._scope, whole, skip=resent == "skip", trust=trust, **options)
-        try:
-            written = await services.writer.append(self._scope, whole, turn=turn, after=after, items=items, **options)
-            return written.receipt
-        except TailMoved as moved:
-            raise LogMovedError(after or 0, last=moved.args[0]) from None
 
     async def append_turn(
         self,
@@ -216,7 +175,8 @@ class Conversation:
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
         with naming_conflicts(whole, key=key, turn=turn_id):
-            return await self._append(whole, unencodable, on_source_clash, turn=turn_id, stamp=stamp)
+            writing = Writing(unencodable, on_source_clash, stamp, turn=turn_id)
+            return await writing.append(self._host, self._scope, whole)
 
     async def turn(
         self,
@@ -258,8 +218,7 @@ class Conversation:
             raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
         asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
         whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
-        services = await self._services()
-        keeper = services.turn_keeper
+        keeper = (services := await self._services()).turn_keeper
         with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
             held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked)
         return TurnSession(self, keeper, held, services.past)
@@ -455,8 +414,7 @@ class Conversation:
         was already rewound, so a failed call can be retried as it is. Atomic; six commands, or more after earlier
         rewinds.
 
-        A `LogItem` leaves `items` with the message that it follows. With the id of one, that item and all messages and
-        items after it are removed.
+        A `LogItem` leaves `items` with the message that it follows. The id of one removes it, and all that follows it.
 
         Args:
             before: Id of the first message, or item, to remove.
@@ -503,11 +461,6 @@ class Conversation:
             InvalidScopeError: The new scope is no whole scope of the store.
         """
         fork: Conversation = self.store.conversation(**new_scope)
-        if PATH in fork.scope:
-            raise InvalidScopeError("a fork is no sub-agent's conversation: pass the scope keys of the store only")
-        check_id(key, name="key")
-        if before is not None:
-            check_id(before, name="before")
         await (await self._services()).forker.fork(self._scope, fork._scope, before=before, key=key)
         return fork
 
@@ -567,8 +520,6 @@ class Conversation:
             InvalidInputError: `at` is none of these, or `policy` is not a policy.
         """
         moment, own = check_moment(at), at.history_policy if isinstance(at, ViewStamp) else self.store.policy
-        if reasons_before is not None:
-            check_number(reasons_before, name="reasons_before", minimum=1, maximum=2**53)
         chosen = check_policy(policy)
         past = (await self._services()).past
         return await past.view_at(
@@ -672,12 +623,7 @@ class Conversation:
 
         None without a stamp that this version can read.
         """
-        for limit in (2, 50):
-            for turn in reversed(await self.outline(limit=limit)):
-                with suppress(InvalidInputError):
-                    if turn.stamp:
-                        return turn.stamp.history_policy
-        return None
+        return await (await self._services()).turns.last_policy(self._scope)
 
     async def get_turn(self, turn_id: str) -> Turn | None:
         """Return the turn whose first message has this id, None if missing or rewound. Six or seven commands.
@@ -809,10 +755,7 @@ class Conversation:
             InvalidInputError: Ids or page size are invalid, or `find` has no ids to look in.
             InvalidCursorError: The cursor does not come from this call.
         """
-        names = check_ids(tool_message_ids, name="tool_message_ids"), check_source_ids(source_ids)
-        if find and not any(names):
-            raise InvalidInputError("pass the source_ids or tool_message_ids to look in, or call `search`")
-        request = Request(*names, find, cursor or "", check_page_tokens(page_tokens))
+        request = request_of(source_ids, tool_message_ids, find, cursor, page_tokens)
         return await (await self._services()).pager.sources(self._scope, request)
 
     def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> AgentTool:

@@ -13,7 +13,7 @@ from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.readback.cursor import Place, compact_names, quoted, read_cursor, room_for_last_line
 from convstore.sources.source import MAX_SOURCES, read_ids
-from convstore.values.scope import MAX_IDS, check_number
+from convstore.values.scope import MAX_IDS, check_ids, check_number
 
 PAGE_TOKENS = 4_000
 MAXIMUM_PAGE_TOKENS = 16_000
@@ -95,6 +95,16 @@ class Request:
         """Return all names in the request, without duplicates."""
         places = (f"m{place.ordinal}" for place in self.places)
         return [*dict.fromkeys((*self.tool_message_ids[:MAX_IDS], *places)), *dict.fromkeys(self.source_ids)]
+
+
+def request_of(
+    source_ids: Iterable[int] | str, tool_message_ids: Sequence[str], find: str, cursor: str | None, page_tokens: int
+) -> Request:
+    """Return the request of `Conversation.get_sources`, checked."""
+    names = check_ids(tool_message_ids, name="tool_message_ids"), check_source_ids(source_ids)
+    if find and not any(names):
+        raise InvalidInputError("pass the source_ids or tool_message_ids to look in, or call `search`")
+    return Request(*names, find, cursor or "", check_page_tokens(page_tokens))
 
 
 def check_page_tokens(page_tokens: int) -> int:

@@ -8,9 +8,10 @@ questions. So reading starts at the requested position, and its cost depends onl
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
+from convstore.exceptions import InvalidInputError
 from convstore.log.rows import Row, begins_turn
 from convstore.log.stored_message import stamp_of
 from convstore.mongo.drafts import Drafts
@@ -19,6 +20,7 @@ from convstore.runtime.active_log import about, in_order, newest_first
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import Turn
+from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope, check_number
 from convstore.values.stamps import TurnOutline
 
@@ -76,6 +78,15 @@ class Turns:
             check_number(before, name="before", minimum=0, maximum=_MAX_NUMBER)
         async with aclosing(self._turns_between(scope, None, before, limit, newest_first=True)) as turns:
             return [self._outline(log, turn) async for log, turn in turns][::-1]
+
+    async def last_policy(self, scope: Scope) -> HistoryPolicy | None:
+        """Return the policy of the newest stamp; see `Conversation.last_policy`."""
+        for limit in (2, 50):
+            for turn in reversed(await self.outline(scope, before=None, limit=limit)):
+                with suppress(InvalidInputError):
+                    if turn.stamp:
+                        return turn.stamp.history_policy
+        return None
 
     async def _snapshot(self, cached: CachedConversation) -> Snapshot:
         async with self._reader.reading(cached):

@@ -71,6 +71,8 @@ class PastViews(Loader):
         self, scope: Scope, at: Moment, policy: HistoryPolicy, *, reasons_before: int | None, has_policy: bool
     ) -> PastView:
         """Return a view as it was; see `Conversation.view_at`."""
+        if reasons_before is not None:
+            check_number(reasons_before, name="reasons_before", minimum=1, maximum=2**53)
         cached = await self._reader.find(scope)
         if cached is None and at is not None and not (isinstance(at, ViewStamp) and not at.conversation_id):
             raise _missing(at)
