@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.ext.openai_agents import ConvstoreSession
-from convstore.ext.ui import ui_messages
+from convstore.ext.ui import read_request, ui_messages
 from convstore.types import Dropped
 
 pytestmark = pytest.mark.slow
@@ -28,24 +28,50 @@ def arguments(call: str) -> str:
     return json.dumps(CALLS[call])
 
 
+def answer() -> list[BaseMessage]:
+    """Messages of LangChain that answer, with a thought of Anthropic."""
+    thought = {"type": "thinking", "thinking": "Let me look.", "signature": "c2lnbmVk"}
+    shot = {"type": "image", "base64": SHOT, "mime_type": "image/png"}
+    calls = [{"name": "search", "args": args, "id": id_} for id_, args in CALLS.items()]
+    return [
+        AIMessage([thought], tool_calls=calls, response_metadata={"model_provider": "anthropic"}),
+        ToolMessage([{"type": "text", "text": FOUND}, shot], tool_call_id="call_a"),
+        ToolMessage(FAILED, tool_call_id="call_b", status="error"),
+        AIMessage(SAID),
+    ]
+
+
 async def langchain(chat: Conversation) -> None:
-    """Messages of LangChain, with a thought of Anthropic."""
+    """Messages of LangChain."""
     media = [
         {"type": "image", "base64": IMAGE, "mime_type": "image/png"},
         {"type": "file", "base64": PDF, "mime_type": "application/pdf", "filename": "seals.pdf"},
     ]
-    thought = {"type": "thinking", "thinking": "Let me look.", "signature": "c2lnbmVk"}
-    shot = {"type": "image", "base64": SHOT, "mime_type": "image/png"}
-    calls = [{"name": "search", "args": args, "id": id_} for id_, args in CALLS.items()]
-    await chat.append(
-        [
-            HumanMessage([{"type": "text", "text": ASKED}, *media]),
-            AIMessage([thought], tool_calls=calls, response_metadata={"model_provider": "anthropic"}),
-            ToolMessage([{"type": "text", "text": FOUND}, shot], tool_call_id="call_a"),
-            ToolMessage(FAILED, tool_call_id="call_b", status="error"),
-            AIMessage(SAID),
-        ]
-    )
+    await chat.append([HumanMessage([{"type": "text", "text": ASKED}, *media]), *answer()])
+
+
+async def ai_sdk(chat: Conversation) -> None:
+    """A question of the AI SDK, which sends no answers."""
+    files = [
+        {"type": "file", "mediaType": mime, "url": f"data:{mime};base64,{data}", "filename": name}
+        for mime, data, name in (("image/png", IMAGE, "seal.png"), ("application/pdf", PDF, "seals.pdf"))
+    ]
+    parts = [{"type": "text", "text": ASKED}, *files]
+    body = {"id": "page", "messages": [{"id": "q", "role": "user", "parts": parts}]}
+    async with await read_request(body).turn(chat) as turn:
+        await turn.append(answer())
+
+
+async def ag_ui(chat: Conversation) -> None:
+    """A question of AG-UI, which sends no answers and has no name of a file."""
+    files = [
+        {"type": kind, "source": {"type": "data", "value": data, "mimeType": mime}}
+        for kind, data, mime in (("image", IMAGE, "image/png"), ("document", PDF, "application/pdf"))
+    ]
+    message = {"id": "q", "role": "user", "content": [{"type": "text", "text": ASKED}, *files]}
+    request = read_request({"threadId": "page", "runId": "run", "messages": [message]}, format="ag-ui")
+    async with await request.turn(chat) as turn:
+        await turn.append(answer())
 
 
 async def openai_chat(chat: Conversation) -> None:
@@ -170,6 +196,35 @@ async def pydantic_ai(chat: Conversation) -> None:
     await conversations.save(Saved(conversation_id=chat.scope["thread_id"], messages=turn))
 
 
+async def microsoft(chat: Conversation) -> None:
+    """Messages of Microsoft's Agent Framework."""
+    from agent_framework import Content, Message  # noqa: PLC0415 - loads slowly
+
+    from convstore.ext.microsoft import ConvstoreHistoryProvider  # noqa: PLC0415
+
+    image, pdf, shot = (
+        Content.from_uri(f"data:{mime};base64,{data}", media_type=mime, name=name)
+        for data, mime, name in (
+            (IMAGE, "image/png", None),
+            (PDF, "application/pdf", "seals.pdf"),
+            (SHOT, "image/png", None),
+        )
+    )
+    thought = Content.from_text_reasoning(text="Let me look.", protected_data="c2lnbmVk")
+    calls = [Content.from_function_call(id_, "search", arguments=args) for id_, args in CALLS.items()]
+    results = [
+        Content.from_function_result("call_a", result=[Content.from_text(FOUND), shot]),
+        Content.from_function_result("call_b", result=FAILED, exception="OSError"),
+    ]
+    turn = [
+        Message("user", [ASKED, image, pdf]),
+        Message("assistant", [thought, *calls]),
+        Message("tool", results),
+        Message("assistant", [SAID]),
+    ]
+    await ConvstoreHistoryProvider(chat.store, **chat.scope).save_messages(None, turn)
+
+
 Read = tuple[Any, Iterable[Dropped]]
 
 
@@ -182,6 +237,16 @@ async def as_pydantic(chat: Conversation) -> Read:
     found, dropped = from_log((await chat.load_history(WHOLE)).messages)
     dumped = ModelMessagesTypeAdapter.dump_json(found).decode()
     return json.loads(dumped.replace('"outcome":"failed"', '"outcome":"error"')), dropped
+
+
+async def as_microsoft(chat: Conversation) -> Read:
+    """The view, as messages of the Agent Framework; an error has a class of its own there."""
+    from convstore.ext.microsoft import ConvstoreHistoryProvider  # noqa: PLC0415 - loads slowly
+
+    dropped = list[Dropped]()
+    provider = ConvstoreHistoryProvider(chat.store, policy=WHOLE, on_dropped=dropped.extend, **chat.scope)
+    found = json.dumps([message.to_dict() for message in await provider.get_messages(None)])
+    return json.loads(found.replace('"FunctionInvocationError"', '"error"')), dropped
 
 
 async def as_messages(chat: Conversation) -> Read:
@@ -220,7 +285,18 @@ def as_session(view: Any) -> Callable[[Conversation], Awaitable[Read]]:
     return read
 
 
-DOORS = (langchain, openai_chat, responses, agents_sdk, anthropic, claude_agent, pydantic_ai)
+DOORS = (
+    langchain,
+    openai_chat,
+    responses,
+    agents_sdk,
+    anthropic,
+    claude_agent,
+    pydantic_ai,
+    microsoft,
+    ai_sdk,
+    ag_ui,
+)
 READERS = {
     "messages": as_messages,
     "chat": as_request("chat"),
@@ -231,6 +307,7 @@ READERS = {
     "agents view": as_session("policy"),
     "agents all": as_session("all"),
     "pydantic": as_pydantic,
+    "microsoft": as_microsoft,
 }
 PARTS = {
     "question": (ASKED,),
@@ -256,6 +333,9 @@ CANNOT_SEND = {
     "claude_agent": set[str](),
     "langchain": set[str](),
     "pydantic_ai": {"name of the file", "signature"},  # which goes back to Pydantic AI alone
+    "microsoft": {"signature"},  # the same
+    "ai_sdk": set[str](),
+    "ag_ui": {"name of the file"},
 }
 """What a door has no place for."""
 

@@ -7,7 +7,7 @@ that the way back is exact.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby, pairwise
 from typing import Any
@@ -16,7 +16,10 @@ from uuid import uuid4
 from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from convstore.ext.contents import ContentReader
 from convstore.ext.exact import marked, restored
+from convstore.integration import Media
+from convstore.types import Dropped
 
 _MARK = "agent_framework"
 _ID = "convstore_id"
@@ -46,40 +49,37 @@ def to_log(message: Message) -> list[BaseMessage]:
     return messages
 
 
-def from_log(messages: Iterable[BaseMessage]) -> list[Message]:
-    """Return messages of the log or of a view as those of the framework, exactly if they are as they were appended."""
-    found: list[Message] = []
+def from_log(messages: Iterable[BaseMessage]) -> tuple[list[Message], list[Dropped]]:
+    """Return messages of the log or of a view as those of the framework, and what it has no place for.
+
+    Those that are as they were appended come back exactly.
+    """
+    found, writer = list[Message](), _Writer()
     for _, group in groupby(messages, lambda part: part.additional_kwargs.get(_MARK, {}).get("message") or id(part)):
-        owns = [_own(message) for message in group]
+        owns = [_own(message, writer) for message in group]
         contents = [content for own in owns for content in own["contents"]]
         found.append(Message.from_dict(owns[0]["head"] | {"contents": contents}))
-    return found
+    return found, writer.dropped
 
 
-def _own(message: BaseMessage) -> dict[str, Any]:
+def _own(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
     try:
         return restored(message.additional_kwargs[_MARK]["json"], message)
     except LookupError:  # from elsewhere, or changed by a view
         head = {"type": "message", "role": _ROLES.get(message.type, "user")}
-        return {"head": head, "contents": [content.to_dict() for content in _contents(message)]}
-
-
-def _contents(message: BaseMessage) -> list[Content]:
-    """Return what a message is for a model: its text or its result, and its calls."""
-    if isinstance(message, ToolMessage):
-        return [Content.from_function_result(message.tool_call_id, result=message.text)]
-    calls = message.tool_calls if isinstance(message, AIMessage) else []
-    made = [Content.from_function_call(str(call["id"]), call["name"], arguments=call["args"]) for call in calls]
-    return [*([Content.from_text(str(message.text))] if message.text else []), *made]
+        return {"head": head, "contents": [content.to_dict() for content in writer.written(message)]}
 
 
 def _shown(message: Message, contents: list[Content], dumped: list[dict[str, Any]]) -> BaseMessage:
     result = next((content for content in contents if content.type == "function_result"), None)
     if message.role == "tool" and result:
         status: Any = "error" if result.exception else "success"
-        return ToolMessage(str(result.result or ""), tool_call_id=str(result.call_id), status=status)
-    blocks = [block for content in dumped if (block := _block(content))]
-    content: Any = blocks[0]["text"] if [block["type"] for block in blocks] == ["text"] else blocks or ""
+        inside = [*_blocks(item.to_dict() for item in result.items or ())]
+        is_text = all(block["type"] == "text" for block in inside)
+        content: Any = str(result.result or "") if is_text else inside
+        return ToolMessage(content, tool_call_id=str(result.call_id), status=status)
+    blocks = [*_blocks(dumped)]
+    content = blocks[0]["text"] if [block["type"] for block in blocks] == ["text"] else blocks or ""
     if message.role == "assistant":
         calls = [_call(content) for content in contents if content.type == "function_call"]
         invalid = [call for call in calls if "error" in call]
@@ -99,17 +99,47 @@ def _call(content: Content) -> Any:
     return call | {"args": str(content.arguments), "error": "The arguments are not a JSON object."}
 
 
-def _block(content: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a content as a block of LangChain's; None for one that no other model reads."""
-    main = str(content.get("media_type")).partition("/")[0]
-    kind = main if main in ("image", "audio", "video") else "file"
-    match content:
-        case {"type": "text", "text": str(text)}:
-            return {"type": "text", "text": text}
-        case {"type": "text_reasoning", "text": str(text)}:
-            return {"type": "reasoning", "reasoning": text}
-        case {"type": "data", "uri": str(uri)} if ";base64," in uri:
-            return {"type": kind, "base64": uri.partition(";base64,")[2], "mime_type": content.get("media_type")}
-        case {"type": "uri", "uri": str(uri)}:
-            return {"type": kind, "url": uri, "mime_type": content.get("media_type")}
-    return None
+def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield contents as blocks of LangChain's; those that no other model reads are left out."""
+    for content in contents:
+        main, name = str(content.get("media_type")).partition("/")[0], content.get("name")
+        kind = main if main in ("image", "audio", "video") else "file"
+        media = {"type": kind, "mime_type": content.get("media_type")} | ({"filename": name} if name else {})
+        match content:
+            case {"type": "text", "text": str(text)}:
+                yield {"type": "text", "text": text}
+            case {"type": "text_reasoning", "text": str(text)}:
+                yield {"type": "reasoning", "reasoning": text}
+            case {"type": "data", "uri": str(uri)} if ";base64," in uri:
+                yield media | {"base64": uri.partition(";base64,")[2]}
+            case {"type": "uri", "uri": str(uri)}:
+                yield media | {"url": uri}
+
+
+class _Writer(ContentReader):
+    """Writes messages that came through other doors, or that a view has changed, as contents; and keeps a report."""
+
+    def written(self, message: BaseMessage) -> list[Content]:
+        """Return the contents of a message: a result, or texts, files and calls in order."""
+        found = [*self._found(message)]
+        if isinstance(message, ToolMessage):
+            failure = "The tool failed." if message.status == "error" else None
+            return [Content.from_function_result(message.tool_call_id, result=found, exception=failure)]
+        calls = self.calls(message) if isinstance(message, AIMessage) else ()
+        return [*found, *(Content.from_function_call(id_, name, arguments=args) for id_, name, args in calls)]
+
+    def _found(self, message: BaseMessage) -> Iterator[Content]:
+        for content in self.contents(message):
+            if isinstance(content, dict):
+                self.drop(message, "reasoning", "clients of the framework cannot tell which API it is of")
+            else:
+                yield Content.from_text(content) if isinstance(content, str) else self._file(message, content)
+
+    def _file(self, message: BaseMessage, media: Media) -> Content:
+        """Return a file, or the text that names it; only questions and results may have one."""
+        url, usual = media.data_url or media.url, "image/*" if media.url and media.kind == "image" else ""
+        mime_type = media.mime_type or usual  # clients look at the first half of it
+        if not url or not mime_type or isinstance(message, AIMessage | SystemMessage):
+            return Content.from_text(self.without_file(message, media))
+        named = {"filename": media.name} if media.name else None  # clients look for the name here
+        return Content.from_uri(url, media_type=mime_type, name=media.name or None, additional_properties=named)

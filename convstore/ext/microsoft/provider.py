@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message, SessionContext
+from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
+from convstore.types import Dropped
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
@@ -25,6 +27,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
         view: "policy" gives an agent the view; "all" every active message, in full, without the tool.
         policy: Limits of the view; None for the store's.
         source_id: Name of the provider in a session.
+        on_dropped: Called for each load with what the framework has no place for, such as the reasoning of a message
+            that the application appended itself; not called if there is nothing.
         options: ``store_inputs`` and the other settings of `HistoryProvider`.
         scope: Values of scope keys, such as the user's.
 
@@ -40,6 +44,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         view: Literal["policy", "all"] = "policy",
         policy: HistoryPolicy | None = None,
         source_id: str = "convstore",
+        on_dropped: Callable[[list[Dropped]], None] | None = None,
         options: dict[str, Any] | None = None,
         **scope: str,
     ) -> None:
@@ -49,6 +54,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         if unknown := set(scope) - set(store.scope_keys):
             raise InvalidScopeError(f"the store has the scope keys {store.scope_keys}, not {sorted(unknown)}")
         self._store, self._view, self._policy, self._scope = store, view, policy, scope
+        self._on_dropped = on_dropped
 
     def conversation(self, session_id: str | None, state: dict[str, Any] | None = None) -> Conversation:
         """Return convstore's handle of a session's conversation; no I/O.
@@ -72,8 +78,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
         """Return the view of a session, or all its active messages."""
         chat = self.conversation(session_id, state)
         if self._view == "policy":
-            return from_log((await chat.load_history(self._policy)).messages)
-        return from_log([message async for turn in chat.turns() for message in turn.messages])
+            return self._read((await chat.load_history(self._policy)).messages)
+        return self._read([message async for turn in chat.turns() for message in turn.messages])
 
     async def save_messages(
         self,
@@ -100,3 +106,9 @@ class ConvstoreHistoryProvider(HistoryProvider):
 
             names = {"name": spec["name"], "description": spec["description"]}
             context.extend_tools(self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])])
+
+    def _read(self, messages: Iterable[BaseMessage]) -> list[Message]:
+        found, dropped = from_log(messages)
+        if dropped and self._on_dropped:
+            self._on_dropped(dropped)
+        return found

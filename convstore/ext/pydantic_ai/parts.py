@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import starmap
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
-from convstore.ext.reasoning import reasoning_beside, reasoning_part
-from convstore.integration import Media, Text, parts_of
-from convstore.types import Dropped
+from convstore.ext.contents import ContentReader
+from convstore.integration import Media
 
 Part: TypeAlias = dict[str, Any]
 _SIGNATURES = ("signature", "reasoningEncryptedContent", "thoughtSignature", "redactedData")
 
 
-class PartWriter:
-    """Writes messages as parts, and keeps a report.
-
-    Attributes:
-        dropped: What Pydantic AI has no place for.
-    """
-
-    def __init__(self) -> None:
-        self.dropped = list[Dropped]()
+class PartWriter(ContentReader):
+    """Writes messages as parts, and keeps a report."""
 
     def parts(self, message: BaseMessage) -> list[Part]:
         """Return the parts of a message: a prompt, a result, or reasoning, texts, files and calls in order."""
-        found = [*self._contents(message)]
+        found = [self._part(message, content) for content in self.contents(message)]
         text = "\n".join(content for content in found if isinstance(content, str))
         files = [content for content in found if not isinstance(content, str)]
         match message:
             case AIMessage():
-                return [*map(_said, found), *self._calls(message)]
+                return [*map(_said, found), *starmap(_call, self.calls(message))]
             case ToolMessage():
                 result = {"tool_name": message.name or "", "tool_call_id": message.tool_call_id}
                 outcome = "failed" if message.status == "error" else "success"
@@ -42,22 +34,10 @@ class PartWriter:
                 return [{"part_kind": "system-prompt", "content": text}]
         return [{"part_kind": "user-prompt", "content": found if files else text}]
 
-    def _contents(self, message: BaseMessage) -> Iterator[str | Part]:
-        """Yield texts, files and, of a model, parts with its reasoning."""
-        is_said, calls = isinstance(message, AIMessage), set[str | None]()
-        if isinstance(message, AIMessage):
-            calls = {call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)}
-            yield from map(_thinking, reasoning_beside(message))
-        for part in parts_of(message):
-            if isinstance(part, Text):
-                yield from filter(None, [part.text])
-            elif isinstance(part, Media):
-                yield self._file(message, part)
-            elif part.kind == "reasoning" and is_said:
-                yield _thinking(reasoning_part(part.block))
-            elif part.kind != "call" or part.id not in calls:
-                name = "reasoning" if part.kind == "reasoning" else part.type or "block"
-                self._drop(message, name, "Pydantic AI has no part for it")
+    def _part(self, message: BaseMessage, content: str | Media | Part) -> str | Part:
+        if isinstance(content, str):
+            return content
+        return self._file(message, content) if isinstance(content, Media) else _thinking(content)
 
     def _file(self, message: BaseMessage, media: Media) -> str | Part:
         """Return a file, or the text that names it."""
@@ -68,19 +48,11 @@ class PartWriter:
             if media.url and not isinstance(message, AIMessage):
                 kind = "document" if media.kind == "file" else media.kind
                 return {"kind": f"{kind}-url", "url": media.url, "media_type": media.mime_type or None, **named}
-        self._drop(message, media.kind, "Pydantic AI has no part for it without its data and media type")
-        return media.description
+        return self.without_file(message, media)
 
-    def _calls(self, message: AIMessage) -> Iterator[Part]:
-        for call in (*message.tool_calls, *message.invalid_tool_calls):
-            if call["id"] and call["name"]:
-                named = {"tool_name": call["name"], "tool_call_id": call["id"]}
-                yield {"part_kind": "tool-call", **named, "args": call["args"]}
-            else:
-                self._drop(message, "call", "it has no id or no name")
 
-    def _drop(self, message: BaseMessage, part: str, reason: str) -> None:
-        self.dropped.append(Dropped(str(message.id or ""), part, reason))
+def _call(id_: str, name: str, args: Any) -> Part:
+    return {"part_kind": "tool-call", "tool_name": name, "tool_call_id": id_, "args": args}
 
 
 def _said(content: str | Part) -> Part:

@@ -17,10 +17,12 @@ from agent_framework import (
     Message,
     tool,
 )
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.exceptions import ContentConflictError, InvalidScopeError
 from convstore.ext.microsoft import ConvstoreHistoryProvider
+from convstore.types import Dropped
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +110,7 @@ EVERYTHING = [
             Content.from_function_call("a", "look", arguments='{"place": "sea"}'),
             Content.from_function_call("b", "look", arguments={"place": "ice"}),
             Content.from_function_call("c", "look", arguments="{"),
+            Content.from_function_call("d", "look"),
             Content.from_hosted_file("file-1"),
         ],
     ),
@@ -116,7 +119,8 @@ EVERYTHING = [
         [
             Content.from_function_result("a", result={"deep": [1, 2.0, None]}),
             Content.from_function_result("b", result="no", exception="ValueError"),
-            Content.from_function_result("c", result="invalid"),
+            Content.from_function_result("c", result=["invalid"]),
+            Content.from_function_result("d", result=[Content.from_text("a"), Content.from_data(b"png", "image/png")]),
         ],
     ),
     Message("assistant", []),
@@ -130,7 +134,35 @@ async def test_every_kind_of_content_comes_back(store: ConversationStore, user: 
     await provider.save_messages("s", EVERYTHING)
     assert dumped(await provider.get_messages("s")) == dumped(EVERYTHING)
     kinds = [message.type async for message in provider.conversation("s").messages()]
-    assert kinds == ["system", "human", "ai", "tool", "tool", "tool", "ai", "ai"]
+    assert kinds == ["system", "human", "ai", *["tool"] * 4, "ai", "ai"]
+
+
+async def test_what_the_application_appended_is_shown_whole_or_named(store: ConversationStore, user: str) -> None:
+    """Images, files, failures and invalid calls; reasoning, uploads and what a model painted are named."""
+    dropped = list[Dropped]()
+    provider = ConvstoreHistoryProvider(store, user_id=user, view="all", on_dropped=dropped.extend)
+    png = {"type": "image", "base64": "cG5n", "mime_type": "image/png"}
+    pdf = {"type": "file", "base64": "cGRm", "mime_type": "application/pdf", "filename": "seals.pdf"}
+    wrong: Any = {"name": "look", "args": "{", "id": "w", "error": "no JSON"}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    await provider.conversation("s").append(
+        [
+            HumanMessage([{"type": "image", "url": "https://x.example/a"}, pdf, {"type": "file", "file_id": "f"}]),
+            AIMessage([thought, {"type": "text", "text": "Look."}, png], invalid_tool_calls=[wrong]),
+            ToolMessage([{"type": "text", "text": "Down."}, png], tool_call_id="w", status="error"),
+        ]
+    )
+    asked, said, result = (message.contents for message in await provider.get_messages("s"))
+    assert [content.uri for content in asked[:2]] == ["https://x.example/a", "data:application/pdf;base64,cGRm"]
+    assert [(content.media_type, content.name) for content in asked[:2]] == [
+        ("image/*", None),
+        ("application/pdf", "seals.pdf"),
+    ]
+    assert [content.type for content in said] == ["text", "text", "function_call"]
+    assert (said[-1].call_id, said[-1].arguments) == ("w", "{")
+    assert result[0].exception
+    assert [content.text or content.uri for content in result[0].items or ()] == ["Down.", "data:image/png;base64,cG5n"]
+    assert [part for _, part, _ in dropped] == ["file", "reasoning", "image"]
 
 
 async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: str) -> None:
