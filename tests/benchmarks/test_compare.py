@@ -16,6 +16,7 @@ import compare
 from charts import line_charts
 
 
+@pytest.mark.slow
 async def test_every_installed_store_is_measured_at_every_length(
     server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

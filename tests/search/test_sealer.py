@@ -91,13 +91,13 @@ async def test_texts_of_a_deleted_conversation_reach_no_later_one(
     store = ConversationStore(database)
     await store.setup()
     chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
-    await chat.append(rag_turn("secret?", words=20_000))
+    await chat.append(rag_turn("secret?", words=6_000))
     with monkeypatch.context() as patched:
         patched.setattr(sealer._background, "start", lambda _: None)
         assert await chat.search("secret", types=["human"])
     assert sealer._scheduled
     await chat.delete()
-    await chat.append(rag_turn("orcas?", words=20_000))
+    await chat.append(rag_turn("orcas?", words=6_000))
     sealer._background.start(sealer._seal_scheduled)
     await sealer.wait()
     assert await chat.search("secret") == []
