@@ -63,10 +63,13 @@ async def ai_sdk(chat: Conversation) -> None:
 
 
 async def ag_ui(chat: Conversation) -> None:
-    """A question of AG-UI, which sends no answers and has no name of a file."""
+    """A question of AG-UI, which sends no answers."""
+    sources = {
+        "image": {"type": "data", "value": IMAGE, "mimeType": "image/png"},
+        "document": {"type": "data", "value": PDF, "mimeType": "application/pdf"},
+    }
     files = [
-        {"type": kind, "source": {"type": "data", "value": data, "mimeType": mime}}
-        for kind, data, mime in (("image", IMAGE, "image/png"), ("document", PDF, "application/pdf"))
+        {"type": kind, "source": source, "metadata": {"filename": "seals.pdf"}} for kind, source in sources.items()
     ]
     message = {"id": "q", "role": "user", "content": [{"type": "text", "text": ASKED}, *files]}
     request = read_request({"threadId": "page", "runId": "run", "messages": [message]}, format="ag-ui")
@@ -335,7 +338,7 @@ CANNOT_SEND = {
     "pydantic_ai": {"name of the file", "signature"},  # which goes back to Pydantic AI alone
     "microsoft": {"signature"},  # the same
     "ai_sdk": set[str](),
-    "ag_ui": {"name of the file"},
+    "ag_ui": set[str](),
 }
 """What a door has no place for."""
 

@@ -226,7 +226,9 @@ def _block(part: _Fields) -> dict[str, Any]:
         mime, url = str(source.get("mimeType") or ""), _get(source, "value", str)
         url = f"data:;base64,{url}" if source.get("type") == "data" else url
     block = {"type": kind if kind in _MEDIA[:3] else "file"} | ({"mime_type": mime} if mime else {})
-    block |= {"filename": part["filename"]} if isinstance(part.get("filename"), str) else {}
+    about = part.get("metadata")  # where AG-UI's messages have the name, as `ui_messages` writes them
+    name = part.get("filename") or (about.get("filename") if isinstance(about, Mapping) else None)
+    block |= {"filename": name} if isinstance(name, str) else {}
     head, _, data = url.partition(",")
     if head.startswith("data:") and head.endswith(";base64"):
         return {**block, "base64": data}
