@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import (
+    BrokenLogError,
     ConversationDeletedError,
     ForkRefusedError,
     InvalidScopeError,
@@ -22,7 +23,9 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.messages.compression import decompress_bytes
+from convstore.mongo.copies import Copies
 from convstore.mongo.heads import Heads
+from convstore.mongo.keys import entry_id
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead
 from convstore.testing.samples import new_id, rag_turn
@@ -66,18 +69,25 @@ class ForkContract:
         """In the middle of a batch, too; no document of the fork holds it."""
         turn = rag_turn("What about whales?")
         kept, cut = (LogItem(kind="mark", data=f"{what} " * 90_000, id=what) for what in ("orcas", "walruses"))
-        last = HumanMessage("And walruses?", id="last")
-        await chat.append([*rag_turn("What about seals?"), *turn[:3], kept, turn[3], cut, last])
+        last, early = HumanMessage("And walruses? " * 9_000, id="last"), LogItem(kind="mark", data="seals", id="seals")
+        await chat.append([early, *(first := rag_turn("What about seals?")), *turn[:3], kept, turn[3], cut, last])
+        await chat.annotate(str(turn[3].id), note="walruses")
+        empty = await chat.fork(before=str(first[0].id), key="r", new_scope=_scope())
+        assert ([item.id async for item in empty.items()], (await empty.info()).message_count) == (["seals"], 0)
         fork = await chat.fork(before=str(turn[3].id), key="r", new_scope=_scope())
         ids = [[message.id async for message in log.messages()] for log in (fork, chat)]
         assert ids[0] == ids[1][:7]
-        assert [(item.id, item.data) async for item in fork.items()] == [("orcas", kept.data)]
+        assert [(item.id, item.data) async for item in fork.items()] == [("seals", "seals"), ("orcas", kept.data)]
         await chat.rewind(before=str(turn[3].id))
         assert (await fork.load_history()).messages == (await chat.load_history()).messages
         id_ = (await fork.info()).conversation_id
         chunks = [row["data"] async for row in database["log"].find({"conversation": id_, "data": {"$exists": True}})]
         assert "walruses" not in str([decompress_bytes(chunk, maximum=10**7) for chunk in chunks])
-        documents = [row for name in ("log", "summaries") async for row in database[name].find({"conversation": id_})]
+        documents = [
+            row
+            for name in ("log", "summaries", "annotations")
+            async for row in database[name].find({"conversation": id_})
+        ]
         assert "walruses" in str([row async for row in database["log"].find({"messages.id": "last"})])
         assert "walruses" not in str(documents)
         assert (await fork.append(rag_turn("And dolphins?"))).source_ids == (7, 9)
@@ -96,11 +106,17 @@ class ForkContract:
         for other in ({"key": "other"}, {"key": "r", "before": str(first[0].id)}):
             with pytest.raises(ForkRefusedError):
                 await chat.fork(**other, new_scope=scope)
-        with pytest.raises(ForkRefusedError):
-            await chat.fork(key="r", new_scope=chat.scope)
+        another, free = chat.store.conversation(**_scope()), _scope()
+        await another.append(rag_turn("What about dolphins?"))
+        for source, new_scope in ((chat, chat.scope), (another, scope)):
+            with pytest.raises(ForkRefusedError, match="another conversation"):
+                await source.fork(key="r", new_scope=new_scope)
+        both = [another.fork(key=key, new_scope=free) for key in ("one", "two")]
+        found = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(type(made).__name__ for made in found) == ["Conversation", "ForkRefusedError"]
 
-    async def test_what_cannot_be_forked_is_refused(self, chat: Conversation) -> None:
-        """A turn in progress, unknown and rewound messages, and a scope that is not whole; nothing is made."""
+    async def test_what_cannot_be_forked_is_refused(self, chat: Conversation, database: Any) -> None:
+        """A turn in progress, unknown and rewound messages, a partial scope, a damaged log; nothing is made."""
         scope = _scope()
         async with await chat.turn("q", human="Q") as turn:
             await turn.append(CALL.model_copy())
@@ -119,6 +135,11 @@ class ForkContract:
         assert (await made.info()).created_at is None
         listed = await (await chat.fork(key="r", new_scope=scope)).list_messages()
         assert listed[-1].message.id == "a2"
+        damaged, free = (await chat.info()).conversation_id, _scope()
+        await database["log"].delete_one({"_id": entry_id(str(damaged), 2)})
+        with pytest.raises(BrokenLogError, match="missing"):
+            await chat.fork(key="r", new_scope=free)
+        assert (await chat.store.conversation(**free).info()).created_at is None
 
     async def test_a_fork_that_was_given_up_is_invisible_and_swept(
         self,
@@ -155,3 +176,11 @@ class ForkContract:
             assert await copies() == 0
         fork = await chat.fork(key="r", new_scope=scope)
         assert (await fork.info()).message_count == 4
+
+        async def deleted(*_: Any, **__: Any) -> None:
+            await chat.delete()
+
+        monkeypatch.setattr(Copies, "annotations", deleted)
+        with pytest.raises(ConversationDeletedError):
+            await chat.fork(key="r", new_scope=(free := _scope()))
+        assert (await chat.store.conversation(**free).info()).created_at is None

@@ -5,6 +5,7 @@ Floor 7, part of the contract.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ from convstore.exceptions import (
     UnencodableError,
 )
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import ahead
 from convstore.types import LogItem
 
 __all__ = ["ItemContract"]
@@ -43,7 +45,7 @@ class ItemContract:
     """`Conversation.items`."""
 
     async def test_items_keep_their_place_and_are_no_messages(
-        self, chat: Conversation, elsewhere: Conversation, store: ConversationStore
+        self, chat: Conversation, elsewhere: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """Of any size and type; views, counts and messages are as without them; they are deleted with the rest."""
         question, answer, large = HumanMessage("q", id="q"), AIMessage("a", id="a"), "é" * 1_200_000
@@ -65,7 +67,7 @@ class ItemContract:
         assert [message async for message in chat.messages()] == [question, answer]
         assert [message.ordinal for message in await chat.list_messages()] == [1, 2]
         assert (await chat.info()).message_count == 2
-        assert not (await store.verify(**_scope(chat))).findings
+        assert not (await new_store(clock=ahead(200_000)).verify(repair=True, **_scope(chat))).findings
         await chat.delete()
         assert not [item async for item in chat.items()]
 
@@ -80,9 +82,10 @@ class ItemContract:
             with pytest.raises(ContentConflictError, match="'x'"):
                 await chat.append([HumanMessage("not written"), other])
         for _ in range(2):
-            await chat.append([{"role": "user", "content": "dict"}, LogItem(kind="k", data=1)], key="request")
+            unnamed = [LogItem(kind="k", data=1), LogItem(kind="k", data=1)]
+            await chat.append([{"role": "user", "content": "dict"}, *unnamed], key="request")
         assert [await _ids(chat), (await chat.info()).message_count] == [await _ids(elsewhere), 4]
-        assert len(await _ids(chat)) == 4
+        assert len(await _ids(chat)) == 5
 
     async def test_a_wrong_item_is_refused(self, chat: Conversation) -> None:
         """Before anything is written; a client's history has none."""
@@ -128,3 +131,5 @@ class ItemContract:
         with pytest.raises(CorruptDocumentError, match="item 'i'"):
             await _ids(elsewhere)
         assert [finding.kind for finding in (await store.verify(**_scope(chat))).findings] == ["checksum"]
+        await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "mark", "items.0.after": 2}})
+        assert "a place that the log does not have" in (await store.verify(**_scope(chat))).findings[0].problem

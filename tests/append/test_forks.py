@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from programs import killed
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.conversation import Conversation
 from convstore.integration import host_of
+from convstore.mongo import copies
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 from convstore.testing.fixtures import ahead
@@ -90,9 +91,10 @@ async def _change(chat: Conversation, rng: random.Random, number: int) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_same_place(
-    store: ConversationStore, seed: int
+    store: ConversationStore, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under every policy, at any message, with summaries, variants, rewinds, large results; verify finds nothing."""
+    monkeypatch.setattr(copies, "_MOST_DOCUMENTS", 3)
     rng = random.Random(seed)
     chat = store.conversation(user_id="u", thread_id="t")
     if rng.random() < 0.5:
@@ -104,10 +106,16 @@ async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_sa
     before = str(rng.choice(await chat.list_messages(limit=500)).message.id)
     fork = await chat.fork(before=before, key="r", new_scope={"user_id": "v", "thread_id": "t"})
     await chat.rewind(before=before)
-    for policy in rng.sample(POLICIES, len(POLICIES)):
-        ours, theirs = await fork.load_history(policy), await chat.load_history(policy)
-        assert [_shown(one) for one in ours.messages] == [_shown(one) for one in theirs.messages], policy
-        assert (ours.tokens, ours.summary) == (theirs.tokens, theirs.summary)
+    for number in range(4):
+        for policy in rng.sample(POLICIES, len(POLICIES)):
+            ours, theirs = await fork.load_history(policy), await chat.load_history(policy)
+            assert [_shown(one) for one in ours.messages] == [_shown(one) for one in theirs.messages], policy
+            assert (ours.tokens, ours.summary) == (theirs.tokens, theirs.summary)
+        for log in (fork, chat):
+            call = AIMessage("", id=f"call{number}", tool_calls=[{"name": "look", "args": {}, "id": f"c{number}"}])
+            result = ToolMessage("Found. " * 900, id=f"result{number}", tool_call_id=f"c{number}")
+            said = AIMessage("More. " * 300 * number, id=f"a{number}")
+            await log.append([HumanMessage("More?", id=f"m{number}"), call, result, said])
     await _turn(fork, rng, 100)
     assert (await store.verify(user_id="v")).findings == ()
     assert (await store.verify(user_id="u")).findings == ()
@@ -116,6 +124,34 @@ async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_sa
 def _shown(message: BaseMessage) -> dict[str, Any]:
     """Return what a model is shown; the id of a summary has its version, which counts only those of the fork."""
     return message.model_dump(exclude={"id"})
+
+
+async def test_a_fork_has_the_leading_system_messages_before_its_end(store: ConversationStore) -> None:
+    """And no later one, though views of the conversation begin with all of them."""
+    chat = store.conversation(user_id="u", thread_id="t")
+    for number in range(8):
+        system = [SystemMessage("Be kind.", id="kind"), SystemMessage("Be brief.", id="brief")] if number == 0 else []
+        await chat.append([*system, *rag_turn(f"What about topic{number}?", words=900)])
+        for policy in POLICIES:
+            await chat.load_history(policy)
+    fork = await chat.fork(before="brief", key="r", new_scope={"user_id": "v", "thread_id": "t"})
+    await fork.append(HumanMessage("What else?"))
+    assert [message.text for message in (await fork.load_history()).messages] == ["Be kind.", "What else?"]
+
+
+async def test_a_fork_within_an_answer_goes_on_with_it(store: ConversationStore) -> None:
+    """Its turn is not finished there, though one append brought the whole answer."""
+    chat, steps = store.conversation(user_id="u", thread_id="t"), rag_turn("What about whales?")[1:]
+    async with await chat.turn("q", human="What about whales?") as turn:
+        await turn.append(AIMessage("First."))
+    async with await chat.turn("q", regenerate="again") as turn:
+        await turn.append(steps)
+    fork = await chat.fork(before=str(steps[-1].id), key="r", new_scope={"user_id": "v", "thread_id": "t"})
+    async with await fork.turn("q") as turn:
+        assert turn.is_running
+        await turn.append(AIMessage("Better."))
+    assert [message.text for message in (await fork.load_history()).messages][-1] == "Better."
+    assert (await store.verify()).findings == ()
 
 
 @pytest.mark.parametrize("form", ["convstore", "openai"])

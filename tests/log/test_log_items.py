@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.readback import items
 from convstore.types import LogItem
 
 _STEPS = st.lists(
@@ -25,8 +27,8 @@ _STEPS = st.lists(
 async def _shown(chat: Conversation) -> list[str]:
     """Return the ids of active messages and items, in order."""
     said = [(message.ordinal, 0, str(message.message.id)) for message in await chat.list_messages(limit=100)]
-    items = [(item.after, place, item.id) async for place, item in _numbered(chat)]
-    return [id_ for *_, id_ in sorted([*said, *items])]
+    others = [(item.after, place, item.id) async for place, item in _numbered(chat)]
+    return [id_ for *_, id_ in sorted([*said, *others])]
 
 
 async def _numbered(chat: Conversation) -> Any:
@@ -47,6 +49,12 @@ def _made(kinds: list[bool], number: int) -> list[Any]:
 @given(steps=_STEPS)
 async def test_rewinds_take_and_undoing_them_returns_items_as_a_list_does(steps: list[Any]) -> None:
     """In any order of appends, rewinds to a message or an item, and undoing them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(items, "_PAGE", 2)  # read in pages
+        await _rewound_as_a_list(steps)
+
+
+async def _rewound_as_a_list(steps: list[Any]) -> None:
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         chat, shown, before = store.conversation(user_id="ada", thread_id="t"), list[str](), list[list[str]]()

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from convstore import ConversationStore
+from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError, InvalidInputError, InvalidScopeError, StoreUnavailableError
 from convstore.ext.openai_agents import ConvstoreSession
 from convstore.ext.openai_agents.items import items_of, to_log
@@ -106,6 +106,7 @@ async def test_an_answer_is_one_message_and_other_items_are_none(session: Convst
     ]
     assert [item.kind async for item in chat.items()] == ["openai.mcp_approval_request", "openai.compaction"]
     viewed: Any = await ConvstoreSession(session.store, **chat.scope).get_items()
+    assert "__fake_id__" not in str(viewed)
     assert {item["type"] for item in viewed} == {"message", "function_call", "function_call_output"}
 
 
@@ -256,6 +257,23 @@ async def test_several_sessions_add_and_pop_at_once(session: ConvstoreSession) -
     popped = await asyncio.gather(*(other.pop_item() for other in others))
     assert popped == [*items[:-5:-1]] or sorted(popped, key=str) == sorted(items[-4:], key=str)
     assert await session.get_items() == items[:-4]
+
+
+async def test_a_pop_takes_one_item_while_another_session_adds(
+    session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of all; none is lost."""
+    other, rewind = ConvstoreSession(session.store, view="all", **session.conversation().scope), Conversation.rewind
+
+    async def late(chat: Conversation, **options: Any) -> int:
+        monkeypatch.setattr(Conversation, "rewind", rewind)
+        await other.add_items([ANSWER])
+        return await rewind(chat, **options)
+
+    await session.add_items([USER])
+    monkeypatch.setattr(Conversation, "rewind", late)
+    assert await session.pop_item() == ANSWER
+    assert await session.get_items() == [USER]
 
 
 ADD = """

@@ -198,6 +198,17 @@ async def test_approvals_are_decisions(chat: Conversation) -> None:
         ]
 
 
+async def test_a_decision_goes_on_with_the_answer_that_waits(chat: Conversation) -> None:
+    """Which may be another answer, to a turn that is finished."""
+    await answer(chat, read_request(ai_sdk(said("Go."))), "First.")
+    again = read_request(ai_sdk(said("Go."), trigger="regenerate-message"), request_id="click")
+    async with await again.turn(chat) as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "pick", "args": {}, "id": "c-pick"}]))
+        await turn.wait_for(turn.open_calls[0])
+    await answer(chat, read_request(decided(output("pick", "blue")), client_tools={"pick"}), "Second.")
+    assert await texts(chat) == ["Go.", "", "blue", "Second."]
+
+
 async def test_conflicts_and_unknown_turns_are_typed(chat: Conversation) -> None:
     """So an endpoint answers 409 or 404 before its stream begins."""
     with pytest.raises(UnknownMessageError):

@@ -205,9 +205,11 @@ async def test_a_call_waits_for_an_approval_and_the_answer_goes_on(
 ) -> None:
     """The first stream ends with the question; the second one has only what the page lacks."""
     loop = Loop(STEPS["openai"], [openai_chunk(content="Done.")], waits=("search",))
-    shown = run_js("read_stream.mjs", {"stream": await post(chat, BODIES[form], loop, form), "format": form})
+    first = await post(chat, BODIES[form], loop, form)
+    shown = run_js("read_stream.mjs", {"stream": first, "format": form})
     body: dict[str, Any]
     if form == "ai-sdk":
+        assert [event["finishReason"] for event in events(first) if event["type"] == "finish"] == ["tool-calls"]
         part = shown["message"]["parts"][-1]
         assert part["state"] == "approval-requested"
         approved = {**part, "state": "approval-responded", "approval": {**part["approval"], "approved": True}}
@@ -345,7 +347,7 @@ async def test_an_agent_in_the_turn_is_streamed(chat: Conversation, run_js: Call
 async def test_another_answer_is_followed_from_another_worker(
     chat: Conversation, database: Any, run_js: Callable[..., Any]
 ) -> None:
-    """Its draft while pages still show the first one, and all of it at its end; a later question ends it, too."""
+    """Its draft while pages still show the first one, and all of it at its end."""
     await post(chat, ASKED, Loop(["First."]))
     go = asyncio.Event()
     async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
@@ -368,26 +370,43 @@ async def test_another_answer_is_followed_from_another_worker(
         assert plain(built["message"]) == await page_of(fast)
 
 
-async def test_a_deleted_conversation_ends_what_follows_it(chat: Conversation, database: Any) -> None:
-    """With an error, and the answer is not stored."""
+async def test_a_later_question_ends_what_follows_an_answer(chat: Conversation) -> None:
+    """With all of the answer, and nothing of the next one, which is being made."""
+    async with await read_request(ASKED).turn(chat) as turn:
+        resumed = await resume_stream(chat)
+        await turn.append(AIMessage("Fish."))
+    assert resumed is not None
+    async with asyncio.timeout(60), await chat.turn("q2", human="Why?"):
+        sent = events("".join([event.decode() async for event in resumed]))
+    assert [event.get("delta") for event in sent if event["type"] in ("text-delta", "finish")] == ["Fish.", None]
+
+
+@pytest.mark.parametrize(
+    "told", ["The conversation was deleted.", "The answer was interrupted; send the request again."]
+)
+async def test_an_answer_that_breaks_off_ends_what_follows_it(told: str, chat: Conversation, database: Any) -> None:
+    """With an error that says why, and nothing of the answer is stored."""
+    is_deleted = "deleted" in told
     go = asyncio.Event()
     async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
         fast = store.conversation(**chat.scope)
         request = read_request(ASKED)
         turn = await request.turn(fast)
-        async with aclosing(ui_stream(turn, Loop(["Half ", go, "of it."])(turn), request)) as sent:
+        loop = Loop(["Half ", go, "of it." if is_deleted else ConnectionError()])
+        async with aclosing(ui_stream(turn, loop(turn), request)) as sent:
             await anext(sent)
             resumed = None
             while resumed is None:
                 resumed, _ = await resume_stream(fast), await asyncio.sleep(0.01)
             async with aclosing(resumed):
                 await anext(resumed)
-                await fast.delete()
+                if is_deleted:
+                    await fast.delete()
                 go.set()
-                ended = [json.loads(event[6:])["type"] async for event in resumed if b"DONE" not in event]
-            assert ended[-1] == "error"
+                ended = [json.loads(event[6:]) async for event in resumed if b"DONE" not in event]
+            assert ended[-1] == {"type": "error", "errorText": told}
             assert kinds("".join([event.decode() async for event in sent]))[-1] == "error"
-        assert [message async for message in fast.messages()] == []
+        assert [message.text async for message in fast.messages()] == ([] if is_deleted else ["What?"])
 
 
 async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> None:
