@@ -123,15 +123,15 @@ class Bill:
     def add(self, messages: Sequence[BaseMessage], *, budget: int) -> None:
         """Add a call of the model."""
         call = [Sent.of(message) for message in messages]
-        size = sum(item.tokens for item in call)
+        size = sum(message.tokens for message in call)
         shared = [_shared_tokens(earlier, call) for earlier in self._last]
         if shared:
-            before = sum(item.tokens for item in self._last[-1])
+            before = sum(message.tokens for message in self._last[-1])
             self.broken += before - shared[-1] > max(_BREAK_TOKENS, before * _BREAK_SHARE)
         self.calls += 1
         self.sent += size
         self.new += size - max(shared, default=0)
-        self.over += size > budget >= sum(item.tokens for item in call[_unread_from(messages) :])
+        self.over += size > budget >= sum(message.tokens for message in call[_unread_from(messages) :])
         self._last.append(call)
 
     def price(self, cached: float) -> float:

@@ -72,7 +72,7 @@ def line_charts(title: str, panels: Mapping[str, Mapping[str, Mapping[int, float
 
 def _panel(heading: str, series: Mapping[str, Mapping[int, float]], left: int, top: int) -> Iterator[str]:
     turns = sorted({turn for values in series.values() for turn in values})
-    values = [value for of_series in series.values() for value in of_series.values()]
+    values = [value for points in series.values() for value in points.values()]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     width, height = _PLOT, _PANEL_HEIGHT - 70
     first, last = math.log10(turns[0]), math.log10(turns[-1])

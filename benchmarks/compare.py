@@ -230,9 +230,8 @@ class AgentsSession(Store):
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load all items and pick one, as there is no other way."""
         call = turn[2].id
-        return next(
-            str(item["output"]) for item in await self.load() if item.get("call_id") == call and "output" in item
-        )
+        results = [item for item in await self.load() if "output" in item]
+        return next(str(result["output"]) for result in results if result.get("call_id") == call)
 
 
 class ConvstoreAgentsSession(AgentsSession):

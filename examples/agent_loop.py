@@ -92,7 +92,7 @@ class ScriptedModel(BaseChatModel):
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> ScriptedModel:
         """Print the names of the tools; the script already knows them."""
-        print("The model may use:", ", ".join(item.name for item in tools))
+        print("The model may use:", ", ".join(tool.name for tool in tools))
         return self
 
     def _generate(
@@ -180,7 +180,7 @@ async def main(uri: str) -> None:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
         await chat.append(SystemMessage(PROMPT))
-        tools = {made.name: made for made in (number_sources(search, chat), chat.retrieve_previous_sources_tool())}
+        tools = {tool.name: tool for tool in (number_sources(search, chat), chat.retrieve_previous_sources_tool())}
         model = ScriptedModel(replies=list(SCRIPT)).bind_tools(list(tools.values()))
         for question in QUESTIONS:
             await answer(chat, model, tools, question)

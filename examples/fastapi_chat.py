@@ -205,9 +205,8 @@ async def main() -> None:
             print(response.status_code, response.text if response.is_success else "")
         other = (await http.post("/chat/t1/r1/regenerate", headers={"X-Request-ID": "click-1"})).text
         found = (await http.get("/chat/t1/r1/variants")).json()
-        print(
-            "another answer:", other, *(f"{item['number']} of {item['count']}" for item in found if item["is_active"])
-        )
+        [active] = [variant for variant in found if variant["is_active"]]
+        print("another answer:", other, f"{active['number']} of {active['count']}")
         print("the first again:", (await http.post("/chat/t1/activate", json=found[0])).status_code)
         telling = asyncio.ensure_future(say("r2", "Tell me a story"))
         chat = app.state.store.conversation(user_id="ada", thread_id="t1")
@@ -215,11 +214,12 @@ async def main() -> None:
             await asyncio.sleep(0.01)
         events = (await follow(chat)).body_iterator  # read as it comes; this client of httpx waits for the end
         page = (json.loads(str(event).removeprefix("data: ")) async for event in events)
-        draft = await anext(item["turn"]["draft"] async for item in page if item["turn"]["draft"])  # once a second
+        drafts = (update["turn"]["draft"] async for update in page if update["turn"]["draft"])  # once a second
+        draft = await anext(drafts)
         print("another question meanwhile:", (await say("r3", "And?")).status_code)
         print("after a reload:", draft[:46])
         print("stopped:", (await http.post("/chat/t1/r2/stop")).json())
-        told, last = (await telling).text, [item async for item in page][-1]
+        told, last = (await telling).text, [update async for update in page][-1]
         kept = last["messages"][-1]["message"]["content"]
         print("kept:", last["turn"]["status"], kept == told, 0 < len(told) < len(STORY))
         await say("r4", "I want a refund")

@@ -158,10 +158,8 @@ async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
     """Sizes at which something is stored in another way; results are as long as they were."""
     store = ConversationStore(old, scope_keys=KEYS)
     await store.setup()
-    chat, expected = (
-        store.conversation(**SCOPES[2]),
-        [message for batch in (*edges(), *regretted()) for message in batch],
-    )
+    chat = store.conversation(**SCOPES[2])
+    expected = [message for batch in (*edges(), *regretted()) for message in batch]
     assert same_messages([message async for message in chat.messages()], expected)
     listed = [message.message.id for message in await chat.list_messages(limit=1_000)]
     assert listed == [message.id for message in expected if not str(message.id).startswith("no-")]

@@ -41,7 +41,7 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
     The text of a cited source is the quotation, or else the span of the block's text that the citation covers.
 
     >>> cited = {"type": "url_citation", "url": "https://a", "start_index": 0, "end_index": 3}
-    >>> [(one.source.url, one.source.text) for one in citations_in({"text": "Yes. No.", "annotations": [cited]})]
+    >>> [(found.source.url, found.source.text) for found in citations_in({"text": "Yes. No.", "annotations": [cited]})]
     [('https://a', 'Yes')]
     """
     key = first_text(block, ("text", "content", "output_text"))

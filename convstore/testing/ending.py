@@ -198,12 +198,8 @@ class EndContract:
             answer: expected,
             result: {"message_id": "x"},
         }
-        assert [message.annotations for message in await chat.list_messages()] == [
-            {},
-            {},
-            {"message_id": "x"},
-            expected,
-        ]
+        annotations = [message.annotations for message in await chat.list_messages()]
+        assert annotations == [{}, {}, {"message_id": "x"}, expected]
         assert same_messages([message async for message in chat.messages()], turn)
         await chat.annotate(result, message_id=None)
         assert await chat.annotations([result]) == {}

@@ -297,9 +297,8 @@ class ListContract:
         key = f"{(await _head(database, user, 't1'))['conversation']}:{1:012d}"
         await database["log"].update_one({"_id": key}, {"$set": {"totals.turns": "x"}})
         assert await _listed(new_store(), user) == {"t0": (1, "q"), "t1": (0, "")}
-        problems = [
-            conversation.problem for conversation in (await new_store().list_conversations(user_id=user)).conversations
-        ]
+        page = await new_store().list_conversations(user_id=user)
+        problems = [info.problem for info in page.conversations]
         assert [key in problem for problem in sorted(problems)] == [False, True]
 
     async def test_a_conversation_is_dated_by_its_first_message(

@@ -129,10 +129,8 @@ class SearchAcrossContract:
             assert found >= (expected == 8) * 4
             await sealer.wait()
             result = await store.search("orcas", user_id=ada, limit=200)
-            assert (sum(len(conversation.hits) for conversation in result.conversations), result.incomplete) == (
-                expected,
-                [],
-            )
+            hits = sum(len(conversation.hits) for conversation in result.conversations)
+            assert (hits, result.incomplete) == (expected, [])
             for number in range(4):
                 await _said(store, ada, f"t{number}", "orcas")
         await store.close()

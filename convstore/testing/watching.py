@@ -41,9 +41,8 @@ class _Page:
     async def follow(self) -> None:
         """Apply the next update."""
         update = await anext(self.updates)
-        self.messages = [
-            message for message in self.messages if message.ordinal < update.replaces_from
-        ] + update.messages
+        kept = [message for message in self.messages if message.ordinal < update.replaces_from]
+        self.messages = kept + update.messages
         self.turn = update.turn
 
     async def until(self, is_shown: Callable[[_Page], bool]) -> None:

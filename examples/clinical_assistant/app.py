@@ -283,4 +283,4 @@ async def _unavailable(request: Request, error: Exception) -> Response:  # noqa:
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
     """Omit the input from the response, because JSON in UTF-8 may be unable to encode it."""
     found: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
-    return JSONResponse({"detail": [{"loc": item["loc"], "msg": item["msg"]} for item in found]}, 422)
+    return JSONResponse({"detail": [{"loc": problem["loc"], "msg": problem["msg"]} for problem in found]}, 422)

@@ -135,7 +135,7 @@ async def read(ada: Client, session: str) -> None:
         if (cursor := page["next_cursor"]) is None:
             break
     listed = (await ada.get("/sessions")).json()["sessions"]
-    print(f"    {', '.join(item['session_id'] for item in listed)}")
+    print(f"    {', '.join(session['session_id'] for session in listed)}")
 
     print("\nExports:")
     examples = (await ada.get(f"/sessions/{session}/fine-tuning.jsonl")).text.splitlines()

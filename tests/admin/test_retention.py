@@ -325,7 +325,7 @@ async def due_conversations(database: Any, number: int) -> None:
     late = await database["log"].find({"count": 1}).to_list(None)
     await store.erase(user_id="ada")
     kept = await live(database)
-    if late := [item for item in late if item["conversation"] not in kept]:
+    if late := [entry for entry in late if entry["conversation"] not in kept]:
         await database["log"].insert_many(late)
     await database["heads"].update_many({"swept": False}, {"$set": {"sweep_at": datetime.now(UTC) - OLD}})
 

@@ -61,8 +61,8 @@ async def _turn(chat: Conversation, rng: random.Random, number: int) -> None:
 
 async def _change(chat: Conversation, rng: random.Random, number: int) -> None:
     """Rewind, undo that, answer again, ask otherwise, activate what stood there, load, or summarise."""
-    listed = [one.message for one in await chat.list_messages(limit=500)]
-    questions = [str(one.id) for one in listed if one.type == "human"]
+    listed = [stored.message for stored in await chat.list_messages(limit=500)]
+    questions = [str(message.id) for message in listed if message.type == "human"]
     match rng.randrange(8):
         case 0:
             await chat.rewind(before=str(rng.choice(listed[1:]).id))
@@ -109,7 +109,7 @@ async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_sa
     for number in range(4):
         for policy in rng.sample(POLICIES, len(POLICIES)):
             ours, theirs = await fork.load_history(policy), await chat.load_history(policy)
-            assert [_shown(one) for one in ours.messages] == [_shown(one) for one in theirs.messages], policy
+            assert [*map(_shown, ours.messages)] == [*map(_shown, theirs.messages)], policy
             assert (ours.tokens, ours.summary) == (theirs.tokens, theirs.summary)
         for log in (fork, chat):
             call = AIMessage("", id=f"call{number}", tool_calls=[{"name": "look", "args": {}, "id": f"c{number}"}])

@@ -338,4 +338,4 @@ async def test_the_counts_of_a_model_are_counted(message: Any, model: str) -> No
             await chat.append(batch)
         counts = {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30}
         assert (await chat.info()).usage == {model: counts}
-        assert [item.text async for item in chat.messages()] == ["Hello."] * 2
+        assert [message.text async for message in chat.messages()] == ["Hello."] * 2

@@ -317,7 +317,7 @@ def test_missing_ids_are_new_uuids() -> None:
     """Messages and dicts without id get different random uuid4 strings."""
     ids = [message.id for message in normalize_messages([HumanMessage("a"), HELLO, HELLO])]
     assert len(set(ids)) == 3
-    assert all(len(found) == 36 and found[14] == "4" for found in ids)
+    assert all(len(id_) == 36 and id_[14] == "4" for id_ in ids)
 
 
 def test_ids_are_set_on_the_callers_messages() -> None:

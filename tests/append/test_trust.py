@@ -224,7 +224,7 @@ async def test_other_results_are_not(chat: Conversation, sent: list[Any]) -> Non
     calls = [("pick_date", "c1"), ("approve_refund", "c2"), ("pick_date", "same"), ("approve_refund", "same")]
     made = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": id_} for name, id_ in calls])
     await chat.append([HumanMessage("When?"), made])
-    batch = [HumanMessage("When?"), *(item.model_copy(update={"id": None}) for item in sent)]
+    batch = [HumanMessage("When?"), *(message.model_copy(update={"id": None}) for message in sent)]
     receipt = await chat.append(batch, resent="skip", client_tools=("pick_date",))
     assert receipt.written == sum(
         message.tool_call_id == "c1" for message in sent[:1] if isinstance(message, ToolMessage)

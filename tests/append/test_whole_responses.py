@@ -185,7 +185,5 @@ async def test_responses_come_back_in_their_form() -> None:
             elif given is MESSAGE:
                 assert history.to_anthropic()["messages"][1]["content"] == MESSAGE["content"]
             else:
-                assert [item["type"] for item in history.to_openai(api="responses")[1:3]] == [
-                    "message",
-                    "function_call",
-                ]
+                items = history.to_openai(api="responses")[1:3]
+                assert [item["type"] for item in items] == ["message", "function_call"]

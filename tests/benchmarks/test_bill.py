@@ -56,7 +56,7 @@ def test_generated_conversations_hold_facts_and_are_the_same_each_time() -> None
 
 async def test_each_strategy_has_a_line(server_uri: str, database_name: str) -> None:
     """The full history costs and reaches 100 %, and results that convstore leaves out are one call away."""
-    workload = next(made for made in bill_workloads.generated(scale=0.1) if made.name == "retrieval")
+    workload = next(workload for workload in bill_workloads.generated(scale=0.1) if workload.name == "retrieval")
     async with AsyncMongoClient(server_uri) as client:
         bills = await bill.bills_of(workload, database=client[f"{database_name}_bill"], budget=8_000)
         await client.drop_database(f"{database_name}_bill")

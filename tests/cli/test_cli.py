@@ -463,7 +463,7 @@ def test_what_is_left_after_a_deployment_is_shown_and_run(memory: Any, monkeypat
     assert "after deployment" in convstore("migrate", "--uri", "memory://").stdout
     options = ((), ("--after-deployment",), ())
     ran = [json.loads(convstore("migrate", "--uri", "memory://", "--json", *option).stdout) for option in options]
-    assert [(item["ran"], item["after_deployment"]) for item in ran] == [
+    assert [(report["ran"], report["after_deployment"]) for report in ran] == [
         ([], ["9001_last"]),
         (["9001_last"], []),
         ([], []),

@@ -249,7 +249,7 @@ def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> N
     failed = convstore("export", "--uri", unreachable, "-o", tmp_path / "b")
     assert "cannot be reached" in failed.stderr
     assert failed.exit_code == 1
-    assert sorted(written.name for written in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 
 
 def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> None:

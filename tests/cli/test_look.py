@@ -30,7 +30,7 @@ from convstore.testing.samples import rag_turn
 from convstore.types import Growth
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
-COMMANDS = [str(registered_command.name) for registered_command in app.registered_commands]
+COMMANDS = [str(command.name) for command in app.registered_commands]
 ADA = ("user_id=ada", "thread_id=one")
 
 
@@ -166,7 +166,7 @@ def test_a_conversation_is_shown_whole(uri: Any) -> None:
     """With --full results are there; --limit and --before choose the messages."""
     assert "The tide comes in twice a day" in printed("show", *ADA, "--uri", uri, "--full")
     found = document("show", *ADA, "--uri", uri, "--limit", "2", "--before", "5")["messages"]
-    assert [item["ordinal"] for item in found] == [3, 4]
+    assert [message["ordinal"] for message in found] == [3, 4]
 
 
 def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:

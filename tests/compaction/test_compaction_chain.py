@@ -221,7 +221,7 @@ async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answe
     await chat.store.setup()
     turns = [[HumanMessage("why " * 20), *(pair_of(n) if n % 4 == 0 else []), AIMessage("a" * 600)] for n in range(24)]
     done = await _every_turn(chat, turns)
-    assert {item.status for item in done} == {"done"}
+    assert {compaction.status for compaction in done} == {"done"}
     assert len(prompts) <= 3 * len(done)
     assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
 
@@ -237,10 +237,10 @@ async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[...,
     await chat.store.setup()
     paste = HumanMessage("paste " * size, id="paste")
     done = await _every_turn(chat, [[paste], *(run_of(n) for n in range(6)), [AIMessage("ok", id="ok")]])
-    assert {item.status for item in done} == {"done"}
+    assert {compaction.status for compaction in done} == {"done"}
     assert size > 10_000 or any(message.id == "paste" for message in (await chat.load_history()).messages)
     done = await _every_turn(chat, [[HumanMessage("and?"), AIMessage("a" * 600)] for _ in range(9)])
-    assert {item.status for item in done} <= {"done"}
+    assert {compaction.status for compaction in done} <= {"done"}
     assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
 
 
@@ -519,7 +519,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
 
 async def compact(chat: Conversation, handler: Scripted, active: Sequence[BaseMessage]) -> None:
     """Summarise; new messages of the range were shown or are still in views, and all of them come back."""
-    earlier = next((older for older in await chat.summaries() if older.is_current), None)
+    earlier = next((summary for summary in await chat.summaries() if summary.is_current), None)
     handler.prompts.clear()
     done = await chat.compact()
     if done.status == "failed":

@@ -39,7 +39,7 @@ class CopiedConversation:
             await writer.close()
             for name in ("log", "heads", "summaries", "annotations", "search"):
                 found = await database[name].find({"conversation": conversation}).to_list(None)
-                self._documents[name] = [bson.encode(item) for item in found]
+                self._documents[name] = [bson.encode(document) for document in found]
             self._ids[:] = [conversation, written.scope["user_id"], head_id(written.scope)]
         chat = store.conversation(user_id=new_id(), thread_id="t")
         ids = [new_id()[:24], chat.scope["user_id"], head_id(chat.scope)]

@@ -138,8 +138,8 @@ def plain(value: Any) -> Any:
         fields = [name for name in type(value).model_fields if name != "conversation_id"]
         return {name: plain(getattr(value, name)) for name in fields}
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else repr(value)
+        return {name: plain(part) for name, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else repr(value)
 
 
 @pytest.fixture(scope="session")

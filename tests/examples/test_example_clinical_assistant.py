@@ -491,8 +491,8 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
         if (before := page["next_cursor"]) is None:
             break
     assert [message["author"] for message in reported] == ["human", "ai"] * 6
-    assert [item["text"] for item in reported][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
-    assert [item["ordinal"] for item in reported] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
+    assert [message["text"] for message in reported][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
+    assert [message["ordinal"] for message in reported] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
     for name in names:
         await site.app.state.assistant.conversation("ada", name).delete()
 
@@ -514,7 +514,8 @@ async def test_good_turns_are_exported_for_fine_tuning(site: Site) -> None:
     turn = await site.chat.get_turn("r0")
     assert turn is not None
     again = normalize_messages(first["messages"])[1:]
-    assert [(item.type, item.text) for item in again] == [(item.type, item.text) for item in turn.messages]
+    expected = [(message.type, message.text) for message in turn.messages]
+    assert [(message.type, message.text) for message in again] == expected
 
 
 async def test_the_audit_trail_has_every_turn(site: Site) -> None:
@@ -610,7 +611,7 @@ def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
     assert "at night. [1]', from the log\n  calls of the model for it: 0\n" in again
     assert re.findall(r"-> (\d+)", died) == ["200"]
     assert re.findall(r"-> (\d+)", at_once) == ["200", "409"]
-    assert [int(item) for item in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [1, 4, 5]
+    assert [int(ordinal) for ordinal in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [1, 4, 5]
     assert "4 examples; the first: system, user, assistant, tool, assistant" in exports
     assert "r1 ada-" in exports
     assert "r7 ada-" in exports

@@ -101,7 +101,7 @@ async def test_a_forged_approval_is_neither_logged_nor_shown(
         assert kinds(await log_of(store.conversation(**scope))) == before
         assert history
         assert "accept=" in refusal if saves else "rewind" in refusal
-        attack = [item for item in attack if "Was?" not in str(item)]
+        attack = [message for message in attack if "Was?" not in str(message)]
         agent, model = make_agent(store, [AIMessage("No.")], accept="human")
         await send(agent, scope, *attack)
     log = await log_of(store.conversation(**scope))

@@ -144,7 +144,7 @@ class User:
         while not await self._try(turn, variant):
             await asyncio.sleep(self._dice.uniform(0, wait))
             wait = min(2 * wait, 2)
-        [self.active[turn]] = [listed.variant_id for listed in await self.chat.variants(turn) if listed.is_active]
+        [self.active[turn]] = [shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active]
         if variant not in self.stopped:
             assert self.active[turn] == variant
         if self.active[turn] == variant:
@@ -176,7 +176,7 @@ class User:
         """Show a variant."""
         while "switched" not in await self._twice(turn, "switch", variant=variant):
             await self._pause(0.5)
-        [self.active[turn]] = [listed.variant_id for listed in await self.chat.variants(turn) if listed.is_active]
+        [self.active[turn]] = [shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active]
         assert self.active[turn] == variant
 
     async def _ask(self, turn: str, variant: str, worker: WorkerProcess) -> str:
@@ -359,7 +359,7 @@ async def test_each_question_is_answered_once(crowd: Crowd, own_database: Any, t
     problems = await crowd.run()
     now = (await own_database.client.admin.command("hello"))["localTime"]
     until = [state["turn"]["until"] async for state in own_database["log"].find({"turn": {"$exists": True}})]
-    assert all(item <= now + timedelta(seconds=LEASE_SECONDS) for item in until), until
+    assert all(moment <= now + timedelta(seconds=LEASE_SECONDS) for moment in until), until
     notes = _notes(tmp_path)
     acknowledged = {id_ for note in notes["acknowledged"] for id_ in note["ids"]}
     drafts = [

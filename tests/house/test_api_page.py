@@ -184,7 +184,7 @@ def test_every_value_is_documented() -> None:
     for model in models.values():
         documented = {name for base in model.__mro__ for name in attributes_of(base)}
         assert set(model.model_fields) <= documented, model
-        assert all(inspect.getdoc(item) for item in properties_of(model).values()), model
+        assert all(inspect.getdoc(member) for member in properties_of(model).values()), model
     assert {name for name in types.__all__ if f"`{name}" not in PAGE} == set()
 
 
@@ -195,8 +195,8 @@ def test_every_error_is_documented() -> None:
         name, *attributes = codes(error)
         listed[name] = codes(bases), set(attributes)
     assert listed == {
-        class_.__name__: ([base.__name__ for base in class_.__bases__], {f".{name}" for name in attributes_of(class_)})
-        for class_ in tree()
+        error.__name__: ([base.__name__ for base in error.__bases__], {f".{name}" for name in attributes_of(error)})
+        for error in tree()
     }
 
 

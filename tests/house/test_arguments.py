@@ -158,7 +158,7 @@ def find(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", ["find", "retrieve_previous_sources"])
 async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conversation, name: str) -> None:
     """Without a scope key the error names the ways to pass it, in the terms of the integrations."""
-    tools = {made.name: made for made in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
+    tools = {tool.name: tool for tool in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
     with pytest.raises(InvalidScopeError, match="lacks thread_id: pass it in the run's context or in config"):
         await tools[name].ainvoke({"text": "whales"}, {"configurable": {"user_id": "ada"}})
 
@@ -196,6 +196,6 @@ def test_connect_takes_the_options_of_a_store() -> None:
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
     assert StoreOptions.__annotations__.keys() == {option.name for option in options}
-    assert [item.__forward_arg__ for item in StoreOptions.__annotations__.values()] == [
+    assert [annotation.__forward_arg__ for annotation in StoreOptions.__annotations__.values()] == [
         option.annotation for option in options
     ]

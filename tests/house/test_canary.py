@@ -112,4 +112,4 @@ async def test_the_server_of_the_tests_has_a_password(server_uri: str, pymongo_c
     if "CONVSTORE_TEST_URI" not in os.environ:
         assert f"{LOGIN}@" in server_uri
         status = await pymongo_client.admin.command("connectionStatus")
-        assert [authenticatedUser["user"] for authenticatedUser in status["authInfo"]["authenticatedUsers"]] == [USER]
+        assert [user["user"] for user in status["authInfo"]["authenticatedUsers"]] == [USER]

@@ -18,7 +18,7 @@ ROOMS = [room.name for room in pkgutil.iter_modules(convstore.__path__, "convsto
 def test_examples_in_docstrings_are_true(room: str) -> None:
     """Of every module of a room, those of private functions too."""
     folder = getattr(importlib.import_module(room), "__path__", [])
-    names = [room, *(walk_package.name for walk_package in pkgutil.walk_packages(folder, f"{room}."))]
+    names = [room, *(module.name for module in pkgutil.walk_packages(folder, f"{room}."))]
     modules = [importlib.import_module(name) for name in names if "__main__" not in name and can_import(name)]
     failed = {module.__name__: doctest.testmod(module).failed for module in modules}
     assert not any(failed.values()), failed

@@ -113,7 +113,7 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
     frameworks = {"ag-ui", "agent-framework", "claude-agent", "openai-agents", "pydantic-ai"}  # one version each
     bounds = [
         *PROJECT["dependencies"],
-        *(extra for name in extras if name not in others | frameworks for extra in extras[name]),
+        *(requirement for name in extras if name not in others | frameworks for requirement in extras[name]),
     ]
     lines = (ROOT / ".ci" / "lowest.txt").read_text(encoding="utf-8").splitlines()
     assert sorted(bound.replace(">=", "==") for bound in bounds) == sorted(

@@ -33,8 +33,8 @@ RUNS_WHEN_IMPORTED = {"convstore.__main__"}
 @cache
 def modules() -> dict[str, ModuleType]:
     """All modules of the package that can be imported without running something."""
-    parts = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))]
-    names = [".".join(part for part in found if part != "__init__") for found in parts]
+    paths = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))]
+    names = [".".join(part for part in parts if part != "__init__") for parts in paths]
     return {
         name: importlib.import_module(name) for name in names if name not in RUNS_WHEN_IMPORTED and can_import(name)
     }
@@ -131,7 +131,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 def test_every_public_object_is_explained() -> None:
     """Functions and classes have a docstring, and so have the public methods and properties of classes."""
     names = {name: {*named_by().get(name, ()), *defined_in(module)} for name, module in modules().items()}
-    public = [(modules()[name], item, getattr(modules()[name], item)) for name in names for item in names[name]]
+    public = [(modules()[name], member, getattr(modules()[name], member)) for name in names for member in names[name]]
     missing = [
         f"{module.__name__}.{name}.{part}".rstrip(".")
         for module, name, thing in public

@@ -164,7 +164,7 @@ async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat) -
     assert turn is not None
     for dumped in (
         jsonable_encoder(history)["messages"],
-        [item["message"] for item in jsonable_encoder(listed)],
+        [message["message"] for message in jsonable_encoder(listed)],
         turn.model_dump()["messages"],
     ):
         assert dumped == [message.model_dump() for message in messages]

@@ -262,7 +262,7 @@ async def filled(request: pytest.FixtureRequest, pymongo_client: Client, databas
 async def damage(filled: Damage) -> AsyncIterator[Damage]:
     """The same; whatever is done to it is mended afterwards."""
     names = ["log", "heads", "summaries", "annotations"]
-    written = {name: [item async for item in filled.database[name].find({})] for name in names}
+    written = {name: [document async for document in filled.database[name].find({})] for name in names}
     yield filled
     for name, documents in written.items():
         await filled.database[name].delete_many({})
@@ -317,7 +317,7 @@ async def test_the_rest_stays_readable(damage: Damage, number: int, path: Path, 
     whole = {str(message.id): message async for message in damage.chat().messages()}
     document = await damage.database["log"].find_one({"totals.entries": number})
     assert document is not None
-    held = {item["id"] for item in document["messages"]}
+    held = {message["id"] for message in document["messages"]}
     assert await damage.put("log", changed(document, path, change(at(document, path))))
     chat, named = damage.chat(), list[tuple[str, tuple[str, str]]]()
     for id_, message in whole.items():
@@ -332,7 +332,7 @@ async def test_the_rest_stays_readable(damage: Damage, number: int, path: Path, 
     read: list[BaseMessage] = []
     for ordinal in range(len(whole)):
         try:
-            read += [item.message for item in await chat.list_messages(after=ordinal, limit=1, full=True)]
+            read += [stored.message for stored in await chat.list_messages(after=ordinal, limit=1, full=True)]
         except CorruptDocumentError as error:
             named.append((damage.ids[ordinal], (error.document_id, error.collection)))
     assert {where for _, where in named} == {(document["_id"], "log")}
@@ -358,7 +358,7 @@ async def test_a_chunk_grows_no_larger_than_what_is_recorded(damage: Damage, nam
     entry = await log.find_one({"messages.id": "r6"})
     assert entry is not None
     token = entry["messages"][2]["payload"]["token"]
-    [chunk] = [item async for item in log.find({"_id": {"$regex": f"#{token}#"}})]
+    [chunk] = [chunk async for chunk in log.find({"_id": {"$regex": f"#{token}#"}})]
     await log.update_one({"_id": chunk["_id"]}, {"$set": {"data": BOMBS[name]}})
     with pytest.raises(CorruptDocumentError) as found:
         await damage.chat().get_tool_messages(["r6"])
@@ -381,7 +381,7 @@ def test_a_text_can_not_unfold_without_end(text: str) -> None:
 
 async def test_summaries_that_lead_in_a_circle_are_named(damage: Damage) -> None:
     """No read follows them for ever."""
-    [summary] = [item async for item in damage.database["summaries"].find({})]
+    [summary] = [document async for document in damage.database["summaries"].find({})]
     changed = {**summary, "previous": summary["token"], "parent": summary["token"]}
     del changed["digest"]  # as one wrote it who knows the format
     assert await damage.put("summaries", changed)
@@ -392,7 +392,7 @@ async def test_summaries_that_lead_in_a_circle_are_named(damage: Damage) -> None
 
 async def test_a_missing_summary_is_named(damage: Damage) -> None:
     """The list of summaries is not silently shorter; views show the copy that the head has."""
-    [summary] = [item async for item in damage.database["summaries"].find({})]
+    [summary] = [document async for document in damage.database["summaries"].find({})]
     await damage.database["summaries"].delete_one({"_id": summary["_id"]})
     with pytest.raises(CorruptDocumentError, match=summary["_id"]):
         await damage.chat().summaries()

@@ -138,7 +138,7 @@ async def test_what_migrations_ask_for_is_read_once_in_10_seconds(
         seconds[0] += 11 * number
         with commands.counted():
             await asyncio.gather(
-                *(item.load_history() for item in (chat, chat, *others)), chat.append(HumanMessage("?"))
+                *(conversation.load_history() for conversation in (chat, chat, *others)), chat.append(HumanMessage("?"))
             )
         finds = [sent["find"] for name, sent in commands.sent if name == "find"]
         assert finds.count("convstore_migrations") == number

@@ -70,8 +70,8 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
         for user in range(8)
         for thread in range(8)
     ]
-    for item in {tuple(document[key] for key in keys): document for document in documents}.values():
-        await store.conversation(**{key: item[key] for key in keys}).append(HumanMessage("hi"))
+    for distinct in {tuple(document[key] for key in keys): document for document in documents}.values():
+        await store.conversation(**{key: distinct[key] for key in keys}).append(HumanMessage("hi"))
     calls_sub_agents = store.conversation(**{key: scope.get(key, "u1") for key in keys})
     for number in range(9):
         await calls_sub_agents.child(f"agent {number}").append(HumanMessage("hi"))

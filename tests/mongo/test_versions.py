@@ -96,7 +96,7 @@ async def stored(database: Any) -> dict[str, Any]:
 
 def newer_in(documents: dict[str, Any]) -> list[Any]:
     """Those that a newer version wrote."""
-    return [item for collection in documents.values() for item in collection if item.get("v") == 2]
+    return [document for collection in documents.values() for document in collection if document.get("v") == 2]
 
 
 @pytest.mark.parametrize("kind", ["entry", "head"])
@@ -242,9 +242,8 @@ async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conver
     await renew(database, chat, kind)
     before = await stored(database)
     report = await made(database, clock=LATER).verify(repair=True)
-    found = [
-        finding.kind for finding in report.findings if finding.kind != "segment"
-    ]  # that of this version is built again
+    # The segment of this version is built again.
+    found = [finding.kind for finding in report.findings if finding.kind != "segment"]
     assert found == (["newer"] if kind in ("entry", "head", "annotation") else [])
     assert newer_in(await stored(database)) == newer_in(before)
 

@@ -219,7 +219,7 @@ async def test_what_is_said_of_the_sources_on_a_page_is_bounded(chat: Conversati
 async def test_what_there_is_room_for_is_whole(chat: Conversation) -> None:
     """A page of ordinary sources has all of their metadata, without a mark."""
     said = [{"title": f"T{n}", "author": "A", "published": "2026-01-05", "rank": n} for n in range(8)]
-    await chat.append(result([(PASSAGE, item) for item in said]))
+    await chat.append(result([(PASSAGE, metadata) for metadata in said]))
     page = await chat.get_sources(range(1, 9))
     assert [{"title": source.title, **source.metadata} for source in page.sources] == said
 

@@ -169,7 +169,7 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
 
 def payload_bytes(store: ConversationStore) -> int:
     """The memory that the cached payloads of all conversations take."""
-    return sum(cached.payload_size for cached in store._known.all())
+    return sum(conversation.payload_size for conversation in store._known.all())
 
 
 async def test_payloads_of_idle_conversations_make_room(

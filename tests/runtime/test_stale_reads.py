@@ -98,7 +98,7 @@ async def messages(chat: Conversation) -> list[str]:
 @read
 async def list_messages(chat: Conversation) -> list[str]:
     """A page; like the log, it reads the end first, and then all up to there, perhaps from another primary."""
-    return [str(item.message.id) for item in await chat.list_messages()]
+    return [str(stored.message.id) for stored in await chat.list_messages()]
 
 
 @read

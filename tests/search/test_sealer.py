@@ -52,7 +52,7 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
     assert max(merges.values()) == 1
     conversation = (await chat.info()).conversation_id
     segments = await database["search"].find({"conversation": conversation}).to_list(None)
-    assert sorted(item["merges"] for item in segments) == [0, 0, *[1] * 6]
+    assert sorted(segment["merges"] for segment in segments) == [0, 0, *[1] * 6]
     assert len(await chat.search("orcas", limit=50)) == 20
     await store.close()
 
@@ -79,7 +79,7 @@ async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch
     assert set(split.values()) == {1}
     assert len(split) == 9 * 4
     segments = await database["search"].find({"conversation": (await chat.info()).conversation_id}).to_list(None)
-    assert sorted(item["until"] for item in segments) == [3, 6, 9]
+    assert sorted(segment["until"] for segment in segments) == [3, 6, 9]
     assert (await store.verify(user_id=chat.scope["user_id"])).ok
     await store.close()
 

@@ -223,7 +223,7 @@ _LOG_LINE = (
 def test_an_ordinary_result_has_no_sources(value: Any) -> None:
     """Records, tables, tags, ids, paths, log lines, charts and graphs are data, as JSON and as a list in content."""
     assert _found(json.dumps(value)) == ()
-    if type(value) is list and all(type(item) is str for item in value):
+    if type(value) is list and all(type(element) is str for element in value):
         assert _found(value) == ()
     else:
         assert _found(artifact=value) == ()

@@ -92,8 +92,8 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
 )
 def test_other_labels_are_known(fields: dict[str, Any], title: str, url: str, rest: dict[str, Any] | None) -> None:
     """A file's name is a title if there is no other; what a source is called is its address if it looks like one."""
-    for item in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
-        found = source_in(item)
+    for hit in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
+        found = source_in(hit)
         assert found is not None
         assert (found.title, found.url, found.metadata) == (title, url, fields if rest is None else rest)
 

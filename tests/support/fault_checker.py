@@ -204,7 +204,7 @@ async def _check_ended(database: Any, findings: Findings) -> None:
 
 async def _conversations(database: Any) -> set[str]:
     """Those that there is anything of."""
-    return {item for name in OF_CONVERSATIONS for item in await _collection(database, name).distinct("conversation")}
+    return {id_ for name in OF_CONVERSATIONS for id_ in await _collection(database, name).distinct("conversation")}
 
 
 async def _named(database: Any, **query: Any) -> set[str]:

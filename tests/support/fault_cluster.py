@@ -27,11 +27,11 @@ _NAME = re.compile(rb"(?:\x02from|\x03application\x00.{4}\x02name)\x00.{4}([^\x0
 _Rule = Callable[[set[bytes]], bool]
 
 
-def _nobody(names: set[bytes]) -> bool:
+def _nothing(names: set[bytes]) -> bool:
     return False
 
 
-def _everybody(names: set[bytes]) -> bool:
+def _everything(names: set[bytes]) -> bool:
     return True
 
 
@@ -48,7 +48,7 @@ class Link:
     def __init__(self, target: int) -> None:
         self.port, self.delay = 0, 0.0
         self._target = target
-        self._is_held: _Rule = _nobody
+        self._is_held: _Rule = _nothing
         self._changed = asyncio.Event()
         self._ends: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,11 +61,11 @@ class Link:
 
     def cut(self) -> None:
         """Drop everything without closing a connection."""
-        self.hold(_everybody)
+        self.hold(_everything)
 
     def mend(self) -> None:
         """Deliver what was held back, and stop holding."""
-        self.hold(_nobody)
+        self.hold(_nothing)
 
     def hold(self, is_held: _Rule) -> None:
         """From now on nothing gets through to and from those of whose names this is true."""
@@ -210,8 +210,8 @@ class Cluster:
 
         async def is_so() -> bool:
             said = [await self._ask(node, "hello") for node in self._server.nodes]
-            return sum(item["isWritablePrimary"] for item in said) == 1 and all(
-                item["isWritablePrimary"] or item["secondary"] for item in said
+            return sum(reply["isWritablePrimary"] for reply in said) == 1 and all(
+                reply["isWritablePrimary"] or reply["secondary"] for reply in said
             )
 
         await self._wait(is_so)

@@ -49,8 +49,8 @@ def _ids(messages: Sequence[BaseMessage]) -> list[str]:
 
 def _unequal(history: History, decision: Decision) -> list[str]:
     """Describe each message that the store shows in another form than the oracle."""
-    found = {str(item.id): item for item in history.messages if SYNTHETIC not in item.additional_kwargs}
-    wanted = {str(item.id): item for item in decision.messages()}
+    found = {str(message.id): message for message in history.messages if SYNTHETIC not in message.additional_kwargs}
+    wanted = {str(message.id): message for message in decision.messages()}
     lines = []
     for piece in decision.shown:
         message, key = piece.line.message, str(piece.line.message.id)

@@ -45,7 +45,7 @@ async def _documents(name: str) -> Any:
 
 
 def _outline(messages: list[BaseMessage]) -> list[tuple[str, str]]:
-    return [(one.type, one.text) for one in messages]
+    return [(message.type, message.text) for message in messages]
 
 
 async def test_sessions_of_google_adk_are_imported(store: ConversationStore) -> None:
@@ -58,12 +58,12 @@ async def test_sessions_of_google_adk_are_imported(store: ConversationStore) -> 
     assert reasons[0] == "1 events without content are left out"
     chat = store.conversation(user_id="ada", thread_id="s1")
     messages = [message async for message in chat.messages()]
-    assert [one.id for one in messages] == ["e1", "e2", "e3", "e3:1", "e5"]
+    assert [message.id for message in messages] == ["e1", "e2", "e3", "e3:1", "e5"]
     question, call, found, failed, answer = messages
     assert isinstance(call, AIMessage)
     assert question.content[1] == {"type": "image", "mime_type": "image/png", "base64": "iVBOR/v//g=="}
     assert call.content == [{"type": "reasoning", "reasoning": "Let me look."}]
-    assert [(one["id"], one["args"]) for one in call.tool_calls] == [("c1", {"q": "orcas"}), ("c2", {"q": "sleep"})]
+    assert [(call["id"], call["args"]) for call in call.tool_calls] == [("c1", {"q": "orcas"}), ("c2", {"q": "sleep"})]
     assert call.usage_metadata == {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
     assert (found.text, getattr(found, "tool_call_id", ""), getattr(failed, "status", "")) == (
         "One half.",
@@ -145,15 +145,15 @@ async def test_sessions_of_openai_agents_are_imported(
             read_agents_sqlite(tmp_path / "sessions.db") if kind == "sqlite" else read_agents_sessions(own_database)
         )
         report = await import_conversations(store, records, scope={"user_id": "ada"})
-        assert report.problems == [] or {one.conversation for one in report.problems} == {"s-2"}
+        assert report.problems == [] or {problem.conversation for problem in report.problems} == {"s-2"}
         chat = store.conversation(user_id="ada", thread_id="s-1")
         messages = [message async for message in chat.messages()]
         assert len(messages) == expected
-    assert [one.type for one in messages] == ["human", "ai", "tool", "ai", "human", "ai"]
+    assert [message.type for message in messages] == ["human", "ai", "tool", "ai", "human", "ai"]
     assert isinstance(messages[1], AIMessage)
     assert messages[1].tool_calls[0]["args"] == {"q": "orcas"}
     assert messages[3].text == "One half of the brain."
-    assert "__fake_id__" not in [one.id for one in messages]
+    assert "__fake_id__" not in [message.id for message in messages]
     for each in (first, cleared):
         await each.close() if kind == "mongodb" else each.close()
 

@@ -101,9 +101,8 @@ def ask(number: int, **more: Any) -> list[dict[str, Any]]:
 
 def record(id_: str = "one", turns: int = 3, **more: Any) -> ConversationRecord:
     """A conversation of some turns."""
-    return ConversationRecord(
-        id=id_, messages=[item for n in range(turns) for item in ask(n)], where=f"at {id_}", **more
-    )
+    messages = [message for n in range(turns) for message in ask(n)]
+    return ConversationRecord(id=id_, messages=messages, where=f"at {id_}", **more)
 
 
 async def taken(store: ConversationStore, *records: Any, **options: Any) -> ImportReport:
@@ -488,7 +487,7 @@ def histories(server_uri: str, database_name: str) -> Iterator[Any]:
 async def read_all(client: Any, database_name: str, histories: Any, **options: Any) -> list[Any]:
     """All records of the collection."""
     collection = client[database_name][histories.name]
-    return [kept async for kept in read_history_collection(collection, **options)]
+    return [record async for record in read_history_collection(collection, **options)]
 
 
 async def test_histories_of_langchain_are_taken_over(
@@ -583,8 +582,8 @@ async def test_the_collection_is_read_by_every_driver(histories: Any) -> None:
     for session in ("b", "a", "b"):
         document = {"SessionId": session, "History": json.dumps({"type": "human", "data": {"content": session}})}
         await database["message_store"].insert_one(document)
-    found = [kept async for kept in read_history_collection(database["message_store"])]
-    assert [(kept.id, len(kept.messages)) for kept in found] == [("a", 1), ("b", 2)]
+    found = [record async for record in read_history_collection(database["message_store"])]
+    assert [(record.id, len(record.messages)) for record in found] == [("a", 1), ("b", 2)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -663,7 +662,7 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(
     await chat.append(HumanMessage("Late?"))
     await chat.append(AIMessage("Too late.", id="late"), stamp=early)
     await brought(other, await exported(store), tmp_path)
-    there = {item.message.id: item.stamp for item in await chat_of(other).list_messages(limit=1_000)}
+    there = {stored.message.id: stored.stamp for stored in await chat_of(other).list_messages(limit=1_000)}
     assert {id_ for id_, stamp in there.items() if stamp} == {"second", "long"}
     for message in await chat.list_messages(limit=1_000):
         if stamp := there[message.message.id]:
@@ -912,7 +911,7 @@ async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationSt
     [line] = written.getvalue().splitlines()
     assert [message["content"] for message in json.loads(line)["messages"]] == ["first", "one", "last", "two"]
     assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
-    [problem] = [found for found in report.problems if found.what == "message"]
+    [problem] = [problem for problem in report.problems if problem.what == "message"]
     assert problem.where.startswith("messages 3-")
     assert problem.reason.startswith("turn 2: ")
     assert reason in problem.reason

@@ -237,12 +237,8 @@ def test_dicts_of_a_record_are_read_as_those_of_a_file() -> None:
     given = [MappingProxyType(result), human, RecordItem(message=result), RecordItem(message=result, at=AT)]
     record = ConversationRecord(id="c", messages=given)
     first, second, third, last = make_ready(record, codec=Codec())[0]
-    assert [message.item.at and message.item.at.year for message in (first, second, third, last)] == [
-        2024,
-        2024,
-        2024,
-        2026,
-    ]
+    years = [message.item.at and message.item.at.year for message in (first, second, third, last)]
+    assert years == [2024, 2024, 2024, 2026]
     assert [message.message.artifact for message in (first, third, last)] == [[{"text": "a"}]] * 3
     assert second.message.text == "Hi"
 
@@ -359,7 +355,7 @@ def test_whole_turns_are_appended_together_and_dates_never_go_back() -> None:
         return {"role": role, "content": "x", "timestamp": seconds}
 
     given = [item("system"), item("user", 2_000_000), item("assistant", 1), item("user"), item("user", 1_000_000)]
-    record = ConversationRecord(id="c", messages=[dicts.item_of(found) for found in given])
+    record = ConversationRecord(id="c", messages=[dicts.item_of(message) for message in given])
     batches = list(batches_of(record, make_ready(record, codec=Codec())[0]))
     assert [[message.position for message in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
     assert {batch.at for batch in batches} == {datetime.fromtimestamp(2_000_000, UTC)}

@@ -275,7 +275,7 @@ class Database:
         """Return all documents."""
         options = CodecOptions(document_class=RawBSONDocument)
         read = {name: self.database.get_collection(name, codec_options=options).find({}) for name in COLLECTIONS}
-        return {name: {key_of(item.raw): bytes(item.raw) async for item in found} for name, found in read.items()}
+        return {name: {key_of(row.raw): bytes(row.raw) async for row in found} for name, found in read.items()}
 
     async def put(self, collection: str, changed: dict[str, bytes | None]) -> bool:
         """Store documents; False if the server or an index refuses one."""

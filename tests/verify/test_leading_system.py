@@ -95,9 +95,8 @@ def unreadable(system: Document) -> None:
 
 
 CHANGES = (emptied, doubled, cut_off, counted_wrongly, of_other_content, of_another_id, beginning_elsewhere)
-DAMAGES = [(damage, True) for damage in CHANGES] + [
-    (damage, False) for damage in (emptied, of_other_content, unreadable)
-]
+DAMAGES = [(damage, True) for damage in CHANGES]
+DAMAGES += [(damage, False) for damage in (emptied, of_other_content, unreadable)]
 
 
 @pytest.mark.parametrize(("damage", "is_consistent"), DAMAGES)

@@ -166,7 +166,7 @@ async def test_reasons_are_paged(store: ConversationStore, chat: Conversation, m
         before = report.reasons_before
         if before is None:
             break
-    assert [item.first for item in whole] == list(range(1, 61))
+    assert [message.first for message in whole] == list(range(1, 61))
 
 
 async def test_another_counter_is_named(store: ConversationStore, chat: Conversation, database: Any) -> None:
@@ -216,7 +216,7 @@ async def test_a_type_that_is_not_registered_is_named(
     stamp = (await chat.load_history()).stamp
     past = await other_process(store, database).conversation(**chat.scope).view_at(stamp)
     assert (past.match, past.difference) == ("differs", "type")
-    assert [item.text for item in past.messages] == ["Look at this", "Yes."]
+    assert [message.text for message in past.messages] == ["Look at this", "Yes."]
 
 
 async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(
@@ -312,7 +312,7 @@ async def test_the_stamp_of_another_conversation_is_refused(
     await new.append(AIMessage("Hello."), stamp=empty)
     with pytest.raises(InvalidInputError, match="another conversation"):
         await new.append(AIMessage("Hello."), stamp=stamp)
-    assert [item.stamp is not None for item in await new.list_messages()] == [False, True]
+    assert [stored.stamp is not None for stored in await new.list_messages()] == [False, True]
 
 
 async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:

@@ -142,7 +142,7 @@ def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any
         number += len(batch)
         return [message.model_copy(update={"id": f"m{number - index}"}) for index, message in enumerate(batch)]
 
-    for turn in [head, *([item for step in steps for item in step] for steps in turns)]:
+    for turn in [head, *([message for step in steps for message in step] for steps in turns)]:
         if turn:
             log.append(numbered(*turn))
         log.append(numbered(HumanMessage("q")))
@@ -204,7 +204,7 @@ async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -
         before = view
     made = [message for message in before if kind_of(message)]
     assert [message.id for message in before if not kind_of(message)] == ["s", "beginning", "q", "a"]
-    assert [(item.type, item.text, item.id) for item in made] == (
+    assert [(message.type, message.text, message.id) for message in made] == (
         [("human", "(The conversation begins.)", "beginning~")] if PROVIDERS[provider].human_first else []
     )
     assert made == before[1:2] * len(made)

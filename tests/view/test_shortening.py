@@ -140,7 +140,7 @@ def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> No
         record = decision.stored
     for view in views:
         assert view.tokens == approximate_tokens(view.messages) <= 32_000
-        assert {"h0", large[0].id, large[-1].id} <= {item.id for item in view.messages}
+        assert {"h0", large[0].id, large[-1].id} <= {message.id for message in view.messages}
         assert view.shortened
         assert all(f"message id {id_} to read them" in repr(view.messages) for id_ in view.shortened)
     assert same(views[1].messages[: len(views[0].messages)], views[0].messages)

@@ -373,7 +373,7 @@ def test_the_talk_of_a_list_is_the_same_objects() -> None:
     made = [*_with_everyone(), in_content]
     picked = get_conversational_history(made)
     assert [message.id for message in picked] == ["s", "h1", "z1", "s2", "z"]
-    assert all(any(message is item for item in made) for message in picked)
+    assert all(any(message is other for other in made) for message in picked)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
     late = [ToolMessage("2", tool_call_id="call_2", status="error"), ToolMessage("1", tool_call_id="call_1")]
     messages = view(HumanMessage("?"), calls, AIMessage("Wait."), *late).to_anthropic()["messages"]
     assert [len(message["content"]) for message in messages[1:3]] == [2, 2]
-    assert [(item["tool_use_id"], item.get("is_error")) for item in messages[2]["content"]] == [
+    assert [(block["tool_use_id"], block.get("is_error")) for block in messages[2]["content"]] == [
         ("call_1", None),
         ("call_2", True),
     ]

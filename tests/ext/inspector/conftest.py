@@ -95,7 +95,7 @@ async def cookies(browser: Any, address: str) -> Any:
     await page.goto(address)
     assert "token" not in page.url
     found = await context.cookies()
-    assert [(item["httpOnly"], item["sameSite"]) for item in found] == [(True, "Strict")]
+    assert [(cookie["httpOnly"], cookie["sameSite"]) for cookie in found] == [(True, "Strict")]
     await context.close()
     return found
 

@@ -173,7 +173,7 @@ async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: C
     await chat.append([message for number in range(20) for message in rag_turn(f"Question {number}?")])
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here)
-    ordinals = [int(item) for item in re.findall(r'id="m(\d+)"', body)]
+    ordinals = [int(ordinal) for ordinal in re.findall(r'id="m(\d+)"', body)]
     assert ordinals == list(range(57, 81))
     assert "Turn 15 messages 57 to 60" in text_in(body)
     answer = await client.get(here, params={"go": "30", "at": "40"})
@@ -223,7 +223,7 @@ async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationSt
         seen = []
         while path:
             body = await page(client, path)
-            seen.append([int(item) for item in re.findall(r'id="m(\d+)"', body)])
+            seen.append([int(ordinal) for ordinal in re.findall(r'id="m(\d+)"', body)])
             found = re.search(rf'rel="{rel}" href="([^"]+)"', body)
             path = found and found[1]
         return seen
@@ -531,9 +531,9 @@ async def test_a_search_goes_across_conversations(
     assert f'href="{there}?before=' in everything
     permitted = await page(browse(lambda _: {"user_id": "ada"}), "/search", q="squid")
     alike = await page(browse(), "/search", q="squid", key="user_id", like=here.removeprefix("/c/"))
-    for item in (permitted, alike):
-        assert here in item
-        assert there not in item
+    for listing in (permitted, alike):
+        assert here in listing
+        assert there not in listing
     like = {"q": "squid", "key": "user_id", "like": there.removeprefix("/c/")}
     assert (await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)).status_code == 404
     assert "Type some words" in await page(browse(), "/search")

@@ -104,9 +104,9 @@ async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversatio
         links = {link.replace("&amp;", "&").partition("#")[0] for link in re.findall(r' href="(/c/[^"]+)"', page)}
         elsewhere = {link for link in links if "at=9" not in link}
         own = {
-            item
-            for item in elsewhere
-            if item in (here, f"{here}/sent", f"{here}/changes", f"{here}/tools") or re.fullmatch(r".*\?at=\d+", item)
+            link
+            for link in elsewhere
+            if link in (here, f"{here}/sent", f"{here}/changes", f"{here}/tools") or re.fullmatch(r".*\?at=\d+", link)
         }
         assert elsewhere == own, path
         waiting += links - elsewhere - seen

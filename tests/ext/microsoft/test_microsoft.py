@@ -38,7 +38,7 @@ class Scripted(FunctionInvocationLayer, BaseChatClient):
         self, *, messages: Sequence[Message], options: Mapping[str, Any], **_: Any
     ) -> Awaitable[ChatResponse]:
         self.shown.append([Message.from_dict(message.to_dict()) for message in messages])
-        self.tools = [one.name for one in options.get("tools") or ()]
+        self.tools = [tool.name for tool in options.get("tools") or ()]
         answer = self.script.pop(0)
         message = Message("assistant", answer if isinstance(answer, list) else [answer], message_id="msg_same")
 

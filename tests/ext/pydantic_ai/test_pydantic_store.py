@@ -85,7 +85,7 @@ async def saved(conversations: PydanticStore, user: str, *texts: str) -> Convers
 
 def texts_of(messages: Any) -> list[str]:
     """The texts of messages or entries."""
-    return [getattr(one, "message", one).parts[0].content for one in messages]
+    return [getattr(message, "message", message).parts[0].content for message in messages]
 
 
 async def test_a_run_is_loaded_as_it_was_saved(conversations: PydanticStore, user: str) -> None:
@@ -301,8 +301,9 @@ async def test_records_are_listed_newest_first(conversations: PydanticStore, use
     made[0].messages += said("2")
     await conversations.save(made[0])
     expected = [made[at].conversation_id for at in (0, 2, 1)]
-    assert [one.conversation_id for one in await conversations.list_conversations(scope=user)] == expected
-    assert [one.conversation_id for one in await conversations.list_conversations(scope=user, limit=2)] == expected[:2]
+    assert [listed.conversation_id for listed in await conversations.list_conversations(scope=user)] == expected
+    first = await conversations.list_conversations(scope=user, limit=2)
+    assert [listed.conversation_id for listed in first] == expected[:2]
     with pytest.raises(UserError, match="negative"):
         await conversations.list_conversations(limit=-1)
 
@@ -361,7 +362,7 @@ async def test_the_log_has_the_active_history(ours: ConvstoreConversationStore) 
     assert len(await chat.list_messages()) == 2
     branched.messages += said("Yes?")[:1]
     await ours.save(branched)
-    assert [one.message.type for one in await chat.list_messages()] == ["system", "human", "human"]
+    assert [stored.message.type for stored in await chat.list_messages()] == ["system", "human", "human"]
     assert await chat.search("quickly") == []
 
 
@@ -425,7 +426,7 @@ async def test_a_save_goes_on_after_messages_of_others(ours: ConvstoreConversati
     conversation.messages += said("3")
     await ours.save(conversation)
     assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2", "3"]
-    assert [one.message.text for one in await chat.list_messages()] == ["1", "2", "Hello?", "3"]
+    assert [stored.message.text for stored in await chat.list_messages()] == ["1", "2", "Hello?", "3"]
 
 
 async def test_scope_keys_are_checked(store: ConversationStore) -> None:

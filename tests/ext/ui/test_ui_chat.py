@@ -79,7 +79,8 @@ async def use(
 
 async def reloaded(chat: Conversation) -> list[list[Any]]:
     """What the page shows after a reload."""
-    parts = [(one["role"], one["parts"]) for one in (await ui_messages(chat, client_tools={"pick"})).messages]
+    page = await ui_messages(chat, client_tools={"pick"})
+    parts = [(message["role"], message["parts"]) for message in page.messages]
     return [
         [role, *(part.get("text", part.get("state")) for part in own if part["type"] != "step-start")]
         for role, own in parts
@@ -98,7 +99,7 @@ async def test_a_user_asks_regenerates_and_edits(chat: Conversation, run_js: Cal
         hi,
         [*hi, ["user", "So"], ["assistant", "So 3"]],
     ]
-    assert [one[3] for one in done["shown"][3:]] == [
+    assert [shown[3] for shown in done["shown"][3:]] == [
         ["assistant", "Oh 4"],
         ["assistant", "Ah 5"],
         ["assistant", "Ah 6"],

@@ -51,7 +51,7 @@ async def answer(chat: Conversation, request: UIRequest, text: str) -> None:
 
 async def texts(chat: Conversation) -> list[str]:
     """What a page shows."""
-    return [one.message.text for one in await chat.list_messages()]
+    return [stored.message.text for stored in await chat.list_messages()]
 
 
 async def test_questions_and_edits_and_regenerations(chat: Conversation) -> None:

@@ -139,15 +139,15 @@ def kinds(stream: str) -> list[str]:
 async def page_of(chat: Conversation, form: Any = "ai-sdk") -> Any:
     """What a page shows after a reload; of AG-UI without what no event carries."""
     messages = (await ui_messages(chat, format=form)).messages
-    return messages[-1] if form == "ai-sdk" else [bare(one) for one in messages[1:]]
+    return messages[-1] if form == "ai-sdk" else [bare(message) for message in messages[1:]]
 
 
 def bare(message: dict[str, Any]) -> dict[str, Any]:
     """A message of AG-UI without its metadata, its error and the id of a reply, which is that of the draft."""
     left_out = {"metadata", "error"} | ({"id"} if message["role"] in ("assistant", "reasoning") else set())
     found = {key: value for key, value in message.items() if key not in left_out}
-    for one in found.get("toolCalls", ()):
-        one["function"]["arguments"] = json.loads(one["function"]["arguments"])
+    for call in found.get("toolCalls", ()):
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return found | ({"content": found.get("content") or ""} if message["role"] == "assistant" else {})
 
 
@@ -183,11 +183,11 @@ async def test_ag_ui_builds_the_messages_of_a_reload(
     """Its agent verifies the order of the events; its models read each of them."""
     stream = await post(chat, RUN, Loop(STEPS[provider], [openai_chunk(content="They eat fish [1].")]), "ag-ui")
     read = [EVENTS.validate_python(event) for event in events(stream)]
-    assert [one.model_extra for one in read] == [{}] * len(read)
+    assert [event.model_extra for event in read] == [{}] * len(read)
     assert read[0].protocol_version == "1.0"
     built = run_js("read_stream.mjs", {"stream": stream, "format": "ag-ui"})
     assert (built["errors"], built["outcome"]) == ([], {"type": "success"})
-    assert [bare(one) for one in built["messages"]] == await page_of(chat, "ag-ui")
+    assert [bare(message) for message in built["messages"]] == await page_of(chat, "ag-ui")
 
 
 @pytest.mark.parametrize("form", BODIES)
@@ -230,7 +230,7 @@ async def test_a_call_waits_for_an_approval_and_the_answer_goes_on(
         assert [part.pop("approval", {}).get("approved") for part in built["message"]["parts"] if "toolCallId" in part]
         assert plain(built["message"]) == await page_of(chat)
     else:
-        assert [bare(one) for one in built["messages"][1:]] == await page_of(chat, form)
+        assert [bare(message) for message in built["messages"][1:]] == await page_of(chat, form)
 
 
 async def test_a_client_tool_runs_on_the_page(chat: Conversation, run_js: Callable[..., Any]) -> None:
@@ -323,7 +323,7 @@ async def test_a_reloaded_page_follows_from_another_worker(
             if form == "ai-sdk":
                 assert plain(built["message"]) == await page_of(again)
             else:
-                assert [bare(one) for one in built["messages"][1:]] == await page_of(again, form)
+                assert [bare(message) for message in built["messages"][1:]] == await page_of(again, form)
             assert await resume_stream(again, format=form) is None
 
 
