@@ -180,7 +180,8 @@ class ForkContract:
         async def deleted(*_: Any, **__: Any) -> None:
             await chat.delete()
 
+        free = _scope()
         monkeypatch.setattr(Copies, "annotations", deleted)
         with pytest.raises(ConversationDeletedError):
-            await chat.fork(key="r", new_scope=(free := _scope()))
+            await chat.fork(key="r", new_scope=free)
         assert (await chat.store.conversation(**free).info()).created_at is None
