@@ -129,6 +129,20 @@ async def test_a_message_that_a_new_primary_lacked_is_found_once_it_has_it(
     assert await chat.rewind(before="a2") == 1
 
 
+async def test_a_message_that_a_new_primary_lacks_is_waited_for(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is missing for as long as the end of the log is."""
+    behind, find = Behind(monkeypatch, 0), Log.messages_by_id
+    behind.left["last_totals"] = 1
+
+    async def found(log: Log, *values: Any) -> Any:
+        return {} if behind.left["last_totals"] else await find(log, *values)
+
+    monkeypatch.setattr(Log, "messages_by_id", found)
+    assert await chat.rewind(before="a2") == 1
+
+
 PAYLOAD_READS: dict[str, Callable[[Conversation], Awaitable[object]]] = {
     "messages": lambda chat: chat.get_tool_messages(["r"]),
     "sources": lambda chat: chat.get_sources([1]),
