@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convstore import ConversationStore, InvalidInputError
+from convstore.conversation.state import ConversationState
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.claude_agent import ConvstoreSessionStore
+from convstore.types import StateSnapshot
 
 pytestmark = pytest.mark.slow
 
@@ -219,8 +221,20 @@ async def test_users_are_apart(sessions: ConversationStore) -> None:
     assert len(await ada.load(sub) or []) == 1
 
 
-async def test_summaries_of_concurrent_writers_lose_nothing(sessions: ConversationStore) -> None:
-    """Each batch is folded in; a sidecar is as new as its session."""
+async def test_summaries_of_concurrent_writers_lose_nothing(
+    sessions: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch is folded in, though all of them read the same sidecar first; one is as new as its session."""
+    read, barrier, readers = ConversationState.get, asyncio.Barrier(3), list[int]()
+
+    async def get(state: ConversationState) -> StateSnapshot:
+        found = await read(state)
+        readers.append(1)
+        if len(readers) <= barrier.parties:
+            await barrier.wait()
+        return found
+
+    monkeypatch.setattr(ConversationState, "get", get)
     store = ConvstoreSessionStore(sessions, user_id="ada")
     batches: list[list[Any]] = [
         [{"type": "tag", "tag": "t"}],

@@ -189,7 +189,10 @@ async def test_the_budget_of_the_view_counts(store: ConversationStore, user: str
 
 
 async def test_the_scope_may_come_from_the_session(store: ConversationStore, user: str) -> None:
-    """What the constructor does not name is in the session's state; without it a run is refused."""
+    """What the constructor does not name is in the session's state; without it a run is refused.
+
+    What the constructor names stands, whatever the state says.
+    """
     client = Scripted("Hello.", "Hello.")
     agent = Agent(client, context_providers=[ConvstoreHistoryProvider(store)])
     session = agent.create_session(session_id="s")
@@ -199,6 +202,8 @@ async def test_the_scope_may_come_from_the_session(store: ConversationStore, use
     await agent.run("Hi", session=session)
     chat = store.conversation(user_id=user, thread_id="s")
     assert [message.text async for message in chat.messages()] == ["Hi", "Hello."]
+    bound = ConvstoreHistoryProvider(store, user_id="somebody else")
+    assert bound.conversation("s", {"user_id": user}).scope == {"user_id": "somebody else", "thread_id": "s"}
 
 
 def test_arguments_are_checked(store: ConversationStore) -> None:
