@@ -158,24 +158,26 @@ def prepare(
         InvalidInputError: An extractor failed.
         UnencodableError: The codec cannot encode the type of a value, unless `omit`.
     """
-    prepared, omitted = list[Prepared](), list[str]()
+    prepared, made, omitted = list[Prepared](), tuple[PreparedItem, ...](), list[str]()
     for minimum in _PART_MINIMUMS:
         work = _Preparation(codec, counter, token, extractors, minimum)
         prepared, omitted = work.prepare_all(zip(indexes or counting(), messages, strict=False), omit=omit)
-        if sum(map(_entry_bytes, prepared)) <= _ENTRY_BYTES:
+        paths = omitted if omit else None
+        made = prepare_items(items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum)
+        if sum(map(_entry_bytes, prepared)) + sum(map(_item_bytes, made)) <= _ENTRY_BYTES:
             break
-    batch = Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp)
-    if not items:
-        return batch
-    paths: list[str] | None = [] if omit else None
-    made = prepare_items(items, codec, token=token, first_chunk=len(batch.chunks), omitted=paths)
-    return replace(batch, items=made, omitted=(*omitted, *(paths or ())))
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp, items=made)
 
 
 def _entry_bytes(prepared: Prepared) -> int:
     """Estimate the bytes that a message and its sources take in an entry."""
     sources = sum(200 + len(source.title) + len(source.url) for source in prepared.sources)
     return 300 + 600 * bool(prepared.text) + sources + bytes_of(prepared.stored.body)
+
+
+def _item_bytes(prepared: PreparedItem) -> int:
+    """Estimate the bytes that an item takes in an entry."""
+    return 250 + 2 * bytes_of(prepared.stored.id) + bytes_of(prepared.stored.body)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
@@ -14,7 +14,7 @@ from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.log.entry import EntryItem, PayloadRef
 from convstore.log.items import item_digest, item_rows
 from convstore.messages.compression import Chunk, compress, cut
-from convstore.messages.encoding import PART_MINIMUM, digest_of
+from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.mongo.log import Log
 from convstore.values.items import LogItem, PlacedItem
@@ -75,9 +75,15 @@ def named_items(items: Sequence[PlacedItem], given: Sequence[Item], *, key: str 
 
 
 def prepare_items(
-    items: Sequence[PlacedItem], codec: Codec, *, token: str, first_chunk: int, omitted: list[str] | None
+    items: Sequence[PlacedItem],
+    codec: Codec,
+    *,
+    token: str,
+    numbers: Iterator[int],
+    omitted: list[str] | None,
+    minimum: int,
 ) -> tuple[PreparedItem, ...]:
-    """Encode items, the large ones as chunks; see `batch.prepare`.
+    """Encode items, those of at least `minimum` characters as chunks with these numbers; see `batch.prepare`.
 
     Raises:
         UnencodableError: The codec cannot encode the type of a value, unless `omitted` takes its path.
@@ -87,12 +93,12 @@ def prepare_items(
         id_, text = str(item.id), codec.encode(item.data, path=f"item {index}.data", omitted=omitted)
         digest, chunks = item_digest(id_, item.kind, text), tuple[Chunk, ...]()
         stored = EntryItem(id_, item.kind, position, text, digest)
-        if len(text) >= PART_MINIMUM:
+        if len(text) >= minimum:
             ends = cut(text)
-            chunks = tuple(Chunk(first_chunk + at, data) for at, data in enumerate(compress(text, ends)))
+            chunks = tuple(Chunk(next(numbers), data) for data in compress(text, ends))
             size = sum(len(chunk.data) for chunk in chunks)
-            stored.payload = PayloadRef(token, first_chunk, tuple(ends), len(text), digest_of(text), size)
-            stored.body, first_chunk = "", first_chunk + len(chunks)
+            stored.payload = PayloadRef(token, chunks[0].number, tuple(ends), len(text), digest_of(text), size)
+            stored.body = ""
         prepared.append(PreparedItem(stored, chunks))
     return tuple(prepared)
 

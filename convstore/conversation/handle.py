@@ -567,20 +567,25 @@ class Conversation:
             for message in messages:
                 yield message
 
-    async def items(self, *, kind: str | None = None) -> AsyncIterator[StoredItem]:
+    async def items(
+        self, *, kind: str | None = None, after: int | None = None, before: int | None = None
+    ) -> AsyncIterator[StoredItem]:
         """Iterate over the items that were appended as `LogItem`, in the order of the log, with equal data.
 
         Without those that a rewind removed: an item goes, and comes back, with the message that it follows. Two
-        commands, and one more for each append with large items.
+        commands, and one more for each append with large items. Only the appends that `after` and `before` select are
+        read: for a page of `list_messages`, the ordinals of its first message and of the first one of the next page.
 
         Args:
             kind: Only items of this kind; None for all.
+            after: Only items after the message with this ordinal.
+            before: Only items before the message with this ordinal.
 
         Raises:
             CorruptDocumentError: A stored item is damaged.
         """
         reader = (await self._services()).items
-        async with aclosing(reader.read(self._scope, kind)) as items:
+        async with aclosing(reader.read(self._scope, kind, after=after, before=before)) as items:
             async for item in items:
                 yield item
 

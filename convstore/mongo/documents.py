@@ -10,7 +10,7 @@ The documents of ``log``, whose order of keys `keys` explains::
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain, pairwise
 from operator import itemgetter
@@ -99,7 +99,8 @@ def lookup_of(entry: Entry) -> list[str | int]:
     """Return the values by which an index finds an entry: answered calls, blocks of source ids, variants, items."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
     variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
-    items = [ITEMS, *(item_name(item.id) for item in entry.items if item.id)] if entry.items else []
+    places = dict.fromkeys(_items_after(item.after) for item in entry.items)
+    items = [*places, *(_item_name(item.id) for item in entry.items if item.id)]
     return [*calls, *variants, *source_blocks([*entry.claims, *(source.id for source in entry.sources)]), *items]
 
 
@@ -108,12 +109,18 @@ def variants_at(first_turn: str) -> str:
     return f"variants of {first_turn}"
 
 
-ITEMS = "items"
-"""The value by which entries with items are found."""
+def item_filter(ids: Iterable[str] | None, *, after: int, before: int) -> dict[str, Any]:
+    """Return the filter on `lookup` for the entries of some items, or with items after a range of messages."""
+    if ids is None:
+        return {"$elemMatch": {"$gte": _items_after(after), "$lt": _items_after(before)}}
+    return {"$in": [_item_name(id_) for id_ in ids]}
 
 
-def item_name(id_: str) -> str:
-    """Return the value by which the entry of an item is found."""
+def _items_after(ordinal: int) -> str:
+    return f"items {ordinal:016d}"  # sorts as the ordinal does
+
+
+def _item_name(id_: str) -> str:
     return f"item {id_}"
 
 

@@ -29,7 +29,7 @@ from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import ITEMS, entry_document, entry_from, item_name, variants_at
+from convstore.mongo.documents import entry_document, entry_from, item_filter, variants_at
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -177,10 +177,11 @@ class Log:
         found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
         return [entry for entry in found if entry.event and entry.event.first_turn in first_turns]
 
-    async def entries_with_items(self, conversation: str, ids: Iterable[str] | None = None) -> list[Entry]:
-        """Return the entries with items, or with some items, without their messages, in order. One command."""
-        names = [ITEMS] if ids is None else [item_name(id_) for id_ in ids]
-        query = {"conversation": conversation, "lookup": {"$in": names}}
+    async def entries_with_items(
+        self, conversation: str, ids: Iterable[str] | None = None, *, after: int = 0, before: int = 2**53
+    ) -> list[Entry]:
+        """Return the entries with some items, or with items of a range, without messages, in order. One command."""
+        query = {"conversation": conversation, "lookup": item_filter(ids, after=after, before=before)}
         found = await self._log.find(query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER)
         return [entry_from(decoded(document)) for document in found]
 
@@ -402,9 +403,10 @@ def _encoded(conversation: str, entry: Entry) -> bytes:
     """Return the document of an entry in BSON; refuse one that is too large."""
     data = encoded(entry_document(conversation, entry))
     if len(data) > _ENTRY_BYTES:
+        is_one = len(entry.messages) + len(entry.items) <= 1
         raise BatchTooLargeError(
             f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; "
-            + ("append its messages in several smaller batches" if entry.messages[1:] else "append a smaller message")
+            + ("append a smaller message" if is_one else "append it in several smaller batches")
         )
     return data
 

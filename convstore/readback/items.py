@@ -9,8 +9,9 @@ from convstore.mongo.keys import entry_id
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.values.items import StoredItem
-from convstore.values.scope import Scope
+from convstore.values.scope import Scope, check_number
 
+_END = 2**53
 _PAGE = 100
 """Items whose payloads are read together."""
 
@@ -22,14 +23,23 @@ class ItemReader:
         self._reader = reader
 
     async def read(
-        self, scope: Scope, kind: str | None = None, *, everything: bool = False
+        self,
+        scope: Scope,
+        kind: str | None = None,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        everything: bool = False,
     ) -> AsyncGenerator[StoredItem]:
         """Iterate over the active items, see `Conversation.items`, or over those of all messages."""
+        low = 0 if after is None else check_number(after, name="after", minimum=0, maximum=_END)
+        high = _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
         if (cached := await self._reader.find(scope)) is None:
             return
         async with self._reader.reading(cached):
             log = await self._reader.snapshot(cached)
-            rows = item_rows(await self._reader.log.entries_with_items(cached.conversation))
+            entries = await self._reader.log.entries_with_items(cached.conversation, after=low, before=high)
+        rows = [row for row in item_rows(entries) if low <= row.item.after < high]
         active = active_items(rows, None if everything else log.active)
         shown = [row for row in active if kind in (None, row.item.kind)]
         for start in range(0, len(shown), _PAGE):

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import (
+    BatchTooLargeError,
     ContentConflictError,
     CorruptDocumentError,
     InvalidInputError,
@@ -37,8 +38,8 @@ def _scope(chat: Conversation) -> dict[str, Any]:
     return dict(chat.scope)
 
 
-async def _ids(chat: Conversation) -> list[tuple[str, int]]:
-    return [(item.id, item.after) async for item in chat.items()]
+async def _ids(chat: Conversation, **page: Any) -> list[tuple[str, int]]:
+    return [(item.id, item.after) async for item in chat.items(**page)]
 
 
 class ItemContract:
@@ -70,6 +71,14 @@ class ItemContract:
         assert not (await new_store(clock=ahead(200_000)).verify(repair=True, **_scope(chat))).findings
         await chat.delete()
         assert not [item async for item in chat.items()]
+
+    async def test_a_batch_of_many_items_is_taken(self, chat: Conversation) -> None:
+        """Items too large together are stored apart; what is refused for its size says what to do."""
+        await chat.append([_item(f"i{number}", "x" * 9_000) for number in range(200)])
+        assert [item.data for item in [item async for item in chat.items()]] == ["x" * 9_000] * 200
+        with pytest.raises(BatchTooLargeError, match="smaller batches"):
+            await chat.append([_item(f"j{number}", "x" * 400) for number in range(2_000)])
+        assert len(await _ids(chat)) == 200
 
     async def test_an_item_is_stored_once(self, chat: Conversation, elsewhere: Conversation) -> None:
         """Its id again writes nothing, with other data it is a conflict; ids of messages are another matter."""
@@ -117,6 +126,7 @@ class ItemContract:
         for before, messages, left in (("a", 1, 2), ("4", 0, 3), ("2", 1, 1), ("q", 2, 0)):
             assert (await chat.rewind(before=before), await _ids(chat)) == (messages, whole[:left])
             assert await chat.rewind(before=before) == 0
+            assert await _ids(chat, after=1, before=2) == [item for item in whole[:left] if item[1] == 1]
             await chat.append(_item(f"then-{before}"))
             assert await _ids(chat) == [*whole[:left], (f"then-{before}", min(left, 1) + (left == 3))]
             assert (await chat.undo_rewind(), await _ids(chat)) == (messages, whole)
@@ -131,5 +141,6 @@ class ItemContract:
         with pytest.raises(CorruptDocumentError, match="item 'i'"):
             await _ids(elsewhere)
         assert [finding.kind for finding in (await store.verify(**_scope(chat))).findings] == ["checksum"]
-        await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "mark", "items.0.after": 2}})
+        moved = {"items.0.kind": "mark", "items.0.after": 2, "lookup.0": f"items {2:016d}"}
+        await database["log"].update_many({"items.id": "i"}, {"$set": moved})
         assert "a place that the log does not have" in (await store.verify(**_scope(chat))).findings[0].problem

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from counting import STANDING, Commands
+from fixture_types import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
@@ -72,4 +74,21 @@ async def _rewound_as_a_list(steps: list[Any]) -> None:
                 before.append(shown)
                 shown = shown[:place]
             assert await _shown(chat) == shown
+            after, end = number // 2, number // 2 + 2
+            page = [item.id async for item in chat.items() if after <= item.after < end]
+            assert [item.id async for item in chat.items(after=after, before=end)] == page
         assert not (await store.verify()).findings
+
+
+async def test_a_page_of_items_costs_what_it_holds(client: Client, database_name: str, commands: Commands) -> None:
+    """The end of the log, and the appends with items of the page, however many come before and after it."""
+    store = ConversationStore(client[database_name], clock=STANDING)
+    await store.setup()
+    chat = store.conversation(user_id="counted", thread_id="items")
+    for kinds in [[True, False], [False], [True]] * 8:
+        await chat.append(_made(kinds, (await chat.info()).message_count))
+    for page, read in (({"after": 7, "before": 10}, 4), ({"after": 15}, 2), ({"before": 1}, 0)):
+        with commands.counted():
+            found = [item.after async for item in chat.items(**page)]
+        assert len(found) == read
+        assert (commands.names, commands.documents) == (["find", "find"], 1 + read)

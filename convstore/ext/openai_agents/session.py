@@ -15,10 +15,10 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
+from convstore.exceptions import BatchTooLargeError, InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
 from convstore.integration import settle
-from convstore.types import History, OpenAIMessages
+from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.policy import check_policy
 from convstore.values.scope import check_choice
 
@@ -122,7 +122,8 @@ class ConvstoreSession:
     ) -> None:
         """Append items to the log, all of them or none; see `Conversation.append`.
 
-        A cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
+        Small items of more than 1 MB together are stored in parts; after an error the same call stores the rest. A
+        cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
         """
         if not self._shows_all and any("__enc__" in item for item in items):
             raise InvalidInputError('encrypted items cannot be shown in a view; make the session with view="all"')
@@ -168,10 +169,10 @@ class ConvstoreSession:
     async def _add(self, state: _State, items: Sequence[Item], seed: str) -> None:
         async with state.lock:
             try:
-                await _append(state, items, seed)
+                await _append(state, to_log(items, seed))
             except (MessageRewoundError, InvalidInputError):  # removed after a call that failed; erased after the view
                 state.view = None
-                await _append(state, items, uuid4().hex)
+                await _append(state, to_log(items, uuid4().hex))
 
     async def _pop(self, state: _State) -> Item | None:
         async with state.lock:
@@ -182,7 +183,7 @@ class ConvstoreSession:
                     await state.chat.undo_rewind(before=last.id if is_message else None)
                 elif removed == is_message:  # else another process removed it
                     if last.kind == "message" and last.items[1:]:
-                        await _append(state, last.items[:-1], uuid4().hex)
+                        await _append(state, to_log(last.items[:-1], uuid4().hex))
                     return last.items[-1]
             return None
 
@@ -192,18 +193,24 @@ class ConvstoreSession:
             if self._erases:
                 await state.chat.delete()
                 return
-            first = [item.id async for item in state.chat.items() if not item.after]
+            first = [item.id async for item in state.chat.items(before=1)]
             first += [str(stored.message.id) for stored in await state.chat.list_messages(after=0, limit=1)]
             for id_ in first[:1]:
                 await state.chat.rewind(before=id_)
 
 
-async def _append(state: _State, items: Sequence[Item], seed: str) -> None:
-    """Append items; the first answer to a view gets its stamp."""
-    made, view = to_log(items, seed), state.view
-    is_answer = any(isinstance(message, AIMessage) for message in made)
+async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
+    """Append what `to_log` made, in halves if one append cannot hold it; the first answer to a view gets its stamp."""
+    view, is_answer = state.view, any(isinstance(message, AIMessage) for message in made)
     stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
-    state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
+    try:
+        state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
+    except BatchTooLargeError:
+        if len(made) == 1:
+            raise
+        for half in (made[: len(made) // 2], made[len(made) // 2 :]):
+            await _append(state, half)
+        return
     state.shown = [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
     state.view = None if is_answer else view
 
@@ -220,7 +227,7 @@ async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     for ordinal, message in ((row.ordinal, row.message) for row in found):
         items = items_of(message)
         rows.append((ordinal, _Stored("message", str(message.id), items) if items else message))
-    others = [item async for item in chat.items() if item.kind.startswith(KIND) and item.after >= first]
+    others = [item async for item in chat.items(after=first) if item.kind.startswith(KIND)]
     rows += [(item.after, _Stored("item", item.id, [item.data])) for item in others]
     rows.sort(key=itemgetter(0))  # stable: items follow their message
     stored = list[_Stored]()
