@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
     from convstore import Conversation, ConversationStore, Source, StoredMessage
-    from convstore.types import ConversationInfo, PastView, ViewReason, ViewStamp
+    from convstore.types import ConversationInfo, PastView, StoredItem, ViewReason, ViewStamp
     from convstore.values.policy import HistoryPolicy
 
 
@@ -112,13 +112,16 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
     from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)
+    first = messages[0].ordinal if len(messages) == limit else 0
+    items = [item async for item in chat.items(after=first, before=before)]
     info, *children = [member async for member in with_children(chat.store, await chat.info())]
 
     def document() -> dict[str, Any]:
         found = {"conversation": info.model_dump(), "messages": [message.model_dump() for message in messages]}
-        return found | ({"children": [child.model_dump() for child in children]} if children else {})
+        lists: dict[str, Sequence[Any]] = {"items": items, "children": children}
+        return found | {name: [value.model_dump() for value in values] for name, values in lists.items() if values}
 
-    shown = partial(_print_log, info=info, messages=messages, children=children, full=full)
+    shown = partial(_print_log, info=info, messages=messages, items=items, children=children, full=full)
     return Answer(document, shown, is_long=True)
 
 
@@ -231,17 +234,27 @@ def _print_log(
     *,
     info: ConversationInfo,
     messages: Sequence[StoredMessage],
+    items: Sequence[StoredItem],
     children: Sequence[ConversationInfo],
     full: bool,
 ) -> None:
     _print_totals(console, info)
+    _print_items(console, (item for item in items if not item.after), full=full)
     for stored in messages:
         _print_message(console, f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}", stored.message, full=full)
         for name, value in stored.annotations.items():
             console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
+        _print_items(console, (item for item in items if item.after == stored.ordinal), full=full)
     for child in children:
         size = number_of(child.message_count, "message"), number_of(child.tokens, "token")
         console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
+
+
+def _print_items(console: Console, items: Iterable[StoredItem], *, full: bool) -> None:
+    for item in items:
+        text = f"item  {item.kind}: {item.data}"
+        console.print(Text(plain(text) if full else short(text, maximum=_SHOWN), style="magenta"), soft_wrap=True)
+        console.print()
 
 
 def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:

@@ -27,7 +27,7 @@ from convstore.cli.progress import progress
 from convstore.cli.show import _print_message
 from convstore.cli.stats import _growth_table
 from convstore.testing.samples import rag_turn
-from convstore.types import Growth
+from convstore.types import Growth, LogItem
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
 COMMANDS = [str(command.name) for command in app.registered_commands]
@@ -368,6 +368,23 @@ def test_progress_is_silent_elsewhere(capsys: pytest.CaptureFixture[str]) -> Non
     with progress("chats.jsonl", 100) as advance:
         advance(50, 1, "1 conversation")
     assert capsys.readouterr() == ("", "")
+
+
+async def test_items_are_shown_in_their_place(server_uri: str) -> None:
+    """With kind and data, those of the page alone; a long one by its beginning."""
+    with own_address(server_uri) as address:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            marks = [LogItem(kind=f"mark{number}", data={"x": [HOSTILE, "y" * 900]}) for number in range(3)]
+            both = [HumanMessage("q", id="q"), marks[1], HumanMessage("then", id="then"), marks[2]]
+            await store.conversation(user_id="ada", thread_id="one").append([marks[0], *both])
+        shown = await asyncio.to_thread(printed, "show", *ADA, "--uri", address)
+        assert re.findall("mark[0-9]|human  [a-z]+", shown) == ["mark0", "human  q", "mark1", "human  then", "mark2"]
+        assert "y" * 900 not in shown
+        assert "y" * 900 in await asyncio.to_thread(printed, "show", *ADA, "--uri", address, "--full")
+        for page, kinds in ((["--limit", "1"], ["mark2"]), (["--before", "2"], ["mark0", "mark1"])):
+            found = await asyncio.to_thread(document, "show", *ADA, "--uri", address, *page)
+            assert [item["kind"] for item in found["items"]] == kinds
 
 
 async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:

@@ -57,7 +57,7 @@ def inspector(
     """Return an ASGI application that shows a store's conversations and changes nothing.
 
     Mount it in a backend, where `authorize` decides at every request which conversations it may show. Everything on the
-    pages falls under it: messages, sources, annotations, metadata and exports.
+    pages falls under it: messages, items, sources, annotations, metadata and exports.
 
     Args:
         store: The store.

@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -24,12 +25,12 @@ from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.sources.detection import has_failed
-from convstore.types import StoredMessage, ToolRecord
+from convstore.types import StoredItem, StoredMessage, ToolRecord
 
 _PAGE, _SCANNED, _LATER = 25, 300, 6
 _LOG_BYTES, _VIEW_BYTES, _LINE, _SHORT, _ARGUMENTS = 700, 600, 160, 100, 160
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
-_SOURCES, _TITLES, _TOOLS, _CALLS = 6, 2, 20, 12
+_SOURCES, _TITLES, _TOOLS, _CALLS, _ITEMS = 6, 2, 20, 12, 40
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
@@ -141,6 +142,8 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         view,
         sections=[_Section(lines=lines)] if choice else _sections(lines, page.stored, number),
         page=page,
+        items={} if choice else await _items(chat, page),
+        most_items=_ITEMS,
         on_page={message.ordinal for row in rows for message in row.stored},
         highest=_highest_source(view, lines),
         choice=choice,
@@ -148,6 +151,18 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         tools=_tools_of(calls),
         legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
     )
+
+
+async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredItem]]:
+    """Return the first items of a page of the log, by the message that they follow."""
+    found, first = dict[int, list[StoredItem]](), page.stored[0].ordinal if page.older else 0
+    end = page.stored[-1].ordinal + 1 if page.newer else None
+    async with aclosing(chat.items(after=first, before=end)) as items:  # type: ignore[type-var]
+        async for item in items:
+            found.setdefault(item.after, []).append(item)
+            if sum(map(len, found.values())) == _ITEMS:
+                break
+    return found
 
 
 async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from convstore.ext.inspector.text import clip, finalize, marked, with_citations
+from convstore.ext.inspector.text import as_json, clip, finalize, marked, with_citations
 from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53
@@ -70,6 +70,7 @@ def _environment() -> Environment:
         "count": _count,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
         "failed": has_failed,
+        "json": as_json,
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "marked": marked,
     }

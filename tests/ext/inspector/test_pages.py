@@ -28,6 +28,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
+from convstore.types import LogItem
 
 
 async def page(client: Any, path: Any, **query: str) -> Any:
@@ -287,6 +288,28 @@ async def test_a_view_is_exported_to_run_elsewhere(browse: Browse, chat: Convers
         (message.type, message.text, getattr(message, "tool_calls", None)) for message in history.messages
     ]
     assert (await browse().get(f"{here}/view.json", params={"form": "xml"})).status_code == 404
+
+
+async def test_an_item_is_a_closed_row_in_its_place(browse: Browse, store: ConversationStore) -> None:
+    """Once on the pages of the log, with kind, size and JSON, cut if it is long; also without any message."""
+    chat, answers = store.conversation(user_id="ada", thread_id=new_id()), []
+    await chat.append(LogItem(kind="title", data="Seals"))
+    here = f"/c/{(await chat.info()).conversation_id}"
+    body = await page(browse(), here)
+    assert "title not sent 7 characters" in text_in(body)
+    for number in range(40):
+        await chat.append([HumanMessage(f"Q{number}"), LogItem(kind="mark", data=[number, "x" * 600]), AIMessage("A")])
+    path = here
+    while path:
+        body = await page(browse(), path)
+        answers.append(body)
+        older = re.search(r'rel="prev" href="([^"]*)"', body)
+        path = html.unescape(older[1]) if older else ""
+    rows = [row for body in reversed(answers) for row in re.findall(r'<li class="m.*?</li>', body, re.DOTALL)]
+    names = [found[0] for row in rows if (found := re.search(r"Q\d+|>A<|(?<=<code>)(title|mark)", row))]
+    assert names == ["title", *(name for number in range(40) for name in (f"Q{number}", "mark", ">A<"))]
+    assert "<details open" not in "".join(answers)
+    assert "chat.items() has it whole" in rows[2]
 
 
 async def test_an_empty_conversation_has_a_page(browse: Browse, store: ConversationStore) -> None:

@@ -21,6 +21,7 @@ from convstore.exceptions import InvalidScopeError
 from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
 from convstore.ext.inspector.security import scope_for
 from convstore.testing.samples import new_id, rag_turn
+from convstore.types import LogItem
 
 PAGES = (
     "",
@@ -166,7 +167,7 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: Browse, name: Any) -> None:
-    """Wherever it is stored: content, calls, artifacts, annotations, title, metadata, scope, ids."""
+    """Wherever it is stored: content, calls, artifacts, items, annotations, title, metadata, scope, ids."""
     text = HOSTILE[name]
     id_ = "x" if "\ud800" in text else text[:100]
     chat = store.conversation(user_id=id_, thread_id=new_id())
@@ -177,6 +178,7 @@ async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: B
         AIMessage([{"type": "text", "text": text}, {"type": text[:50], "x": text[:500]}], tool_calls=[call], id="ai"),
         ToolMessage(text, tool_call_id="call", artifact=source, id="tool", name=text[:200]),
         AIMessage(text, id="answer"),
+        LogItem(kind=id_, data={text[:50]: text, "list": [text] * 3}),
     ]
     await chat.append(turn)
     await chat.annotate("answer", note=text[:50_000])
