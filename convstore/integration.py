@@ -35,12 +35,13 @@ from convstore.values.models import ConversationInfo, Receipt
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
-from convstore.wire.parts import Media, Text, is_json, parts_of, valid_text
+from convstore.wire.parts import Block, Media, Text, is_json, parts_of, valid_text
 from convstore.wire.streams import StreamedReply
 
 __all__ = [
     "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
+    "Block",
     "ConversationLog",
     "Decision",
     "Host",

@@ -1,15 +1,22 @@
-"""Read the content of messages for a framework that did not write them, and keep a report of what it cannot express."""
+"""Read the content of messages for a framework that did not write them, and keep a report of what it cannot express.
+
+Reasoning is written as parts of the AI SDK, with the signature that its provider needs to take it back. Each provider
+and gateway has its own form; the names of the signatures are those of the AI SDK's providers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.ext.reasoning import reasoning_beside, reasoning_part
-from convstore.integration import Media, Text, parts_of
+from convstore.integration import Block, Media, Text, parts_of, valid_text
 from convstore.types import Dropped
+
+_TEXTS = ("thinking", "reasoning", "reasoning_content", "reasoningContent", "reasoningText", "text", "content")
+_BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+"""Keys of ``additional_kwargs`` in which gateways put reasoning; the first one with a text counts."""
 
 
 class ContentReader:
@@ -24,10 +31,9 @@ class ContentReader:
 
     def contents(self, message: BaseMessage) -> Iterator[str | Media | dict[str, Any]]:
         """Yield texts, files and, of a model, its reasoning as `reasoning_part` writes it; in order."""
-        is_said, calls = isinstance(message, AIMessage), set[str | None]()
-        if isinstance(message, AIMessage):
-            calls = {call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)}
-            yield from reasoning_beside(message)
+        is_said = isinstance(message, AIMessage)
+        if is_said:
+            yield from _reasoning_beside(message)
         for part in parts_of(message):
             if isinstance(part, Text):
                 yield from filter(None, [part.text])
@@ -35,9 +41,16 @@ class ContentReader:
                 yield part
             elif part.kind == "reasoning" and is_said:
                 yield reasoning_part(part.block)
-            elif part.kind != "call" or part.id not in calls:
-                name = "reasoning" if part.kind == "reasoning" else part.type or "block"
-                self.drop(message, name, "the framework has no part for it")
+            else:
+                yield from self.other(message, part)
+
+    def other(self, message: BaseMessage, block: Block) -> Iterator[dict[str, Any]]:
+        """Yield what the framework has for another block; by default nothing, but a report."""
+        calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
+        if block.kind != "call" or block.id not in {call["id"] for call in calls}:
+            name = "reasoning" if block.kind == "reasoning" else block.type or "block"
+            self.drop(message, name, "the framework has no part for it")
+        yield from ()
 
     def calls(self, message: AIMessage) -> Iterator[tuple[str, str, Any]]:
         """Yield id, name and arguments of the calls, valid or not; a call without an id or a name is reported."""
@@ -55,3 +68,44 @@ class ContentReader:
     def drop(self, message: BaseMessage, part: str, reason: str) -> None:
         """Report a part of a message."""
         self.dropped.append(Dropped(str(message.id or ""), part, reason))
+
+
+def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reasoning in a content block.
+
+    >>> reasoning_part({"type": "thinking", "thinking": "Hm.", "signature": "c2ln"})["providerMetadata"]
+    {'anthropic': {'signature': 'c2ln'}}
+    """
+    part = {"type": "reasoning", "text": valid_text(_text_in(block)), "state": "done"}
+    levels = *(block[key] for key in ("extras", *_TEXTS) if isinstance(block.get(key), dict)), block
+    fields = {key: value for level in levels for key, value in level.items() if isinstance(value, str) and value}
+    encrypted, item = fields.get("encrypted_content"), fields.get("id")
+    proofs = (
+        ("openai", {"reasoningEncryptedContent": encrypted, "itemId": item if encrypted else None}),
+        ("anthropic", {"redactedData": fields.get("data") if block.get("type") == "redacted_thinking" else None}),
+        ("google", {"thoughtSignature": fields.get("thoughtSignature") or fields.get("thought_signature")}),
+        ("anthropic", {"signature": fields.get("signature")}),
+    )
+    for provider, given in proofs:
+        if proof := {key: valid_text(value) for key, value in given.items() if value}:
+            return {**part, "providerMetadata": {provider: proof}}
+    return part
+
+
+def _reasoning_beside(message: BaseMessage) -> Iterator[dict[str, Any]]:
+    """Yield the reasoning that a gateway has put beside the content of a message."""
+    for key in _BESIDE:
+        value = message.additional_kwargs.get(key)
+        blocks = [{"text": value}] if isinstance(value, str) and value else value
+        if found := [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []:
+            yield from map(reasoning_part, found)
+            return
+
+
+def _text_in(value: Any) -> str:
+    """Return the text of a block, of a block inside it, or of a list of them."""
+    if isinstance(value, list):
+        return "\n\n".join(filter(None, map(_text_in, value)))
+    if isinstance(value, Mapping):
+        return next((text for key in ("summary", *_TEXTS) if (text := _text_in(value.get(key)))), "")
+    return value if isinstance(value, str) else ""

@@ -1,38 +1,125 @@
-"""Write turns as messages of AG-UI 1.0: one for each reply and each result; sources and files are activities."""
+"""Write turns for AG-UI 1.0: as messages, one for each reply and each result, or as a stream.
+
+Sources and files are activities.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convstore.ext.ui.parts import Part
-from convstore.ext.ui.turns import Result, ShownTurn, Step
+from convstore.ext.ui.events import Event, Outcome, keyed, known
+from convstore.ext.ui.turns import DRAFT, Part, ShownTurn, Step
 
 _MEDIA = ("image", "audio", "video")
+_TEXTS = {"assistant": "TEXT_MESSAGE", "reasoning": "REASONING_MESSAGE"}
+_TYPES = {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}, "reason": {"type": "string"}}
+_SCHEMA = {"type": "object", "properties": _TYPES, "required": ["approved"]}
 
 
 def ag_ui_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a turn in order, those of each step of the answer, and the draft that follows them."""
+    """Yield the messages of a turn in order."""
     for step in turn.steps:
-        is_text = step.role == "system" or all(part["type"] == "text" for part in step.parts)
         if step.role == "assistant":
-            yield from _step(step, turn)
+            yield from _reply(step, turn)
+        elif step.role == "tool":
+            yield from _result(step, turn)
         else:
+            is_text = step.role == "system" or all(part["type"] == "text" for part in step.parts)
             yield _message(turn, step.id, step.role, content=_text(step.parts) if is_text else _content(step.parts))
-    if turn.draft:
-        known = {**turn.metadata.get(turn.turn_id, {}), "draft": True}
-        id_ = f"draft:{turn.turn_id}:{sum(step.role == 'assistant' for step in turn.steps)}"
-        yield {"id": id_, "role": "assistant", "content": turn.draft, "metadata": known}
 
 
-def ag_ui_answer(turn: ShownTurn) -> Iterator[dict[str, Any]]:
-    """Return the messages of the answer alone."""
-    return (message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user"))
+class AGUIEncoder:
+    """Writes events; `shown` are the messages that the client has after the question."""
+
+    def __init__(self, thread_id: str, run_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._run, self._sent = {"threadId": thread_id, "runId": run_id}, dict(keyed(map(known, shown)))
+        self._open, self._calls = dict[str, Event](), list[Part]()
+
+    def start(self) -> Iterator[Event]:
+        """Begin the run."""
+        yield {"type": "RUN_STARTED", **self._run, "protocolVersion": "1.0"}
+
+    def show(self, turn: ShownTurn) -> Iterator[Event]:
+        """Yield what is new. A reply that was streamed keeps the id of its draft."""
+        answer = (message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user"))
+        for key, message in keyed(answer):
+            before = self._sent.get(key, {})
+            own = {**message, "id": before.get("id", message["id"]), "live": message["id"].startswith(DRAFT)}
+            if own != before:
+                self._sent[key] = own
+                yield from self._events(own, before)
+        parts = (part for step in turn.steps for part in step.parts)
+        self._calls = [part for part in parts if part.get("state") in ("input-available", "approval-requested")]
+
+    def end(self, outcome: Outcome) -> Iterator[Event]:
+        """End the run: with what a person has to decide, or with the calls that the client has to run."""
+        yield from self._closed()
+        asked = [_interrupt(part) for part in self._calls if "approval" in part]
+        pending = [part["toolCallId"] for part in self._calls if "approval" not in part]
+        found: Event = {"type": "success"} | ({"pendingToolCallIds": pending} if pending else {})
+        if asked or outcome == "stopped":
+            found = {"type": "interrupt", "interrupts": asked} if asked else {"type": "cancelled"}
+        yield {"type": "RUN_FINISHED", **self._run, "outcome": found}
+
+    def fail(self, text: str) -> Iterator[Event]:
+        """Say that the run ended with an error."""
+        yield from self._closed()
+        yield {"type": "RUN_ERROR", "message": text}
+
+    def _events(self, message: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield the events that turn one message into another, and end all that is of others."""
+        id_, role, calls = message["id"], message["role"], message.get("toolCalls", ())
+        yield from self._closed({id_, *(call["id"] for call in calls)})
+        if role == "tool" and not before:
+            answered = {"toolCallId": message["toolCallId"], "content": message["content"], "role": role}
+            yield {"type": "TOOL_CALL_RESULT", "messageId": id_, **answered}
+        elif role == "activity":
+            about = {"activityType": message["activityType"], "content": message["content"], "replace": True}
+            yield {"type": "ACTIVITY_SNAPSHOT", "messageId": id_, **about}
+        elif role in _TEXTS:
+            if text := message.get("content"):
+                yield from self._grown(_TEXTS[role], id_, text, before.get("content") or None, role=role)
+            known = {call.get("id"): str(call["function"].get("arguments", "")) for call in before.get("toolCalls", ())}
+            for call in calls:
+                named = {"toolCallName": call["function"]["name"], "parentMessageId": id_}
+                arguments = call["function"]["arguments"]
+                yield from self._grown("TOOL_CALL", call["id"], arguments, known.get(call["id"]), **named)
+            if not message["live"]:
+                yield from self._closed()
+            if proof := message.get("encryptedValue"):
+                named = {"subtype": "message", "entityId": id_, "encryptedValue": proof}
+                yield {"type": "REASONING_ENCRYPTED_VALUE", **named}
+
+    def _grown(self, kind: str, id_: str, text: str, sent: str | None, **begun: str) -> Iterator[Event]:
+        """Yield what is new of a text or of a call's arguments; None was `sent` of what has to begin."""
+        is_call = kind == "TOOL_CALL"
+        own = {"toolCallId" if is_call else "messageId": id_}
+        if sent is None:
+            yield from [{"type": "REASONING_START", **own}] if kind == "REASONING_MESSAGE" else []
+            yield {"type": f"{kind}_START", **own, **begun}
+            self._open[id_] = {"type": f"{kind}_END", **own}
+        new = text[len(sent or "") :]
+        if new and text.startswith(sent or ""):
+            yield {"type": f"{kind}_{'ARGS' if is_call else 'CONTENT'}", **own, "delta": new}
+
+    def _closed(self, but: Collection[str] = ()) -> Iterator[Event]:
+        """End the texts and the calls that are open, but for some."""
+        for id_ in [id_ for id_ in self._open if id_ not in but]:
+            yield (ended := self._open.pop(id_))
+            if ended["type"] == "REASONING_MESSAGE_END":
+                yield {**ended, "type": "REASONING_END"}
 
 
-def _step(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a step: its reasoning, the reply with its calls, its files, its results."""
+def _interrupt(part: Part) -> Event:
+    """Return the question whether a call may run."""
+    about = {"toolCallId": part["toolCallId"], "message": f"Approve {_name(part)}?", "responseSchema": _SCHEMA}
+    return {"id": part["approval"]["id"], "reason": "tool_call", **about}
+
+
+def _reply(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a reply: its reasoning, its text with its calls, its files, its sources."""
     for number, part in enumerate(part for part in step.parts if part["type"] == "reasoning"):
         proof = [value for named in part.get("providerMetadata", {}).values() for value in named.values()]
         signed = {"encryptedValue": proof[0]} if proof else {}
@@ -46,19 +133,18 @@ def _step(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
         kind = part["type"].removeprefix("data-")
         yield _activity(f"{step.id}:part-{number}", kind, part.get("data") or _content([part])[0])
     yield from _sources(step.id, step.parts)
-    for result in step.results:
-        yield from _result(result, turn)
 
 
-def _result(result: Result, turn: ShownTurn) -> Iterator[dict[str, Any]]:
+def _result(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the result of a call, then its sources."""
-    call, files = result.call, [part for part in result.parts if "sourceId" not in part]
+    call, *others = step.parts
+    files = [part for part in others if "sourceId" not in part]
     output = call.get("output", call.get("errorText"))
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     content = [{"type": "text", "text": text}, *_content(files)] if files else text
     error = {"error": call["errorText"]} if "errorText" in call else {}
-    yield _message(turn, result.id, "tool", toolCallId=call["toolCallId"], content=content, **error)
-    yield from _sources(result.id, result.parts)
+    yield _message(turn, step.id, "tool", toolCallId=call["toolCallId"], content=content, **error)
+    yield from _sources(step.id, others)
 
 
 def _sources(id_: str, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
@@ -80,9 +166,13 @@ def _activity(id_: str, kind: str, content: dict[str, Any]) -> dict[str, Any]:
 def _call(part: Part) -> dict[str, Any]:
     given, approval = part["input"], part.get("approval")
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    function = {"name": part.get("toolName") or part["type"].removeprefix("tool-"), "arguments": arguments}
+    function = {"name": _name(part), "arguments": arguments}
     asked = {"metadata": {"approval": approval}} if approval else {}
     return {"id": part["toolCallId"], "type": "function", "function": function, **asked}
+
+
+def _name(call: Part) -> str:
+    return str(call.get("toolName") or call["type"].removeprefix("tool-"))
 
 
 def _text(parts: Sequence[Part]) -> str:

@@ -1,35 +1,121 @@
-"""Write turns as `UIMessage`s of the AI SDK 7: one for a question, one for the whole answer."""
+"""Write turns for the AI SDK 7: as `UIMessage`s, one for a question and one for the whole answer, or as a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from convstore.ext.ui.turns import ShownTurn, answer_id
+from convstore.ext.ui.events import Event, Key, Outcome, keyed, known
+from convstore.ext.ui.turns import Part, ShownTurn, answer_id
 
 _EMPTY = {"type": "text", "text": ""}
 """What a message without a part has, as the AI SDK refuses one without parts."""
+_REASONS = {"finished": "stop", "waiting": "tool-calls"}
 
 
 def ai_sdk_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a turn: system messages, the question, the answer."""
     for step in turn.steps:
-        if step.role != "assistant":
+        if step.role in ("system", "user"):
             parts = [{key: value for key, value in part.items() if key != "state"} for part in step.parts]
             metadata = dict(turn.metadata.get(step.id, {}))
             yield {"id": step.id, "role": step.role, "metadata": metadata, "parts": parts or [_EMPTY]}
-    if turn.draft or any(step.role == "assistant" for step in turn.steps):
-        yield ai_sdk_answer(turn)
+    if any(step.role == "assistant" for step in turn.steps):
+        yield _answer(turn)
 
 
-def ai_sdk_answer(turn: ShownTurn) -> dict[str, Any]:
-    """Return the message with the whole answer of a turn, and the draft that follows what is in the log."""
-    parts = list[dict[str, Any]]()
+def _answer(turn: ShownTurn) -> dict[str, Any]:
+    """Return the message with the whole answer of a turn."""
+    parts = list[Part]()
     for step in turn.steps:
-        if step.role == "assistant":
-            parts += [{"type": "step-start"}, *step.parts, *(part for result in step.results for part in result.parts)]
-    if turn.draft:
-        parts += [{"type": "step-start"}, {"type": "text", "text": turn.draft, "state": "streaming"}]
+        if step.role in ("assistant", "tool"):
+            parts += [{"type": "step-start"}, *step.parts] if step.role == "assistant" else step.parts[1:]
     id_ = answer_id(turn.turn_id)
-    metadata = dict(turn.metadata.get(id_, {}))
-    return {"id": id_, "role": "assistant", "metadata": metadata, "parts": parts}
+    return {"id": id_, "role": "assistant", "metadata": dict(turn.metadata.get(id_, {})), "parts": parts}
+
+
+class AISDKEncoder:
+    """Writes the UI message stream; `shown` are the parts that the client has of the answer."""
+
+    def __init__(self, turn_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._id, self._sent = answer_id(turn_id), dict(keyed(map(known, shown)))
+
+    def start(self) -> Iterator[Event]:
+        """Begin the message, with the id that pages give it."""
+        yield {"type": "start", "messageId": self._id}
+
+    def show(self, turn: ShownTurn) -> Iterator[Event]:
+        """Yield what is new; a last step of which the client has what is no longer so is begun again."""
+        message = _answer(turn)
+        fresh = dict(keyed(message["parts"]))
+        if stale := self._stale_step(fresh):
+            yield {"type": "reset-step"}
+            for key in stale:
+                del self._sent[key]
+        for key, part in fresh.items():
+            if part != (before := self._sent.get(key)):
+                self._sent[key] = part
+                yield from _chunks(key, part, before or {})
+        if message["metadata"]:
+            yield {"type": "message-metadata", "messageMetadata": message["metadata"]}
+
+    def end(self, outcome: Outcome) -> Iterator[Event]:
+        """End the message."""
+        if ("step-start", 0) in self._sent:
+            yield {"type": "finish-step"}
+        stopped: Event = {"type": "abort", "reason": "stopped"}
+        yield stopped if outcome == "stopped" else {"type": "finish", "finishReason": _REASONS.get(outcome, "other")}
+
+    def fail(self, text: str) -> Iterator[Event]:
+        """Say that the answer ended with an error."""
+        yield {"type": "error", "errorText": text}
+
+    def _stale_step(self, fresh: Mapping[Key, Part]) -> list[Key]:
+        """Return the keys of the last step if it has a part that is gone, or a text that is another one now."""
+        keys = list(self._sent)
+        begun = max((at for at, (kind, _) in enumerate(keys) if kind == "step-start"), default=-1)
+        is_stale = (key not in fresh or not _extends(fresh[key], self._sent[key], "text") for key in keys[begun + 1 :])
+        return keys[begun + 1 :] if any(is_stale) else []
+
+
+def _extends(part: Mapping[str, Any], before: Mapping[str, Any], name: str) -> bool:
+    return str(part.get(name, "")).startswith(str(before.get(name, "")))
+
+
+def _chunks(key: Key, part: Part, before: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the chunks that turn one part into another."""
+    kind, id_ = part["type"], f"{key[0]}-{key[1]}"
+    if kind == "step-start":
+        yield from [{"type": "finish-step"}, {"type": "start-step"}][not key[1] :]
+    elif kind in ("text", "reasoning"):
+        if not before:
+            yield {"type": f"{kind}-start", "id": id_}
+        if new := part["text"][len(before.get("text", "")) :]:
+            yield {"type": f"{kind}-delta", "id": id_, "delta": new}
+        if part["state"] == "done" != before.get("state"):
+            proof = {"providerMetadata": part["providerMetadata"]} if "providerMetadata" in part else {}
+            yield {"type": f"{kind}-end", "id": id_, **proof}
+    elif "toolCallId" in part:
+        yield from _call_chunks(part, before, {"toolCallId": part["toolCallId"]})
+    elif not before:
+        yield part
+
+
+def _call_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[Event]:
+    state, known = part["state"], before.get("state", "")
+    dynamic = {"dynamic": True} if "toolName" in part else {}
+    named = {**own, "toolName": part.get("toolName") or part["type"].removeprefix("tool-"), **dynamic}
+    if state == "input-streaming":
+        if not before:
+            yield {"type": "tool-input-start", **named}
+        if _extends(part, before, "input") and (new := part["input"][len(before.get("input", "")) :]):
+            yield {"type": "tool-input-delta", **own, "inputTextDelta": new}
+        return
+    if known in ("", "input-streaming"):
+        yield {"type": "tool-input-available", **named, "input": part["input"]}
+    if state == "approval-requested" and known not in (state, "approval-responded"):
+        yield {"type": "tool-approval-request", **own, "approvalId": part["approval"]["id"]}
+    elif state == "output-available" != known:
+        yield {"type": "tool-output-available", **own, "output": part["output"]}
+    elif state == "output-error" and part["errorText"] != before.get("errorText"):
+        yield {"type": "tool-output-error", **own, "errorText": part["errorText"]}

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, SystemMessage
 
 from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
-from convstore.ext.ui.parts import PartWriter, plain
-from convstore.ext.ui.turns import ShownTurn, answer_id, read_turn
-from convstore.integration import variants_at_places
-from convstore.types import ConversationUpdate, Dropped, Source, Turn, TurnState
+from convstore.ext.ui.turns import Format, ShownTurn, TurnReader, answer_id, plain
+from convstore.integration import StreamedReply, variants_at_places
+from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.models import Value
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
 
-Format = Literal["ai-sdk", "ag-ui"]
 _WRITERS = {"ai-sdk": ai_sdk_messages, "ag-ui": ag_ui_messages}
 
 
@@ -77,84 +75,69 @@ async def ui_messages(
     names = check_names(client_tools, name="client_tools")
     check_number(output_limit, name="output_limit", minimum=1)
     check_number(media_limit, name="media_limit", minimum=0)
-    writer = PartWriter(output_limit=output_limit, media_limit=media_limit)
-    newest = ConversationUpdate(replaces_from=0)
-    if before is None:
-        async with aclosing(chat.watch(limit=1)) as updates:
-            newest = await anext(updates)
-    turns = await _turns(chat, before, limit)
-    sources, metadata = await _known(chat, turns)
+    reader = TurnReader(names, output_limit=output_limit, media_limit=media_limit)
+    now = await newest(chat) if before is None else ConversationUpdate(replaces_from=0)
+    turns = list[Turn]()
+    async with aclosing(chat.turns(newest_first=True, before=before)) as found:  # type: ignore[type-var]
+        async for turn in found:
+            turns.insert(0, turn)
+            limit -= len(turn.messages)
+            if limit <= 0:
+                break
+    await _look_up(chat, turns, reader)
     last = max((turn.last for turn in turns), default=0)
-    state = newest.turn if newest.messages and newest.messages[-1].ordinal == last else None
+    state = now.turn if now.messages and now.messages[-1].ordinal == last else None
     states = {state.turn_id: state} if state and not state.variant_id else {}
-    known: dict[str, Any] = {"system": system, "sources": sources, "client_tools": names}
-    shown = [_shown(turn, states.get(turn.turn_id), writer, metadata, **known) for turn in turns]
+    shown = [_shown(turn, states.get(turn.turn_id), reader, system=system) for turn in turns]
     is_first = not turns or turns[0].first == 1 or not turns[0].number
     return UIPage(
         messages=[message for turn in shown for message in _WRITERS[format](turn)],
         before=None if is_first else turns[0].first,
         last=last,
-        turn=newest.turn,
-        report=tuple(writer.report),
+        turn=now.turn,
+        report=tuple(reader.dropped),
     )
 
 
-async def _turns(chat: Conversation, before: int | None, limit: int) -> list[Turn]:
-    """Return the turns of a page, in order."""
-    found = list[Turn]()
-    async with aclosing(chat.turns(newest_first=True, before=before)) as turns:  # type: ignore[type-var]
-        async for turn in turns:
-            found.append(turn)
-            limit -= len(turn.messages)
-            if limit <= 0:
-                break
-    return found[::-1]
+async def newest(chat: Conversation) -> ConversationUpdate:
+    """Return the last message, and the state of the last turn or of the answer that is to replace one."""
+    async with aclosing(chat.watch(limit=1)) as updates:
+        return await anext(updates)
 
 
-async def _known(
-    chat: Conversation, turns: Sequence[Turn]
-) -> tuple[dict[str, list[Source]], dict[str, dict[str, Any]]]:
-    """Return the sources and the metadata of the messages of a page, by message id."""
-    turn_ids = {_id(message): turn.turn_id for turn in turns for message in turn.messages}
+async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader) -> None:
+    """Give a reader the sources and the metadata of the messages of a page."""
+    turn_ids = {str(message.id): turn.turn_id for turn in turns for message in turn.messages}
     found = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
-    shown = {turn_id: variant for turn_id, variants in found.items() for variant in variants if variant.is_active}
-    ids, sources, metadata = list(turn_ids), dict[str, list[Source]](), dict[str, dict[str, Any]]()
+    active = {turn_id: variant for turn_id, variants in found.items() for variant in variants if variant.is_active}
+    ids = list(turn_ids)
     for start in range(0, len(ids), MAX_IDS):
         annotations = await chat.annotations(ids[start : start + MAX_IDS])
         for record in await chat.get_tool_messages(ids[start : start + MAX_IDS]):
             id_, turn_id = record.tool_message_id, turn_ids[record.tool_message_id]
             own = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn_id}
-            if variant := shown.get(turn_id):
+            if variant := active.get(turn_id):
                 own["variant"] = {"id": variant.variant_id, "number": variant.number, "count": variant.count}
             if id_ in annotations:
                 own["annotations"] = plain(annotations[id_])
-            sources[id_], metadata[id_] = record.sources, own
-    return sources, metadata
+            reader.sources[id_], reader.metadata[id_] = record.sources, own
 
 
-def _shown(
-    turn: Turn,
-    state: TurnState | None,
-    writer: PartWriter,
-    metadata: dict[str, dict[str, Any]],
-    *,
-    system: bool,
-    **known: Any,
-) -> ShownTurn:
+def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: bool) -> ShownTurn:
     """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
-    said = [_id(message) for message in turn.messages if isinstance(message, AIMessage)]
-    about = {**metadata.get(said[-1] if said else turn.turn_id, {}), **({"messageId": said[-1]} if said else {})}
-    about |= {"draft": True} if state and state.draft else {}
-    about |= {"stopped": True} if state and state.status == "stopped" else {}
-    metadata[answer_id(turn.turn_id)] = about
-    waiting, draft = (state.waiting_calls, state.draft) if state else ((), "")
-    known |= {"waiting": [call.result_id for call in waiting], "draft": draft, "is_over": turn.is_finished}
-    shown = read_turn(turn.turn_id, turn.messages, writer, metadata=metadata, **known)
-    for step in [] if system else [step for step in shown.steps if step.role == "system"]:
-        shown.steps.remove(step)
-        writer.report.append(Dropped(step.id, "system message", "it is not meant for users; system=True returns it"))
+    for message in [] if system else [message for message in turn.messages if isinstance(message, SystemMessage)]:
+        turn.messages.remove(message)
+        reader.drop(message, "system message", "it is not meant for users; system=True returns it")
+    waiting = [call.result_id for call in state.waiting_calls] if state else ()
+    shown = reader.turn(turn.turn_id, turn.messages, waiting=waiting, is_over=turn.is_finished)
+    said = [str(message.id) for message in turn.messages if isinstance(message, AIMessage)][-1:]
+    about = {**reader.metadata.get(said[0] if said else turn.turn_id, {}), **({"messageId": said[0]} if said else {})}
+    if state and state.draft:
+        reply = StreamedReply()
+        reply.add(state.draft)
+        shown, about["draft"] = reader.streaming(shown, reply), True
+        reader.metadata[shown.steps[-1].id] = {**reader.metadata.get(turn.turn_id, {}), "draft": True}
+    if state and state.status == "stopped":
+        about["stopped"] = True
+    reader.metadata[answer_id(turn.turn_id)] = about
     return shown
-
-
-def _id(message: BaseMessage) -> str:
-    return str(message.id)

@@ -7,8 +7,7 @@ of tools that run on the client, which the server names. Answers, other results 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
@@ -17,14 +16,13 @@ from langchain_core.messages import HumanMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.ext.ui.messages import Format
-from convstore.ext.ui.turns import turn_answered
+from convstore.ext.ui.messages import newest
+from convstore.ext.ui.turns import Format, turn_answered
 from convstore.types import Decision, TurnSession, TurnState
-from convstore.values.scope import check_choice, check_id, check_names
+from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
 
 _Value = TypeVar("_Value")
 _Fields = Mapping[str, Any]
-_MAX_DECISIONS = 200
 _MEDIA = ("image", "audio", "video", "document")
 
 
@@ -72,22 +70,25 @@ class UIRequest:
             options: `busy` and `wait_seconds` of `Conversation.turn`.
 
         Raises:
-            InvalidInputError: A decision is about a call that does not wait, or a result is of no client tool.
+            InvalidInputError: A decision is about a call that does not wait, a result is of no client tool, or a
+                question has the id that is kept for the result of a call that waits.
             UnknownMessageError: The turn to regenerate, to replace or to decide about is not in the log.
             ConflictError: As for `Conversation.turn` and `Conversation.decide`.
         """
-        if self.kind == "decide":
-            turn_id, variant = await self._decide(chat, by)
-            return await chat.turn(turn_id, regenerate=variant or None, **options)
         if self.kind == "regenerate":
             return await chat.turn(await _active(chat, self.turn_id), regenerate=self.key, **options)
+        state = (await newest(chat)).turn
+        if self.kind == "decide":
+            turn_id, variant = await self._decide(chat, state, by)
+            return await chat.turn(turn_id, regenerate=variant or None, **options)
+        if state and self.turn_id in {call.result_id for call in state.waiting_calls}:
+            raise InvalidInputError(f"{self.turn_id!r} is the id of the result of a call that waits, not of a question")
         replaced = await _active(chat, self.instead_of) if self.kind == "edit" else None
         instead_of = None if replaced == self.turn_id else replaced  # else a repeated edit replaces itself
         return await chat.turn(self.turn_id, human=self.question, instead_of=instead_of, **options)
 
-    async def _decide(self, chat: Conversation, by: str) -> tuple[str, str]:
+    async def _decide(self, chat: Conversation, state: TurnState | None, by: str) -> tuple[str, str]:
         """Record decisions and results; return the turn and the variant in which the calls wait."""
-        state = await last_turn(chat)
         calls, turn_id = (state.waiting_calls, state.turn_id) if state else ((), self.turn_id)
         waiting = {id_: call for call in reversed(calls) for id_ in (call.id, call.result_id)}
         taken = {id_: Decision(verdict="respond", message=self.results[id_]) for id_ in self.results if id_ in waiting}
@@ -129,19 +130,12 @@ def read_request(
         whole = json.loads(body) if isinstance(body, str | bytes) else body
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("the body must be JSON") from error
-    tools = check_names(client_tools, name="client_tools")
+    common: dict[str, Any] = {"format": format, "client_tools": check_names(client_tools, name="client_tools")}
     if format == "ai-sdk":
-        common = {"format": format, "thread_id": _id(whole, "id"), "client_tools": tools}
+        common["thread_id"] = _id(whole, "id")
         return _of_ai_sdk(whole, request_id or str(uuid4()), common)
-    run_id, thread_id = _id(whole, "runId"), _id(whole, "threadId")
-    common = {"format": format, "thread_id": thread_id, "run_id": run_id, "client_tools": tools}
-    return _of_ag_ui(whole, request_id or run_id, common)
-
-
-async def last_turn(chat: Conversation) -> TurnState | None:
-    """Return the state of the last turn, or of the answer that is to replace one; None without a turn."""
-    async with aclosing(chat.watch(limit=1)) as updates:
-        return (await anext(updates)).turn
+    common |= {"thread_id": _id(whole, "threadId"), "run_id": _id(whole, "runId")}
+    return _of_ag_ui(whole, request_id or common["run_id"], common)
 
 
 async def _active(chat: Conversation, turn_id: str) -> str:
@@ -155,10 +149,10 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
         return _asked(last, parts, body, key, common)
     answers = [_get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"]
-    decisions = {_id(answer, "id"): _decision(answer) for answer in answers}
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
     results = {_id(part, "toolCallId"): _result(part.get("output", part.get("errorText"))) for part in sent}
-    return _decided(turn_answered(_id(last, "id")), decisions, results, parts, common)
+    turn_id, decisions = turn_answered(_id(last, "id")), _decisions(answers, "id", _decision)
+    return UIRequest(kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=parts, **common)
 
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
@@ -167,27 +161,15 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     last, shown, props = messages[asked], messages[asked + 1 :], body.get("forwardedProps")
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
-        answers = _items(body, "resume") if body.get("resume") else []
-        decisions = {_id(answer, "interruptId"): _answered(answer) for answer in answers}
+        decisions = _decisions(_items(body, "resume") if body.get("resume") else [], "interruptId", _answered)
         sent = [message for message in shown if message.get("role") == "tool"]
         results = {_id(message, "toolCallId"): _result(message.get("content")) for message in sent}
         if decisions or results:
-            return _decided(_id(last, "id"), decisions, results, shown, common)
+            common = {**common, "results": results, "shown": shown}
+            return UIRequest(kind="decide", turn_id=_id(last, "id"), decisions=decisions, **common)
     content = last.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else _items(last, "content")
     return _asked(last, parts, wish, key, common)
-
-
-def _decided(
-    turn_id: str,
-    decisions: Mapping[str, Decision],
-    results: Mapping[str, str],
-    shown: Sequence[_Fields],
-    common: _Fields,
-) -> UIRequest:
-    if len(decisions) > _MAX_DECISIONS:
-        raise InvalidInputError(f"a request decides about at most {_MAX_DECISIONS} calls, not {len(decisions)}")
-    return UIRequest(kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=shown, **common)
 
 
 def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields) -> UIRequest:
@@ -235,6 +217,12 @@ def _block(part: _Fields) -> dict[str, Any]:
     if not url.startswith(("https://", "http://")):
         raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
     return {**block, "url": url}
+
+
+def _decisions(answers: Sequence[_Fields], key: str, read: Callable[[_Fields], Decision]) -> dict[str, Decision]:
+    if len(answers) > MAX_IDS:
+        raise InvalidInputError(f"a request decides about at most {MAX_IDS} calls, not {len(answers)}")
+    return {_id(answer, key): read(answer) for answer in answers}
 
 
 def _answered(entry: _Fields) -> Decision:

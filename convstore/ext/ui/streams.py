@@ -10,21 +10,21 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
-from itertools import pairwise
+from itertools import dropwhile, islice, takewhile
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.ext.ui.events import DRAFT, AGUIEncoder, AISDKEncoder, Event, Outcome
-from convstore.ext.ui.messages import Format, ui_messages
-from convstore.ext.ui.parts import PartWriter
-from convstore.ext.ui.requests import UIRequest, last_turn
-from convstore.ext.ui.turns import Step, answer_id, read_turn
-from convstore.integration import StreamedReply, normalize_messages, observed
-from convstore.types import Source, TurnSession, TurnState
+from convstore.ext.ui.ag_ui import AGUIEncoder
+from convstore.ext.ui.ai_sdk import AISDKEncoder
+from convstore.ext.ui.events import Event, Outcome
+from convstore.ext.ui.messages import newest, ui_messages
+from convstore.ext.ui.requests import UIRequest
+from convstore.ext.ui.turns import DRAFT, Format, TurnReader, answer_id
+from convstore.integration import StreamedReply, observed
+from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
 
 HEADERS: Mapping[str, str] = {
@@ -99,7 +99,7 @@ async def resume_stream(
         run_id: AG-UI's id of the run.
         client_tools: As for `read_request`.
     """
-    state = await last_turn(chat)
+    state = (await newest(chat)).turn
     if state is None or state.status != "running":
         return None
     if format == "ai-sdk":
@@ -118,58 +118,43 @@ class _Screen:
     def __init__(
         self, chat: Conversation, turn_id: str, encoder: AISDKEncoder | AGUIEncoder, client_tools: Collection[str]
     ) -> None:
-        self.chat, self.turn_id, self.encoder, self._client_tools = chat, turn_id, encoder, client_tools
-        self._writer, self._sources = PartWriter(output_limit=20_000, media_limit=500_000), dict[str, list[Source]]()
-        self._turn = read_turn(turn_id, (), self._writer)
+        self.chat, self.turn_id, self.encoder = chat, turn_id, encoder
+        self._reader = TurnReader(client_tools)
+        self._turn = self._reader.turn(turn_id, ())
 
-    async def read(self, messages: Sequence[BaseMessage], waiting: Sequence[str], **known: Any) -> None:
+    async def read(
+        self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], *, is_over: bool = False
+    ) -> None:
         """Take over what the log has of the turn."""
         results = [str(message.id) for message in messages if isinstance(message, ToolMessage)]
-        if new := [id_ for id_ in results if id_ not in self._sources][-MAX_IDS:]:
-            self._sources |= {tool.tool_message_id: tool.sources for tool in await self.chat.get_tool_messages(new)}
-        known |= {"waiting": waiting, "client_tools": self._client_tools, "sources": self._sources}
-        self._turn = read_turn(self.turn_id, messages, self._writer, **known)
-        self._writer.report.clear()
+        if new := [id_ for id_ in results if id_ not in self._reader.sources][-MAX_IDS:]:
+            tools = await self.chat.get_tool_messages(new)
+            self._reader.sources |= {tool.tool_message_id: tool.sources for tool in tools}
+        self._turn = self._reader.turn(
+            self.turn_id, messages, waiting=[call.result_id for call in waiting], is_over=is_over
+        )
+        self._reader.dropped.clear()
 
     def show(self, reply: StreamedReply | None = None) -> Iterator[Event]:
-        """Yield what is new, with the reply that is being streamed."""
-        live = self._live(reply) if reply else []
-        yield from self.encoder.show(replace(self._turn, steps=[*self._turn.steps, *live]))
+        """Return what is new, with the reply that is being streamed."""
+        return self.encoder.show(self._reader.streaming(self._turn, reply) if reply else self._turn)
 
-    def _live(self, reply: StreamedReply) -> list[Step]:
-        """Return the reply so far as a step whose last text and calls are not complete."""
-        known = [step for step in self._turn.steps if step.role == "assistant"]
-        used = {part.get("toolCallId", "") for step in known for part in step.parts} - {""}
-        try:
-            said = [message for message in normalize_messages(reply.message() or ()) if isinstance(message, AIMessage)]
-        except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
-            return []
-        id_ = f"{DRAFT}{self.turn_id}:{len(known)}"
-        drafts = [message.model_copy(update={"id": id_}) for message in said]
-        steps = read_turn(self.turn_id, drafts, self._writer).steps
-        for step in steps:
-            step.parts = [part for part in step.parts if part.get("toolCallId") not in used]
-            for part in step.parts:
-                if "toolCallId" in part:
-                    part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
-            if step.parts and "text" in step.parts[-1]:
-                step.parts[-1]["state"] = "streaming"
-        return [step for step in steps if step.parts]
-
-    async def end(self, messages: Sequence[BaseMessage], waiting: Sequence[str], outcome: Outcome) -> Iterator[Event]:
+    async def end(self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], outcome: Outcome) -> list[Event]:
         """Return the last events; of an answer that is over, with the metadata that pages show."""
-        is_over, id_ = outcome in ("finished", "stopped"), answer_id(self.turn_id)
-        shown = (await ui_messages(self.chat, limit=1)).messages if is_over else []
-        metadata = {message["id"]: message["metadata"] for message in shown if message["id"] == id_}
-        await self.read(messages, waiting, metadata=metadata, is_over=is_over)
-        return iter([*self.show(), *self.encoder.end(outcome)])
+        if is_over := outcome in ("finished", "stopped"):
+            shown = (await ui_messages(self.chat, limit=1)).messages
+            own = {answer_id(self.turn_id)}
+            self._reader.metadata |= {message["id"]: message["metadata"] for message in shown if message["id"] in own}
+        await self.read(messages, waiting, is_over=is_over)
+        return [*self.show(), *self.encoder.end(outcome)]
 
-    def sent(self, events: Iterable[Event]) -> Iterator[bytes]:
-        """Yield events as they are sent."""
-        for event in events:
-            yield b"data: " + json.dumps(event).encode() + b"\n\n"
-            if event["type"] in ("finish", "abort", "error"):
-                yield b"data: [DONE]\n\n"
+
+def _sent(events: Iterable[Event]) -> Iterator[bytes]:
+    """Yield events as they are sent."""
+    for event in events:
+        yield b"data: " + json.dumps(event).encode() + b"\n\n"
+        if event["type"] in ("finish", "abort", "error"):
+            yield b"data: [DONE]\n\n"
 
 
 async def _answer(
@@ -180,35 +165,48 @@ async def _answer(
     on_error: Callable[[Exception], str],
 ) -> None:
     """Run a loop in its turn, and send what it does."""
+    reply, seen, changed, alone = StreamedReply(), 0, observed(turn)[1], asyncio.Lock()
 
     def send(found: Iterable[Event]) -> None:
-        for event in screen.sent(found):
+        for event in _sent(found):
             events.put_nowait(event)
 
-    reply, seen = StreamedReply(), 0
+    async def take(chunk: Any = None) -> None:
+        """Send what is new in the log, and a chunk of the reply that is to follow."""
+        nonlocal reply, seen
+        async with alone:
+            messages = list(turn.messages)
+            if chunk is None or len(messages) != seen:
+                await screen.read(messages, turn.waiting_calls)
+                reply = StreamedReply() if any(message.type == "ai" for message in messages[seen:]) else reply
+                seen = len(messages)
+            if _is_new(chunk, messages):
+                with suppress(InvalidInputError):  # not of a reply
+                    reply.add(chunk)
+            send(screen.show(reply))
+
+    async def look() -> None:
+        while await changed.wait():
+            changed.clear()
+            await take()
+
     send(screen.encoder.start())
     try:
-        async with turn, aclosing(_news(turn, chunks)) as news:
-            async for count, chunk in news:
-                messages = turn.messages[:count]
-                if chunk is None or count != seen:
-                    await screen.read(messages, _waiting(turn))
-                    reply = StreamedReply() if any(message.type == "ai" for message in messages[seen:]) else reply
-                    seen = count
-                if _is_new(chunk, messages):
-                    with suppress(InvalidInputError):  # not of a reply
-                        reply.add(chunk)
-                send(screen.show(reply))
+        async with turn, aclosing(chunks):
+            await take()
+            looking = asyncio.create_task(look())
+            try:
+                async for chunk in chunks:
+                    await take(chunk)
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)  # what it could not read is read again below
         ended: Outcome = "finished" if turn.is_finished else "waiting" if turn.is_waiting else "unfinished"
-        send(await screen.end(turn.messages, _waiting(turn), "stopped" if turn.is_stopped else ended))
+        send(await screen.end(turn.messages, turn.waiting_calls, "stopped" if turn.is_stopped else ended))
     except Exception as error:  # noqa: BLE001 - the client is told
         send(screen.encoder.fail(on_error(error)))
     finally:
         events.put_nowait(None)
-
-
-def _waiting(turn: TurnSession) -> list[str]:
-    return [call.result_id for call in turn.waiting_calls]
 
 
 def _is_new(chunk: Any, messages: Sequence[BaseMessage]) -> bool:
@@ -218,72 +216,37 @@ def _is_new(chunk: Any, messages: Sequence[BaseMessage]) -> bool:
     return chunk is not None
 
 
-async def _news(turn: TurnSession, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[int, Any], None]:
-    """Yield the chunks of a loop, and None after each append, each with the number of messages of the turn."""
-    news, changed = asyncio.Queue[tuple[int, Any] | None](), observed(turn)[1]
-
-    async def pump() -> None:
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    news.put_nowait((len(turn.messages), chunk))
-        finally:
-            news.put_nowait(None)
-
-    async def look() -> None:
-        while True:
-            changed.clear()
-            news.put_nowait((len(turn.messages), None))
-            await changed.wait()
-
-    tasks = asyncio.create_task(look()), asyncio.create_task(pump())
-    try:
-        while item := await news.get():
-            yield item
-        await tasks[1]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
 async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[bytes, None]:
     """Yield the events of a turn that another worker answers, as the log and its drafts show it."""
-    for event in screen.sent([*screen.encoder.start(), *first]):
+    for event in _sent([*screen.encoder.start(), *first]):
         yield event
-    found, page, is_over = await screen.chat.get_turn(screen.turn_id), list[Any](), False
+    found, page = await screen.chat.get_turn(screen.turn_id), list[StoredMessage]()
     after = found.first - 1 if found else None
     async with aclosing(screen.chat.watch(after=after, limit=1, full=True)) as updates:
-        while not is_over:
-            update = await anext(updates)
+        async for update in updates:
             page = [stored for stored in page if stored.ordinal < update.replaces_from] + update.messages
-            if update.turn or not update.messages:  # else earlier messages are still to come
-                is_over, events = await _follow(screen, [stored.message for stored in page], update.turn)
-                for event in screen.sent(events):
-                    yield event
+            state = update.turn
+            if update.messages and not state:
+                continue  # earlier messages are still to come
+            for event in _sent(await _follow(screen, [stored.message for stored in page], state)):
+                yield event
+            if not state or state.turn_id != screen.turn_id or state.status != "running":
+                return
 
 
-async def _follow(
-    screen: _Screen, messages: list[BaseMessage], state: TurnState | None
-) -> tuple[bool, Iterator[Event]]:
-    """Return whether a turn is over, and the events of what the log shows of it now."""
+async def _follow(screen: _Screen, messages: Sequence[BaseMessage], state: TurnState | None) -> Iterable[Event]:
+    """Return the events of what the log shows of a turn now, as far as they are new; the last ones if it is over."""
     if state is None or state.status == "interrupted":
-        return True, screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
-    waiting, own = [call.result_id for call in state.waiting_calls], _of_turn(screen.turn_id, messages)
+        return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
+    rest = dropwhile(lambda message: message.id != screen.turn_id, messages)
+    own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
     if state.variant_id:  # the answer that it replaces is not shown here
         own = []
     if state.turn_id != screen.turn_id:
-        return True, await screen.end(own, [], "finished")
+        return await screen.end(own, (), "finished")
     if state.status != "running":
-        return True, await screen.end(own, waiting, state.status)
-    await screen.read(own, waiting)
+        return await screen.end(own, state.waiting_calls, state.status)
+    await screen.read(own, state.waiting_calls)
     reply = StreamedReply()
     reply.add(state.draft)
-    return False, screen.show(reply if state.draft else None)
-
-
-def _of_turn(turn_id: str, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages of a turn: those from its question to the next one."""
-    questions = [at for at, message in enumerate(messages) if message.type == "human"] + [len(messages)]
-    found = (messages[at:end] for at, end in pairwise(questions) if messages[at].id == turn_id)
-    return list(next(found, ()))
+    return screen.show(reply if state.draft else None)

@@ -1,62 +1,62 @@
-"""Read a turn as front ends show it, from its messages alone: the question, and the steps of the answer."""
+"""Read turns as front ends show them, in parts of the AI SDK 7: bounded, with a report of what is left out or cut.
+
+The messages of AG-UI are made from these parts too, so both formats agree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.ext.ui.parts import Part, PartWriter, source_parts
-from convstore.integration import pairs_of, valid_text
+from convstore.exceptions import InvalidInputError
+from convstore.ext.contents import ContentReader
+from convstore.integration import Block, Media, StreamedReply, is_json, normalize_messages, pairs_of, valid_text
+from convstore.sources.citations import citations_in, distinct
 from convstore.types import Source, TurnCall
+
+Format = Literal["ai-sdk", "ag-ui"]
+Part: TypeAlias = dict[str, Any]
+
+DRAFT = "draft:"
+"""What the id of a step begins with that is being streamed."""
 
 _ANSWER = "answer:"
 _LATE = ("data-", "source-")
 """Parts of a reply that a client gets when it is in the log, after all that is streamed."""
 
 
-class Result(NamedTuple):
-    """The result of a call: its id, the part of the call, and the files and sources in it."""
-
-    id: str
-    call: Part
-    parts: list[Part]
-
-
-@dataclass(slots=True)
-class Step:
-    """One message of a turn, with the results of its calls; what a tool added counts as the assistant's.
+class Step(NamedTuple):
+    """One message of a turn.
 
     Attributes:
-        role: "system", "user" or "assistant".
+        role: "system", "user", "assistant", or "tool" for a result; what a tool added counts as the assistant's.
         id: Id of the message.
-        parts: Its texts, reasoning and media in order, then its calls, then other blocks and what it cites.
-        results: Those of its calls that it has, in the order of the log.
+        parts: Its texts, reasoning and media in order, then its calls, then other blocks and what it cites; of a result
+            the part of its call, then its files and sources.
     """
 
     role: str
     id: str
     parts: list[Part]
-    results: list[Result] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ShownTurn:
     """A turn as front ends show it.
 
     Attributes:
         turn_id: Its id.
-        steps: Its messages but for results, in order.
+        steps: Its messages in order, but results right after the calls that they answer.
         metadata: By message id, and that of the whole answer by `answer_id`.
-        draft: The beginning of a reply that is being streamed.
     """
 
     turn_id: str
     steps: list[Step]
-    metadata: Mapping[str, Mapping[str, Any]]
-    draft: str = ""
+    metadata: dict[str, dict[str, Any]]
 
 
 def answer_id(turn_id: str) -> str:
@@ -69,71 +69,172 @@ def turn_answered(answer_id: str) -> str:
     return answer_id.removeprefix(_ANSWER)
 
 
-def read_turn(
-    turn_id: str,
-    messages: Sequence[BaseMessage],
-    writer: PartWriter,
-    *,
-    waiting: Collection[str] = (),
-    client_tools: Collection[str] = (),
-    sources: Mapping[str, Sequence[Source]] | None = None,
-    metadata: Mapping[str, Mapping[str, Any]] | None = None,
-    draft: str = "",
-    is_over: bool = False,
-) -> ShownTurn:
-    """Return a turn as front ends show it.
+class TurnReader(ContentReader):
+    """Reads turns as front ends show them.
 
-    Args:
-        turn_id: Its id.
-        messages: Its messages in full, in order.
-        writer: Writes their parts.
-        waiting: Ids of the results of the calls that wait for a person.
-        client_tools: Names of tools that run on the client, whose calls wait for a result and no approval.
-        sources: Those of its results, by message id.
+    Attributes:
+        sources: Those of results, by message id.
         metadata: As in `ShownTurn`.
-        draft: As in `ShownTurn`.
-        is_over: A call without a result will never have one.
     """
-    turn = ShownTurn(turn_id, [], metadata or {}, valid_text(draft))
-    steps, results = dict[str, Step](), dict[int, tuple[str, Result]]()
-    for call, part, files, result in _calls(messages, writer):
-        if part["state"] == "input-available" and is_over:
-            part |= {"state": "output-error", "errorText": "The call has no result."}
-        elif part["state"] == "input-available" and call.result_id in waiting and call.name not in client_tools:
-            part |= {"state": "approval-requested", "approval": {"id": call.result_id}}
-        steps.setdefault(call.message_id, Step("assistant", call.message_id, [])).parts.append(part)
-        if result:
-            more = [*files, *source_parts((sources or {}).get(str(result.id), ()))]
-            results[id(result)] = call.message_id, Result(str(result.id), part, more)
-    for message in messages:
-        if isinstance(message, AIMessage | HumanMessage | SystemMessage):
-            id_, is_question = str(message.id), message is messages[0] and isinstance(message, HumanMessage)
-            role = "system" if isinstance(message, SystemMessage) else "user" if is_question else "assistant"
-            step = steps.setdefault(id_, Step(role, id_, []))
-            content = writer.content(message)
-            late = [part for part in content if part["type"].startswith(_LATE)] if role == "assistant" else []
-            step.parts = [*(part for part in content if part not in late), *step.parts, *late]
-            turn.steps.append(step)
-        elif found := results.get(id(message)):
-            steps[found[0]].results.append(found[1])
+
+    def __init__(
+        self, client_tools: Collection[str] = (), *, output_limit: int = 20_000, media_limit: int = 500_000
+    ) -> None:
+        super().__init__()
+        self._client_tools, self._output_limit, self._media_limit = client_tools, output_limit, media_limit
+        self.sources, self.metadata = dict[str, Sequence[Source]](), dict[str, dict[str, Any]]()
+
+    def turn(
+        self, turn_id: str, messages: Sequence[BaseMessage], *, waiting: Collection[str] = (), is_over: bool = False
+    ) -> ShownTurn:
+        """Return a turn of full messages.
+
+        Args:
+            turn_id: Its id.
+            messages: Its messages, in order.
+            waiting: Ids of the results of the calls that wait for a person.
+            is_over: A call without a result will never have one.
+        """
+        calls, results, seen = dict[str, list[Part]](), dict[int, tuple[str, list[Part]]](), {""}
+        for call, result in pairs_of(messages):
+            id_ = call.result_id if call.id in seen else valid_text(call.id)
+            seen.add(call.id)
+            part = {**_named(call), "toolCallId": id_, "input": _written(messages, call) or plain(call.args)}
+            if result:
+                results[id(result)] = call.message_id, self._result(result, part)
+            elif call.error or is_over:
+                error = valid_text(call.error) or "The call has no result."
+                part |= {"state": "output-error", "errorText": error}
+            elif call.result_id in waiting and call.name not in self._client_tools:
+                part |= {"state": "approval-requested", "approval": {"id": call.result_id}}
+            else:
+                part["state"] = "input-available"
+            calls.setdefault(call.message_id, []).append(part)
+        groups = dict[str, list[Step]]()
+        for message in messages:
+            id_ = str(message.id)
+            if isinstance(message, AIMessage | HumanMessage | SystemMessage):
+                is_question = message is messages[0] and isinstance(message, HumanMessage)
+                role = "system" if isinstance(message, SystemMessage) else "user" if is_question else "assistant"
+                parts = [*self._content(message), *calls.get(id_, ())]
+                if role == "assistant":
+                    parts.sort(key=lambda part: part["type"].startswith(_LATE))
+                groups.setdefault(id_, []).append(Step(role, id_, parts))
+            elif id(message) in results:
+                owner, parts = results[id(message)]
+                groups[owner].append(Step("tool", id_, parts))
+            else:
+                self.drop(message, message.type, "it answers no call, and front ends have no other such messages")
+        return ShownTurn(turn_id, [step for group in groups.values() for step in group], self.metadata)
+
+    def streaming(self, turn: ShownTurn, reply: StreamedReply) -> ShownTurn:
+        """Return a turn with the reply that is being streamed: its last text and its calls are not complete."""
+        known = [step for step in turn.steps if step.role == "assistant"]
+        used = {part["toolCallId"] for step in known for part in step.parts if "toolCallId" in part}
+        try:
+            said = [message for message in normalize_messages(reply.message() or ()) if isinstance(message, AIMessage)]
+        except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
+            return turn
+        own = {"id": f"{DRAFT}{turn.turn_id}:{len(known)}"}
+        drafts = self.turn(turn.turn_id, [message.model_copy(update=own) for message in said]).steps
+        for _, _, parts in drafts:
+            parts[:] = [part for part in parts if part.get("toolCallId") not in used]
+            for part in parts:
+                if "toolCallId" in part:
+                    part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
+            if parts and "text" in parts[-1]:
+                parts[-1]["state"] = "streaming"
+        return ShownTurn(turn.turn_id, [*turn.steps, *(step for step in drafts if step.parts)], turn.metadata)
+
+    def other(self, message: BaseMessage, block: Block) -> Iterator[Part]:
+        """Yield another block as it is; calls have parts of their own."""
+        if block.kind != "call" and len(json.dumps(block.block)) <= self._output_limit:
+            yield {"type": f"data-{valid_text(block.type) or 'block'}", "data": plain(dict(block.block))}
+        elif block.kind != "call":
+            self.drop(message, block.type or "block", f"it is longer than {self._output_limit:,} characters")
+
+    def _content(self, message: BaseMessage) -> Iterator[Part]:
+        """Yield the texts, the reasoning, the media and other blocks of a message in order, then what it cites.
+
+        Sources that a provider has cited have no numbers in the conversation.
+        """
+        for content in self.contents(message):
+            if isinstance(content, str):
+                yield {"type": "text", "text": content, "state": "done"}
+            else:
+                yield self._file(message, content) if isinstance(content, Media) else content
+        blocks = message.content if isinstance(message, AIMessage) and isinstance(message.content, list) else []
+        mentions = [mention for block in blocks if isinstance(block, dict) for mention in citations_in(block)]
+        for number, source in enumerate(distinct(mentions)):
+            yield _source(f"{message.id}:{number}", str(source.title or ""), str(source.url or ""), str(message.id))
+
+    def _result(self, result: ToolMessage, call: Part) -> list[Part]:
+        """Return the part of a call, with its result now, then the files and the sources in it."""
+        content, id_ = list(self._content(result)), str(result.id)
+        text = "\n".join(part["text"] for part in content if part["type"] == "text")
+        if (more := len(text) - self._output_limit) > 0:
+            self.drop(result, "output", f"it has {len(text):,} characters; get_tool_messages returns all of it")
+            text = f"{text[: self._output_limit]}\n[{more:,} more characters in message {id_}]"
+        if result.status == "error":
+            call |= {"state": "output-error", "errorText": text or "The tool failed."}
         else:
-            writer.drop(message, message.type, "it answers no call, and front ends have no other such messages")
-    return turn
+            call |= {"state": "output-available", "output": _value_of(text)}
+        found = self.sources.get(id_, ())
+        sources = [_source(str(own.source_id), own.title, own.url, own.tool_message_id) for own in found]
+        return [call, *(part for part in content if part["type"].startswith(("file", "data-"))), *sources]
+
+    def _file(self, message: BaseMessage, media: Media) -> Part:
+        """Return a file with its address or data; for one without, or with too much, a part that names its message."""
+        if media.url or 0 < len(media.data) <= self._media_limit:
+            kind = media.mime_type or (media.kind if media.kind != "file" else "application/octet-stream")
+            name = {"filename": media.name} if media.name else {}
+            return {"type": "file", "mediaType": kind, "url": media.data_url or media.url, **name}
+        large = f"its data is longer than {self._media_limit:,} characters"
+        self.drop(message, media.kind, large if media.data else "a browser can open neither data nor an address of it")
+        return {"type": "data-omitted", "data": {"messageId": str(message.id), "description": media.description}}
 
 
-def _calls(
-    messages: Sequence[BaseMessage], writer: PartWriter
-) -> Iterator[tuple[TurnCall, Part, list[Part], ToolMessage | None]]:
-    """Yield the calls of a turn, each with its part, whose id is its own in the turn, its files and its result."""
-    seen = {""}
-    for call, result in pairs_of(messages):
-        id_ = call.result_id if call.id in seen else valid_text(call.id)
-        seen.add(call.id)
-        yield call, *writer.call(call, id_, _written(messages, call) if call.error else "", result), result
+def _named(call: TurnCall) -> Part:
+    name = valid_text(call.name)
+    return {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
 
 
 def _written(messages: Sequence[BaseMessage], call: TurnCall) -> str:
     """Return the arguments of a call as the model wrote them, if they are no JSON object."""
     said = (message for message in messages if isinstance(message, AIMessage) and message.id == call.message_id)
     invalid = (wrong for message in said for wrong in message.invalid_tool_calls if wrong.get("id") == call.id)
-    return valid_text(next((str(wrong.get("args") or "") for wrong in invalid), ""))
+    return valid_text(next((str(wrong.get("args") or "") for wrong in invalid if call.error), ""))
+
+
+def _source(id_: str, title: str, url: str, message_id: str) -> Part:
+    part = {"sourceId": id_, "title": valid_text(title or url) or f"Source {id_}"}
+    own = {"providerMetadata": {"convstore": {"messageId": message_id}}}
+    if url:
+        return {"type": "source-url", **part, "url": valid_text(url), **own}
+    return {"type": "source-document", **part, "mediaType": "text/plain", **own}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; one with numbers that JSON lacks becomes its text.
+
+    >>> plain({1: ("x", None)}), plain({"a": float("inf")})
+    ({'1': ['x', None]}, '{"a": Infinity}')
+    """
+    try:
+        text = valid_text(json.dumps(value, ensure_ascii=False, default=str))
+        return found if is_json(found := json.loads(text)) else text
+    except (ValueError, TypeError, RecursionError):
+        return f"[a value of type {type(value).__name__} that JSON does not have]"
+
+
+def _value_of(text: str) -> Any:
+    """Return an object or a list if the text is its JSON, else the text.
+
+    >>> _value_of('{"a": 1}'), _value_of("007"), _value_of("[1, NaN]")
+    ({'a': 1}, '007', '[1, NaN]')
+    """
+    try:
+        value = json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        return text
+    return value if is_json(value) else text

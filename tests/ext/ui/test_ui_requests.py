@@ -198,6 +198,18 @@ async def test_approvals_are_decisions(chat: Conversation) -> None:
         ]
 
 
+async def test_a_question_cannot_take_the_id_of_a_result(chat: Conversation) -> None:
+    """Which a waiting call keeps; the call can still be answered."""
+    [kept] = await waiting(chat, "pick")
+    with pytest.raises(InvalidInputError, match="a call that waits"):
+        await read_request(ai_sdk(said("Two?", kept))).turn(chat)
+    edit = ag_ui({"id": kept, "role": "user", "content": "Two?"}, forwardedProps={"messageId": "q1"})
+    with pytest.raises(InvalidInputError, match="a call that waits"):
+        await read_request(edit, format="ag-ui").turn(chat)
+    await answer(chat, read_request(decided(output("pick", "blue")), client_tools={"pick"}), "Fine.")
+    assert await texts(chat) == ["Go.", "", "blue", "Fine."]
+
+
 async def test_a_decision_goes_on_with_the_answer_that_waits(chat: Conversation) -> None:
     """Which may be another answer, to a turn that is finished."""
     await answer(chat, read_request(ai_sdk(said("Go."))), "First.")
