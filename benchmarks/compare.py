@@ -7,6 +7,10 @@ reading one old tool result by its id. Medians are printed, and the bytes that t
 
 The floor is the bare driver without any promise: one document for each turn, the last 50 turns without their results. A
 store that needs more than a minute to grow to a length is left out from there on, and one that refuses a turn as well.
+
+A store takes part if its package is installed. Two of them pin other versions than the rest: for pydantic-ai-harness
+run ``pip install --no-deps pydantic-ai-harness json-repair`` beside the extra ``frameworks``; google-adk and
+google-adk-community need an environment with this library alone.
 """
 
 from __future__ import annotations
@@ -14,244 +18,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib
 import importlib.metadata
 import os
 import platform
 import random
 import statistics
+import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from charts import line_charts
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    ToolMessage,
-    message_to_dict,
-    messages_from_dict,
-)
-from pymongo import AsyncMongoClient, MongoClient, WriteConcern
-from typing_extensions import TypedDict
+from compare_frameworks import AdkSessions, AgentsSession, ConvstoreAgentsSession, ConvstorePydantic, PydanticStepStore
+from compare_stores import Convstore, Floor, LangChainHistory, LangGraphSaver, Place, Store
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from pymongo import AsyncMongoClient, MongoClient
 
-from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
 
 MEASURES = {"append": "ms", "load": "ms", "one result by id": "ms", "bytes of a load": "KB"}
 
 _SAMPLES = 15
 _FILL_SECONDS = 60.0
-_LAST_TURNS = 50
 _SYLLABLES = ["ka", "ro", "mi", "te", "lun", "sar", "vo", "pel", "dri", "nu", "ash", "gol", "fen", "wy", "tor"]
-
-
-class Store(ABC):
-    """A store with one conversation."""
-
-    name: str
-
-    @abstractmethod
-    async def append(self, turn: list[BaseMessage]) -> None:
-        """Store the messages of a turn."""
-
-    @abstractmethod
-    async def load(self) -> Sequence[Any]:
-        """Return the messages for the next model call."""
-
-    @abstractmethod
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Return the content of the tool result of a turn."""
-
-    async def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Close what the store opened."""
-
-
-class Convstore(Store):
-    """This library, with its defaults."""
-
-    name = "convstore"
-
-    async def open(self, client: AsyncMongoClient[dict[str, Any]], database: str) -> None:
-        """Set the store up."""
-        store = ConversationStore(client[f"{database}_convstore"])
-        await store.setup()
-        self._chat = store.conversation(user_id="bench", thread_id="one")
-
-    async def append(self, turn: list[BaseMessage]) -> None:
-        """Append a turn."""
-        await self._chat.append(turn)
-
-    async def load(self) -> Sequence[Any]:
-        """Load the view."""
-        return (await self._chat.load_history()).messages
-
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Read one tool message."""
-        [record] = await self._chat.get_tool_messages([str(turn[2].id)])
-        return str(record.content)
-
-
-class Floor(Store):
-    """The bare driver: no order between writers, no idempotency, no checks."""
-
-    name = "floor (bare driver)"
-
-    async def open(self, client: AsyncMongoClient[dict[str, Any]], database: str) -> None:
-        """Create the index by result."""
-        majority = WriteConcern("majority", j=True)
-        self._turns = client[f"{database}_floor"].get_collection("turns", write_concern=majority)
-        await self._turns.create_index("call")
-        self._count = 0
-
-    async def append(self, turn: list[BaseMessage]) -> None:
-        """Insert one document, the result beside the other messages."""
-        self._count += 1
-        result, others = turn[2], [message_to_dict(message) for message in turn if not isinstance(message, ToolMessage)]
-        call, content = result.id, {"result": message_to_dict(result)}
-        await self._turns.insert_one({"_id": self._count, "call": call, "messages": others, **content})
-
-    async def load(self) -> Sequence[Any]:
-        """Read the last turns without their results."""
-        last = await self._turns.find({}, {"result": 0}).sort("_id", -1).limit(_LAST_TURNS).to_list(None)
-        return messages_from_dict([message for document in reversed(last) for message in document["messages"]])
-
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Read one document."""
-        document = await self._turns.find_one({"call": turn[2].id})
-        assert document
-        return str(messages_from_dict([document["result"]])[0].content)
-
-
-class LangChainHistory(Store):
-    """langchain-mongodb's MongoDBChatMessageHistory, with one client and one creation of its index."""
-
-    name = "langchain-mongodb"
-
-    async def open(self, uri: str, database: str) -> None:
-        """Open the history."""
-        from langchain_mongodb import MongoDBChatMessageHistory  # noqa: PLC0415 - optional
-
-        self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
-        self._history = MongoDBChatMessageHistory(
-            None, "one", client=self._client, database_name=f"{database}_langchain", collection_name="history"
-        )
-
-    async def append(self, turn: list[BaseMessage]) -> None:
-        """Add messages, one document for each."""
-        await self._history.aadd_messages(turn)
-
-    async def load(self) -> Sequence[Any]:
-        """Load all messages."""
-        return await self._history.aget_messages()
-
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Load all messages and pick one, as there is no other way."""
-        return next(str(message.content) for message in await self.load() if message.id == turn[2].id)
-
-    async def close(self) -> None:
-        """Close the client."""
-        self._client.close()
-
-
-def _nothing(state: Any) -> dict[str, list[Any]]:  # noqa: ARG001 - LangGraph's signature
-    return {"messages": []}
-
-
-class LangGraphSaver(Store):
-    """LangGraph's MongoDBSaver under a graph that only adds messages, one step for each turn."""
-
-    name = "langgraph-checkpoint-mongodb"
-    _config = {"configurable": {"thread_id": "one"}}  # noqa: RUF012 - never changed
-
-    async def open(self, uri: str, database: str) -> None:
-        """Compile the graph."""
-        from langgraph.checkpoint.mongodb import MongoDBSaver  # noqa: PLC0415 - optional
-        from langgraph.graph import START, StateGraph  # noqa: PLC0415
-        from langgraph.graph.message import add_messages  # noqa: PLC0415
-
-        state = TypedDict("state", {"messages": Annotated[list[Any], add_messages]})  # noqa: UP013 - made at run time
-        graph = StateGraph(state)
-        graph.add_node("agent", _nothing)
-        graph.add_edge(START, "agent")
-        self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
-        self._graph: Any = graph.compile(checkpointer=MongoDBSaver(self._client, db_name=f"{database}_langgraph"))
-
-    async def append(self, turn: list[BaseMessage]) -> None:
-        """Run the graph for a turn."""
-        await self._graph.ainvoke({"messages": turn}, self._config)
-
-    async def load(self) -> Sequence[Any]:
-        """Load the state."""
-        messages: list[BaseMessage] = (await self._graph.aget_state(self._config)).values["messages"]
-        return messages
-
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Load the state and pick a message, as there is no other way."""
-        return next(str(message.content) for message in await self.load() if message.id == turn[2].id)
-
-    async def close(self) -> None:
-        """Close the client."""
-        self._client.close()
-
-
-class AgentsSession(Store):
-    """OpenAI Agents' MongoDBSession, one batch for each turn, everything loaded."""
-
-    name = "openai-agents"
-
-    def __init__(self) -> None:
-        self._session: Any = None
-
-    async def open(self, client: AsyncMongoClient[dict[str, Any]], database: str) -> None:
-        """Open the session."""
-        module = importlib.import_module("agents.extensions.memory")  # optional, and not typed
-        self._session = module.MongoDBSession("one", client=client, database=f"{database}_agents")
-
-    async def append(self, turn: list[BaseMessage]) -> None:
-        """Add the items of a turn."""
-        question, call, result, answer = turn
-        arguments = {"type": "function_call", "call_id": result.id, "name": "search", "arguments": str(call.content)}
-        output = {"type": "function_call_output", "call_id": result.id, "output": result.content}
-        asked, said = (
-            {"role": role, "content": message.content} for role, message in (("user", question), ("assistant", answer))
-        )
-        await self._session.add_items([asked, arguments, output, said])
-
-    async def load(self) -> Sequence[Any]:
-        """Load all items."""
-        items: list[dict[str, Any]] = await self._session.get_items()
-        return items
-
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Load all items and pick one, as there is no other way."""
-        call = turn[2].id
-        results = [item for item in await self.load() if "output" in item]
-        return next(str(result["output"]) for result in results if result.get("call_id") == call)
-
-
-class ConvstoreAgentsSession(AgentsSession):
-    """Our session for OpenAI Agents, the same batches; a load is the view, a result is read by its ordinal."""
-
-    name = "convstore for openai-agents"
-
-    async def open(self, client: AsyncMongoClient[dict[str, Any]], database: str) -> None:
-        """Set the store up."""
-        store = ConversationStore(client[f"{database}_convstore_agents"])
-        await store.setup()
-        module = importlib.import_module("convstore.ext.openai_agents")  # needs the SDK
-        self._session = module.ConvstoreSession(store, user_id="bench", thread_id="one")
-
-    async def result(self, turn: list[BaseMessage]) -> str:
-        """Read one tool message, the third of the four of a turn."""
-        number = int(str(turn[2].id)[1:])
-        chat: Conversation = self._session.conversation()
-        [result] = await chat.list_messages(after=4 * number + 2, limit=1, full=True)
-        return str(result.message.content)
 
 
 class Run:
@@ -340,9 +131,20 @@ def _turn(number: int, dice: random.Random) -> list[BaseMessage]:
     ]
 
 
+_OTHERS: dict[str, tuple[type[Store], ...]] = {
+    "openai-agents": (AgentsSession, ConvstoreAgentsSession),
+    "pydantic-ai-harness": (PydanticStepStore, ConvstorePydantic),
+    "google-adk": (AdkSessions,),
+    "langchain-mongodb": (LangChainHistory,),
+    "langgraph-checkpoint-mongodb": (LangGraphSaver,),
+}
+"""What is measured if a package is installed: its store, and this library's for it."""
+
+
 def _is_installed(distribution: str) -> bool:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return bool(importlib.metadata.version(distribution))
+    print(f"not measured, as it is not installed: {distribution}", file=sys.stderr)
     return False
 
 
@@ -350,16 +152,13 @@ def _is_installed(distribution: str) -> bool:
 async def opened(uri: str, database: str = "compare") -> AsyncIterator[list[Store]]:
     """Give the stores whose packages are installed."""
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
-        stores: list[Any] = [Convstore(), Floor()]
-        stores += [AgentsSession(), ConvstoreAgentsSession()] if _is_installed("openai-agents") else []
-        threaded: list[Any] = [LangChainHistory()] if _is_installed("langchain-mongodb") else []
-        threaded += [LangGraphSaver()] if _is_installed("langgraph-checkpoint-mongodb") else []
+        found = (store for package, stores in _OTHERS.items() if _is_installed(package) for store in stores)
+        kinds: list[type[Store]] = [Convstore, Floor, *found]
+        stores = [kind() for kind in kinds]
         for store in stores:
-            await store.open(client, database)
-        for store in threaded:
-            await store.open(uri, database)
-        yield [*stores, *threaded]
-        for store in (*stores, *threaded):
+            await store.open(Place(client, uri, database))
+        yield stores
+        for store in stores:
             await store.close()
 
 
