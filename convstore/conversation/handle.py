@@ -375,7 +375,7 @@ class Conversation:
         the log, and `expand_summary` returns them. Each of them was shown to the summarizer as views show it, or is
         kept word for word next to the summary. Only one worker summarises at a time. If the summarizer fails, or its
         summary saves nothing, views do not change and retries back off. Its errors are returned, never raised. Two
-        commands if no summary is due; else ten, and one more for each append with summarised payloads.
+        commands if no summary is due; else nine, and more for large messages among the summarised ones.
 
         Args:
             force: Summarise even if little would be saved, or the last attempt has just failed.
@@ -545,7 +545,7 @@ class Conversation:
         """Return messages in full, equal to the appended ones, in the order of the ids. Unknown ids are left out.
 
         Any message id works, not only those of tool results. One command, and one more for each append that stored
-        large results.
+        large results; those of successive messages are read together.
 
         Args:
             ids: At most 200 ids.
@@ -656,7 +656,8 @@ class Conversation:
         """Return a page of the log, oldest first, for a user interface; by default the newest messages.
 
         To scroll back, pass the lowest ordinal of the page as `before`; to scroll forward, the highest as `after`.
-        Three commands, one more for each append with content stored outside its entry, and one more with `rewound`.
+        Three commands, and one more with `rewound`. With `full`, one more for 2 million characters of large results,
+        else one more for each append with a large question or answer.
 
         Args:
             before: Only messages with a lower ordinal, the nearest ones.

@@ -5,7 +5,7 @@ Each stored message is checked against the digests computed when it was written,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +31,8 @@ from convstore.values.stamps import ViewStamp, read_stamp
 
 CONTENT_DIGEST_BYTES = 12
 """Length of a content digest; sufficient to distinguish the contents of any two messages."""
+_RUN_CHARACTERS = 2_000_000
+"""Characters of payloads that one command reads of successive messages, and at most one payload more."""
 
 
 def read_message(codec: Codec, message: EntryMessage, payload: str | None = None) -> BaseMessage:
@@ -126,6 +128,19 @@ class KeptMessage(Look):
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
     return Form(message, whole=False, stub=message.stub).decode(codec, payloads)[0]
+
+
+def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
+    """Number the runs of successive messages, for each message with a payload; a long run is cut into several."""
+    runs, run, room, before = list[int](), 0, _RUN_CHARACTERS, 0
+    for message in messages:
+        if room <= 0 or abs(message.ordinal - before) > 1:
+            run, room = run + 1, _RUN_CHARACTERS
+        if message.payload:
+            runs.append(run)
+            room -= message.payload.ends[-1]
+        before = message.ordinal
+    return runs
 
 
 def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:

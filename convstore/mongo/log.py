@@ -303,36 +303,37 @@ class Log:
         return [message for message in messages if message.type in ("human", "ai") and message.tokens >= tokens][:limit]
 
     async def payload_ranges(
-        self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False
+        self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, runs: Sequence[int] = ()
     ) -> list[str]:
         """Return ranges of characters of payloads, read from the chunks that contain them alone.
 
-        One command for all ranges of one append; several run in parallel. One for all if the appends are successive
-        ones, as their chunks are stored next to each other. Damage is a CorruptDocumentError.
+        One command for all ranges of one append; several run in parallel. Chunks of successive appends are stored next
+        to each other: where `runs` has the same number for several of `wanted`, they are read with one command. Damage
+        is a CorruptDocumentError.
         """
-        sizes, homes = dict[str, dict[int, int]](), {ref.token: ref.child or conversation for ref, *_ in wanted}
-        for ref, start, end in wanted:
-            if numbers := _chunks_of(ref, start, end):
-                bounds = enumerate(pairwise([0, *ref.ends]), ref.chunk)
-                of_payload = {number: end - start for number, (start, end) in bounds}
-                sizes.setdefault(ref.token, {}).update({number: of_payload[number] for number in numbers})
-        gate, chunks = asyncio.Semaphore(_PARALLEL), dict[str, dict[int, str]]()
+        groups = dict[Any, dict[tuple[str, int], int]]()
+        for place, (ref, start, end) in enumerate(wanted):
+            bounds = dict(enumerate(pairwise([0, *ref.ends]), ref.chunk))
+            group = ref.child or conversation, runs[place] if runs else ref.token
+            for number in _chunks_of(ref, start, end):
+                first, last = bounds[number]
+                groups.setdefault(group, {})[ref.token, number] = last - first
+        gate, chunks = asyncio.Semaphore(_PARALLEL), dict[tuple[str, int], str]()
 
-        async def read(tokens: Sequence[str]) -> None:
+        async def read(home: str, sizes: Mapping[tuple[str, int], int]) -> None:
             async with gate:
-                chunks.update(await self._chunks(homes[tokens[0]], {token: sizes[token] for token in tokens}))
+                chunks.update(await self._chunks(home, sizes))
 
-        if len(sizes) == 1 or (sizes and in_a_row):  # a task of its own would take longer than the rest of this
-            await read(sorted(sizes))
+        reads = [read(home, sizes) for (home, _), sizes in groups.items()]
+        if len(reads) == 1:  # a task of its own would take longer than the rest of this
+            await reads[0]
         else:
-            await asyncio.gather(*(read([token]) for token in sizes))
-        return [_piece(ref, start, end, chunks.get(ref.token, {})) for ref, start, end in wanted]
+            await asyncio.gather(*reads)
+        return [_piece(ref, start, end, chunks) for ref, start, end in wanted]
 
-    async def _chunks(self, conversation: str, sizes: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, str]]:
+    async def _chunks(self, conversation: str, sizes: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], str]:
         """Return chunks of appends by token and number; `sizes` has the characters of each. One command."""
-        keys = {
-            (token, number): chunk_id(conversation, token, number) for token in sizes for number in sorted(sizes[token])
-        }
+        keys = {place: chunk_id(conversation, *place) for place in sizes}
         (first, low), (last, high) = min(keys), max(keys)
         query = within(conversation, chunk_id(conversation, first, low), chunk_id(conversation, last, high + 1))
         if first != last or high - low >= len(keys):
@@ -340,16 +341,13 @@ class Log:
         found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
         documents = {document["_id"]: document for document in found}
         frames = []
-        for (token, number), key in keys.items():
+        for place, key in keys.items():
             if key not in documents:
                 raise CorruptDocumentError(key, "a chunk of a payload is missing")
-            frames.append((key, documents[key].get("data"), sizes[token][number]))
+            frames.append((key, documents[key].get("data"), sizes[place]))
         heavy = sum(size for *_, size in frames) > _ENTRY_BYTES
         texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
-        chunks: dict[str, dict[int, str]] = {token: {} for token in sizes}
-        for (token, number), text in zip(keys, texts, strict=True):
-            chunks[token][number] = text
-        return chunks
+        return dict(zip(keys, texts, strict=True))
 
     async def delete(self, conversation: str) -> tuple[int, int]:
         """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""
@@ -430,12 +428,12 @@ def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
     return range(ref.chunk + min(first, last), ref.chunk + last + 1) if start < end else range(0)
 
 
-def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> str:
+def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[tuple[str, int], str]) -> str:
     numbers = _chunks_of(ref, start, end)
     if not numbers:
         return ""
     before = ref.ends[numbers.start - ref.chunk - 1] if numbers.start > ref.chunk else 0
-    return "".join(chunks[number] for number in numbers)[start - before : end - before]
+    return "".join(chunks[ref.token, number] for number in numbers)[start - before : end - before]
 
 
 def _decompress(frames: Sequence[tuple[str, Any, int]]) -> list[str]:

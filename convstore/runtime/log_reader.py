@@ -26,7 +26,7 @@ from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals, TurnEvent
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds, difference
-from convstore.log.stored_message import payload_needed, read_message, shorten
+from convstore.log.stored_message import payload_needed, payload_runs, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.filing import LINK, is_question
 from convstore.messages.tokens import NamedCounter
@@ -252,16 +252,16 @@ class LogReader:
         return branch_of(own, (await self.snapshot(cached, own[0].totals)).active)
 
     async def payloads(
-        self, cached: CachedConversation, refs: Sequence[PayloadRef], *, in_a_row: bool = False
+        self, cached: CachedConversation, refs: Sequence[PayloadRef], *, runs: Sequence[int] = ()
     ) -> list[str]:
-        """Return the whole texts of some payloads, in order; one command if they are of successive entries."""
-        return await self.payload_ranges(cached, [(ref, 0, ref.ends[-1]) for ref in refs], in_a_row=in_a_row)
+        """Return the whole texts of some payloads, in order; see `Log.payload_ranges`."""
+        return await self.payload_ranges(cached, [(ref, 0, ref.ends[-1]) for ref in refs], runs=runs)
 
     async def payload_ranges(
-        self, cached: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]], *, in_a_row: bool = False
+        self, cached: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]], *, runs: Sequence[int] = ()
     ) -> list[str]:
         """Return ranges of payloads of entries that were read; see `Log.payload_ranges`."""
-        read = partial(self.log.payload_ranges, cached.conversation, wanted, in_a_row=in_a_row)
+        read = partial(self.log.payload_ranges, cached.conversation, wanted, runs=runs)
         return await self._read_whole(cached, read)
 
     async def _read_whole(self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]]) -> _Found:
@@ -272,12 +272,11 @@ class LogReader:
             await self.tail(cached)
             return await read()
 
-    async def payloads_of(
-        self, cached: CachedConversation, messages: Sequence[EntryMessage], *, in_a_row: bool = False
-    ) -> dict[str, str]:
-        """Return the payloads of those messages that have one, by message id."""
-        refs = {message.id: message.payload for message in messages if message.payload}
-        return dict(zip(refs, await self.payloads(cached, list(refs.values()), in_a_row=in_a_row), strict=True))
+    async def payloads_of(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
+        """Return the payloads of those messages that have one, by message id; one command for successive messages."""
+        refs = [message.payload for message in messages if message.payload]
+        texts = await self.payloads(cached, refs, runs=payload_runs(messages))
+        return dict(zip((message.id for message in messages if message.payload), texts, strict=True))
 
     async def decode_all(
         self, cached: CachedConversation, messages: Sequence[EntryMessage], *, whole: bool = True
@@ -287,8 +286,11 @@ class LogReader:
         Raises:
             CorruptDocumentError: A stored message is damaged.
         """
-        refs = {stored.id: ref for stored in messages if (ref := stored.payload if whole else payload_needed(stored))}
-        texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
+        if whole:
+            texts = await self.payloads_of(cached, messages)
+        else:
+            refs = {stored.id: ref for stored in messages if (ref := payload_needed(stored))}
+            texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
         def decode() -> list[BaseMessage]:
             if not whole:

@@ -184,7 +184,7 @@ class LogParts:
         total = 0
         for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
             messages = [message for entry in batch for message in entry.messages]
-            payloads = await self._reader.payloads_of(cached, messages, in_a_row=True)
+            payloads = await self._reader.payloads_of(cached, messages)
             await pace.spent(2 * COMMAND)
             added = await pace.steps(self._adding(builder, batch, payloads))
             total += added

@@ -291,6 +291,23 @@ async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conver
     assert len(commands.sent) <= 8
 
 
+async def test_a_listing_in_full_reads_large_results_of_successive_appends_at_once(
+    counted: Conversation, commands: Commands
+) -> None:
+    """One command for the entries, one for the payloads of successive messages, and one for each of those apart."""
+    for number in range(12):
+        large = ToolMessage(f"{number} " * 20_000, id=f"r{number}", tool_call_id=f"c{number}", name="run")
+        call = AIMessage("", tool_calls=[{"name": "run", "args": {}, "id": f"c{number}"}])
+        await counted.append([HumanMessage(f"q{number}"), call, large])
+    with commands.counted():
+        page = await counted.list_messages(limit=36, full=True)
+        records = await counted.get_tool_messages([f"r{number}" for number in (0, 1, 11)])
+    assert [stored.message.text for stored in page[2::3]] == [f"{number} " * 20_000 for number in range(12)]
+    assert [record.content[:3] for record in records] == ["0 0", "1 1", "11 "]
+    finds = [command for name, command in commands.sent if name == "find" and "data" in command.get("projection", ())]
+    assert [len(find["filter"]["_id"].get("$in", "1")) for find in finds] == [12, 1, 1, 1]
+
+
 async def test_naming_what_can_be_read_reads_no_bodies(counted: Conversation, commands: Commands) -> None:
     """Listing and suggesting ids reads names only, however large the messages are."""
     for batch in range(10):

@@ -54,7 +54,7 @@ async def ui_messages(
     It shows what was said: full texts and results, not the view of a model. Turns are whole, so a page may have more
     messages of the log than `limit`. The same log gives the same ids and parts, whatever page they are on. Nothing is
     left out silently: `UIPage.report` names it. About twelve commands, eight for an earlier page; two more for 200
-    messages, four for each turn with variants, and two for each append that stored large results.
+    messages, four for each turn with variants, and two for 2 million characters of large results.
 
     Args:
         chat: The conversation.
