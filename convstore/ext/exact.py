@@ -55,17 +55,15 @@ def _filled(node: Any, held: dict[str, Any]) -> Any:
 def _held_by(message: BaseMessage) -> dict[str, Any]:
     """Return the values of a message that references name: texts, files, arguments of calls."""
     held: dict[str, Any] = {}
-    if isinstance(message.content, str):
-        held["text"] = message.content
+    if isinstance(message, ToolMessage) and isinstance(message.content, str):
         with suppress(ValueError):
-            held |= {"json": json.loads(message.content)} if isinstance(message, ToolMessage) else {}
-    else:
-        for at, block in enumerate(message.content):
-            values: dict[str, Any] = block if isinstance(block, dict) else {}
-            held |= {f"{at}.{key}": values[key] for key in ("text", "reasoning", "url") if key in values}
-            if "base64" in values:
-                held[f"{at}.base64"] = values["base64"].translate(_URL_SAFE)
-                held[f"{at}.uri"] = f"data:{values.get('mime_type')};base64,{values['base64']}"
+            held["json"] = json.loads(message.content)
+    for at, block in enumerate([message.content] if isinstance(message.content, str) else message.content):
+        values = block if isinstance(block, dict) else {"text": block}
+        held |= {f"{at}.{key}": values[key] for key in ("text", "reasoning", "url") if key in values}
+        if "base64" in values:
+            held[f"{at}.base64"] = values["base64"].translate(_URL_SAFE)
+            held[f"{at}.uri"] = f"data:{values.get('mime_type')};base64,{values['base64']}"
     for at, call in enumerate(message.tool_calls if isinstance(message, AIMessage) else ()):
         held |= {f"call.{at}": call["args"], f"call.{at}.text": json.dumps(call["args"])}
         held[f"call.{at}.compact"] = json.dumps(call["args"], separators=(",", ":"))

@@ -9,8 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convstore.ext.ui.events import Event, Outcome, keyed, known
-from convstore.ext.ui.turns import DRAFT, Part, ShownTurn, Step
+from convstore.ext.ui.turns import DRAFT, Event, Outcome, Part, ShownTurn, Step, keyed, known
 
 _MEDIA = ("image", "audio", "video")
 _TEXTS = {"assistant": "TEXT_MESSAGE", "reasoning": "REASONING_MESSAGE"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from convstore.ext.ui.events import Event, Key, Outcome, keyed, known
-from convstore.ext.ui.turns import Part, ShownTurn, answer_id
+from convstore.ext.ui.turns import ANSWER, Event, Key, Outcome, Part, ShownTurn, keyed, known
 
 _EMPTY = {"type": "text", "text": ""}
 """What a message without a part has, as the AI SDK refuses one without parts."""
@@ -30,7 +29,7 @@ def _answer(turn: ShownTurn) -> dict[str, Any]:
     for step in turn.steps:
         if step.role in ("assistant", "tool"):
             parts += [{"type": "step-start"}, *step.parts] if step.role == "assistant" else step.parts[1:]
-    id_ = answer_id(turn.turn_id)
+    id_ = ANSWER + turn.turn_id
     return {"id": id_, "role": "assistant", "metadata": dict(turn.metadata.get(id_, {})), "parts": parts}
 
 
@@ -38,7 +37,7 @@ class AISDKEncoder:
     """Writes the UI message stream; `shown` are the parts that the client has of the answer."""
 
     def __init__(self, turn_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._id, self._sent = answer_id(turn_id), dict(keyed(map(known, shown)))
+        self._id, self._sent = ANSWER + turn_id, dict(keyed(map(known, shown)))
 
     def start(self) -> Iterator[Event]:
         """Begin the message, with the id that pages give it."""

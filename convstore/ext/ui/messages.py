@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
-from convstore.ext.ui.turns import Format, ShownTurn, TurnReader, answer_id, plain
+from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader, plain
 from convstore.integration import StreamedReply, variants_at_places
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.models import Value
@@ -128,8 +128,7 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
     for message in [] if system else [message for message in turn.messages if isinstance(message, SystemMessage)]:
         turn.messages.remove(message)
         reader.drop(message, "system message", "it is not meant for users; system=True returns it")
-    waiting = [call.result_id for call in state.waiting_calls] if state else ()
-    shown = reader.turn(turn.turn_id, turn.messages, waiting=waiting, is_over=turn.is_finished)
+    shown = reader.turn(turn.turn_id, turn.messages, state.waiting_calls if state else (), is_over=turn.is_finished)
     said = [str(message.id) for message in turn.messages if isinstance(message, AIMessage)][-1:]
     about = {**reader.metadata.get(said[0] if said else turn.turn_id, {}), **({"messageId": said[0]} if said else {})}
     if state and state.draft:
@@ -139,5 +138,5 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
         reader.metadata[shown.steps[-1].id] = {**reader.metadata.get(turn.turn_id, {}), "draft": True}
     if state and state.status == "stopped":
         about["stopped"] = True
-    reader.metadata[answer_id(turn.turn_id)] = about
+    reader.metadata[ANSWER + turn.turn_id] = about
     return shown

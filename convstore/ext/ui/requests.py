@@ -7,7 +7,7 @@ of tools that run on the client, which the server names. Answers, other results 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
@@ -17,7 +17,7 @@ from langchain_core.messages import HumanMessage
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ui.messages import newest
-from convstore.ext.ui.turns import Format, turn_answered
+from convstore.ext.ui.turns import ANSWER, Format
 from convstore.types import Decision, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
 
@@ -151,7 +151,7 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     answers = [_get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"]
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
     results = {_id(part, "toolCallId"): _result(part.get("output", part.get("errorText"))) for part in sent}
-    turn_id, decisions = turn_answered(_id(last, "id")), _decisions(answers, "id", _decision)
+    turn_id, decisions = _id(last, "id").removeprefix(ANSWER), _decisions(answers)
     return UIRequest(kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=parts, **common)
 
 
@@ -161,7 +161,7 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     last, shown, props = messages[asked], messages[asked + 1 :], body.get("forwardedProps")
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
-        decisions = _decisions(_items(body, "resume") if body.get("resume") else [], "interruptId", _answered)
+        decisions = _decisions(map(_answered, _items(body, "resume") if body.get("resume") else []))
         sent = [message for message in shown if message.get("role") == "tool"]
         results = {_id(message, "toolCallId"): _result(message.get("content")) for message in sent}
         if decisions or results:
@@ -174,25 +174,21 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
 
 def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields) -> UIRequest:
     """Return a request that asks a question, asks another one instead, or asks for another answer."""
-    own, replaced = turn_answered(_id(last, "id")), wish.get("messageId")
+    own, replaced = _id(last, "id").removeprefix(ANSWER), wish.get("messageId")
     check_choice(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
     if wish.get("trigger") == "regenerate-message":
         return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
     if last.get("role") != "user":
         raise InvalidInputError(f"the last message must be the user's, not of role {str(last.get('role'))[:40]!r}")
     turn_id = key if replaced == own else own
-    question = HumanMessage(_content(parts), id=check_id(turn_id, name="request_id"))
+    blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]  # no others are read
+    if not blocks:
+        raise InvalidInputError("the message has neither a text nor a file; send one as its part")
+    is_text = [block["type"] for block in blocks] == ["text"]
+    question = HumanMessage(blocks[0]["text"] if is_text else [*blocks], id=check_id(turn_id, name="request_id"))
     if replaced is None:
         return UIRequest(kind="ask", turn_id=turn_id, question=question, **common)
     return UIRequest(kind="edit", turn_id=turn_id, question=question, instead_of=_id(wish, "messageId"), **common)
-
-
-def _content(parts: Sequence[_Fields]) -> str | list[str | dict[str, Any]]:
-    """Return the texts and files of a question; parts of the application's own (``data-…``) are left out."""
-    blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]
-    if not blocks:
-        raise InvalidInputError("the message has neither a text nor a file; send one as its part")
-    return str(blocks[0]["text"]) if [block["type"] for block in blocks] == ["text"] else [*blocks]
 
 
 def _block(part: _Fields) -> dict[str, Any]:
@@ -219,16 +215,18 @@ def _block(part: _Fields) -> dict[str, Any]:
     return {**block, "url": url}
 
 
-def _decisions(answers: Sequence[_Fields], key: str, read: Callable[[_Fields], Decision]) -> dict[str, Decision]:
-    if len(answers) > MAX_IDS:
-        raise InvalidInputError(f"a request decides about at most {MAX_IDS} calls, not {len(answers)}")
-    return {_id(answer, key): read(answer) for answer in answers}
-
-
-def _answered(entry: _Fields) -> Decision:
-    """Return the answer to one interrupt of AG-UI."""
+def _answered(entry: _Fields) -> _Fields:
+    """Return the answer to an interrupt of AG-UI as the AI SDK has it."""
     check_choice(entry.get("status"), "resolved", "cancelled", name="status")
-    return _decision({"approved": False} if entry["status"] == "cancelled" else _get(entry, "payload", dict))
+    said = {"approved": False} if entry["status"] == "cancelled" else _get(entry, "payload", dict)
+    return {**said, "id": _id(entry, "interruptId")}
+
+
+def _decisions(answers: Iterable[_Fields]) -> dict[str, Decision]:
+    found = {_id(answer, "id"): _decision(answer) for answer in answers}
+    if len(found) > MAX_IDS:
+        raise InvalidInputError(f"a request decides about at most {MAX_IDS} calls, not {len(found)}")
+    return found
 
 
 def _decision(said: _Fields) -> Decision:

@@ -19,10 +19,9 @@ from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ui.ag_ui import AGUIEncoder
 from convstore.ext.ui.ai_sdk import AISDKEncoder
-from convstore.ext.ui.events import Event, Outcome
 from convstore.ext.ui.messages import newest, ui_messages
 from convstore.ext.ui.requests import UIRequest
-from convstore.ext.ui.turns import DRAFT, Format, TurnReader, answer_id
+from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
 from convstore.integration import StreamedReply, observed
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
@@ -104,12 +103,10 @@ async def resume_stream(
         return None
     if format == "ai-sdk":
         return _followed(_Screen(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), [])
-    page = await ui_messages(chat, format=format, client_tools=client_tools)
-    messages = [message for message in page.messages if not message["id"].startswith(DRAFT)]
-    ids = [message["id"] for message in messages]
-    shown = messages[ids.index(state.turn_id) + 1 :] if state.turn_id in ids else []
-    screen = _Screen(chat, state.turn_id, AGUIEncoder(thread_id, run_id, shown), client_tools)
-    return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
+    shown = (await ui_messages(chat, format=format, client_tools=client_tools)).messages
+    question = [at for at, message in enumerate(shown, 1) if message["id"] == state.turn_id]
+    screen = _Screen(chat, state.turn_id, AGUIEncoder(thread_id, run_id), client_tools)
+    return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": shown[: question[0] if question else None]}])
 
 
 class _Screen:
@@ -130,9 +127,7 @@ class _Screen:
         if new := [id_ for id_ in results if id_ not in self._reader.sources][-MAX_IDS:]:
             tools = await self.chat.get_tool_messages(new)
             self._reader.sources |= {tool.tool_message_id: tool.sources for tool in tools}
-        self._turn = self._reader.turn(
-            self.turn_id, messages, waiting=[call.result_id for call in waiting], is_over=is_over
-        )
+        self._turn = self._reader.turn(self.turn_id, messages, waiting, is_over=is_over)
         self._reader.dropped.clear()
 
     def show(self, reply: StreamedReply | None = None) -> Iterator[Event]:
@@ -143,7 +138,7 @@ class _Screen:
         """Return the last events; of an answer that is over, with the metadata that pages show."""
         if is_over := outcome in ("finished", "stopped"):
             shown = (await ui_messages(self.chat, limit=1)).messages
-            own = {answer_id(self.turn_id)}
+            own = {ANSWER + self.turn_id}
             self._reader.metadata |= {message["id"]: message["metadata"] for message in shown if message["id"] in own}
         await self.read(messages, waiting, is_over=is_over)
         return [*self.show(), *self.encoder.end(outcome)]
@@ -228,6 +223,8 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
             state = update.turn
             if update.messages and not state:
                 continue  # earlier messages are still to come
+            if state and state.status == "interrupted" and (await newest(screen.chat)).turn != state:
+                continue  # its worker has left after its last append, which the next update brings
             for event in _sent(await _follow(screen, [stored.message for stored in page], state)):
                 yield event
             if not state or state.turn_id != screen.turn_id or state.status != "running":

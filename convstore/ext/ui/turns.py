@@ -6,8 +6,8 @@ The messages of AG-UI are made from these parts too, so both formats agree.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -20,11 +20,15 @@ from convstore.types import Source, TurnCall
 
 Format = Literal["ai-sdk", "ag-ui"]
 Part: TypeAlias = dict[str, Any]
+Event: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, Any]
+Outcome: TypeAlias = Literal["finished", "waiting", "stopped", "unfinished"]
 
 DRAFT = "draft:"
 """What the id of a step begins with that is being streamed."""
 
-_ANSWER = "answer:"
+ANSWER = "answer:"
+"""What the id of the answer of a turn as one message begins with; the id of the turn follows."""
 _LATE = ("data-", "source-")
 """Parts of a reply that a client gets when it is in the log, after all that is streamed."""
 
@@ -44,29 +48,12 @@ class Step(NamedTuple):
     parts: list[Part]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTurn:
-    """A turn as front ends show it.
-
-    Attributes:
-        turn_id: Its id.
-        steps: Its messages in order, but results right after the calls that they answer.
-        metadata: By message id, and that of the whole answer by `answer_id`.
-    """
+class ShownTurn(NamedTuple):
+    """A turn as front ends show it, with results right after the calls that they answer; metadata is by message id."""
 
     turn_id: str
     steps: list[Step]
     metadata: dict[str, dict[str, Any]]
-
-
-def answer_id(turn_id: str) -> str:
-    """Return the id of the answer of a turn as one message."""
-    return _ANSWER + turn_id
-
-
-def turn_answered(answer_id: str) -> str:
-    """Return the id of the turn that an answer belongs to, by the id of the answer; any other id as it is."""
-    return answer_id.removeprefix(_ANSWER)
 
 
 class TurnReader(ContentReader):
@@ -85,27 +72,29 @@ class TurnReader(ContentReader):
         self.sources, self.metadata = dict[str, Sequence[Source]](), dict[str, dict[str, Any]]()
 
     def turn(
-        self, turn_id: str, messages: Sequence[BaseMessage], *, waiting: Collection[str] = (), is_over: bool = False
+        self, turn_id: str, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall] = (), *, is_over: bool = False
     ) -> ShownTurn:
-        """Return a turn of full messages.
-
-        Args:
-            turn_id: Its id.
-            messages: Its messages, in order.
-            waiting: Ids of the results of the calls that wait for a person.
-            is_over: A call without a result will never have one.
-        """
+        """Return a turn of full messages; calls that are `waiting` are those that a person has to decide about."""
         calls, results, seen = dict[str, list[Part]](), dict[int, tuple[str, list[Part]]](), {""}
+        asked = {call.result_id for call in waiting if call.name not in self._client_tools}
+        written = {
+            (message.id, wrong["id"]): valid_text(wrong["args"] or "")
+            for message in messages
+            if isinstance(message, AIMessage)
+            for wrong in message.invalid_tool_calls
+        }
         for call, result in pairs_of(messages):
             id_ = call.result_id if call.id in seen else valid_text(call.id)
             seen.add(call.id)
-            part = {**_named(call), "toolCallId": id_, "input": _written(messages, call) or plain(call.args)}
+            name, given = valid_text(call.name), written.get((call.message_id, call.id)) if call.error else None
+            named = {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
+            part = {**named, "toolCallId": id_, "input": given or plain(call.args)}
             if result:
                 results[id(result)] = call.message_id, self._result(result, part)
             elif call.error or is_over:
                 error = valid_text(call.error) or "The call has no result."
                 part |= {"state": "output-error", "errorText": error}
-            elif call.result_id in waiting and call.name not in self._client_tools:
+            elif call.result_id in asked:
                 part |= {"state": "approval-requested", "approval": {"id": call.result_id}}
             else:
                 part["state"] = "input-available"
@@ -132,19 +121,21 @@ class TurnReader(ContentReader):
         known = [step for step in turn.steps if step.role == "assistant"]
         used = {part["toolCallId"] for step in known for part in step.parts if "toolCallId" in part}
         try:
-            said = [message for message in normalize_messages(reply.message() or ()) if isinstance(message, AIMessage)]
+            said = normalize_messages(reply.message() or ())
         except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
             return turn
         own = {"id": f"{DRAFT}{turn.turn_id}:{len(known)}"}
-        drafts = self.turn(turn.turn_id, [message.model_copy(update=own) for message in said]).steps
-        for _, _, parts in drafts:
-            parts[:] = [part for part in parts if part.get("toolCallId") not in used]
+        drafts = [message.model_copy(update=own) for message in said if isinstance(message, AIMessage)]
+        steps = list(turn.steps)
+        for step in self.turn(turn.turn_id, drafts).steps:
+            parts = [part for part in step.parts if part.get("toolCallId") not in used]
             for part in parts:
                 if "toolCallId" in part:
                     part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
             if parts and "text" in parts[-1]:
                 parts[-1]["state"] = "streaming"
-        return ShownTurn(turn.turn_id, [*turn.steps, *(step for step in drafts if step.parts)], turn.metadata)
+            steps += [step._replace(parts=parts)] if parts else []
+        return turn._replace(steps=steps)
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[Part]:
         """Yield another block as it is; calls have parts of their own."""
@@ -194,24 +185,29 @@ class TurnReader(ContentReader):
         return {"type": "data-omitted", "data": {"messageId": str(message.id), "description": media.description}}
 
 
-def _named(call: TurnCall) -> Part:
-    name = valid_text(call.name)
-    return {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
-
-
-def _written(messages: Sequence[BaseMessage], call: TurnCall) -> str:
-    """Return the arguments of a call as the model wrote them, if they are no JSON object."""
-    said = (message for message in messages if isinstance(message, AIMessage) and message.id == call.message_id)
-    invalid = (wrong for message in said for wrong in message.invalid_tool_calls if wrong.get("id") == call.id)
-    return valid_text(next((str(wrong.get("args") or "") for wrong in invalid if call.error), ""))
-
-
 def _source(id_: str, title: str, url: str, message_id: str) -> Part:
-    part = {"sourceId": id_, "title": valid_text(title or url) or f"Source {id_}"}
+    web = {"type": "source-url", "url": valid_text(url)}
+    kind = web if url else {"type": "source-document", "mediaType": "text/plain"}
     own = {"providerMetadata": {"convstore": {"messageId": message_id}}}
-    if url:
-        return {"type": "source-url", **part, "url": valid_text(url), **own}
-    return {"type": "source-document", **part, "mediaType": "text/plain", **own}
+    return {**kind, "sourceId": id_, "title": valid_text(title or url) or f"Source {id_}", **own}
+
+
+def keyed(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Key, Part]]:
+    """Yield parts or messages, each with what it is known by: its call, its source, or its number among its kind."""
+    counts = Counter[str]()
+    for item in items:
+        kind = str(item.get("role", item.get("type")))
+        known = next((name for name in ("toolCallId", "sourceId") if name in item), None)
+        yield ((known, str(item[known])) if known else (kind, counts[kind])), dict(item)
+        counts[kind] += 1
+
+
+def known(message: Mapping[str, Any]) -> Part:
+    """Return what a client says that it has, without all that has another type than what is read of it."""
+    calls = message["toolCalls"] if isinstance(message.get("toolCalls"), list) else []
+    found = [call for call in calls if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)]
+    texts = {key: value for key, value in message.items() if isinstance(value, str)}
+    return texts | ({"toolCalls": found} if found else {})
 
 
 def plain(value: Any) -> Any:
