@@ -76,6 +76,8 @@ def compose(
         replace(item.stored, after=after.messages + item.stored.after if item.stored.after else last_active)
         for item in batch.items
     ]
+    if items and after.link and not (messages or reserve or event or batch.claims):
+        link = after.link
     running.sources_through += reserve
     if for_child:
         running.given_through = running.sources_through

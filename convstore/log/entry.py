@@ -345,7 +345,8 @@ class Totals:
         sources_through: Highest source id in use or reserved.
         given_through: Highest source id that the store gave to a source without a number.
         shown_at: Number of the last entry with sources, 0 if there is none.
-        link: Random number of the entry, 0 before the first one; the next entry names it as `after`.
+        link: Random number of the entry, 0 before the first one; the next entry names it as `after`. Entries with items
+            alone have that of the entry before them, so loads can skip them and still see that no other is missing.
     """
 
     counter: str = ""
@@ -426,6 +427,11 @@ class Entry:
     def number(self) -> int:
         """Its position among the entries, from 1."""
         return self.totals.entries
+
+    @property
+    def has_only_items(self) -> bool:
+        """True for an entry that loads skip; the first one of a log is none."""
+        return 0 < self.after == self.totals.link and self.lost is None
 
     @property
     def is_rewind(self) -> bool:

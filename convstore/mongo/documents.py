@@ -85,7 +85,9 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     if lookup := lookup_of(entry):
         document["lookup"] = lookup
     if entry.items:
-        document["items"] = [_item_document(item) for item in entry.items]
+        document |= {"items": list(map(_item_document, entry.items))} | (
+            {"only_items": 1} if entry.has_only_items else {}
+        )
     if entry.rules > 1:
         document["rules"] = entry.rules
     if entry.event:
@@ -131,7 +133,8 @@ def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_m
     CorruptDocumentError.
     """
     try:
-        if known and document["totals"]["link"] == known.totals.link and document["first"] == known.first:
+        totals = document["totals"] if known else {}
+        if known and (totals["link"], totals["entries"]) == (known.totals.link, known.number):
             return known
         return _entry_from(document, has_messages=has_messages)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -164,6 +167,8 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     )
     if entry.sources and document.get("kept_source_ids", []) != [source.id for source in entry.sources if source.kept]:
         raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
+    if ("only_items" in document) != entry.has_only_items:
+        raise ValueError("`only_items` does not match the entry's links, so loads would skip it")
     if entry.rules != RULES:
         return entry
     if (messages or entry.items) and "lookup" in document and document["lookup"] != lookup_of(entry):

@@ -54,7 +54,7 @@ _TOTALS = {"conversation": 1, "totals": 1, "v": 1, "messages.id": 1, "messages.s
 
 
 class EntryRef(NamedTuple):
-    """An entry by its number and its link, which no other entry has; zeros for none."""
+    """An entry by its number and its link, which together no other entry has; zeros for none."""
 
     number: int = 0
     link: int = 0

@@ -16,7 +16,7 @@ from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, decoded
-from convstore.mongo.keys import LOG, end_range, state_id
+from convstore.mongo.keys import LOG, end_range, entry_id, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import (
     changes_in,
@@ -58,8 +58,11 @@ class States:
         has_system: bool = True,
         view: str = "",
         known: Entry | None = None,
-    ) -> tuple[Document | None, list[Entry]]:
+        items_from: int = 0,
+    ) -> tuple[Document | None, list[Entry], int]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
+
+        The third value is the number of entries read, not all of which are parsed.
 
         One command up to a thousand entries.
 
@@ -70,17 +73,22 @@ class States:
             has_system: Read the leading system messages, too.
             view: Key of the record of views; entries before the start in it, or in the summary, are not parsed.
             known: An entry that was read before; it is not parsed again.
+            items_from: Skip the entries before this number that have only items, but for the first one.
         """
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
         query = within(conversation, *end_range(conversation, start=start))
+        if items_from > start + 1:
+            is_read = {"_id": entry_id(conversation, start)}, {"_id": {"$gte": entry_id(conversation, items_from)}}
+            query["$or"] = [{"only_items": {"$exists": False}}, *is_read]
         documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         first = decoded(documents[0]) if documents else None
         state = first if first and first["_id"] == state_id(conversation) else None
         documents = documents[1:] if state else documents[:limit]
+        sent = len(documents)
         if state and documents and view and not known:
             known = newest = entry_from(decoded(documents[0]))  # so that it is not parsed twice
             del documents[max(1, newest.number - _first_needed(state, view) + 1) :]
-        return state, await entries_from(documents[::-1], known)
+        return state, await entries_from(documents[::-1], known), sent
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and its token. One command."""

@@ -24,7 +24,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
 _Document = Mapping[str, Any]
-_Read = tuple[_Document | None, list[Entry]]
+_Read = tuple[_Document | None, list[Entry], int]
 _DELETED = "the conversation was deleted while it was read; call again"
 
 
@@ -73,6 +73,7 @@ class LogEndReader:
         has_system: bool = True,
         view: str = "",
         known: Entry | None = None,
+        items_from: int = 0,
     ) -> LogEnd:
         """Return the state and the last entries from a number on.
 
@@ -93,14 +94,14 @@ class LogEndReader:
             has_system=has_system,
             view=view,
             known=known,
+            items_from=items_from,
         )
-        document, entries = await self.reader.read_your_writes(
+        document, entries, sent = await self.reader.read_your_writes(
             cached,
             read if is_fresh else partial(self._with_head, cached, read),
             last=lambda found: found[1][-1].number if found[1] else 0,
             revision=lambda found: _revision(found[0], cached.revision),
         )
-        sent = min(limit, entries[-1].number - max(start, 1) + 1) if entries else 0
         state, round_trips = await self._state_of(cached, document, entries)
         cached.revision = max(cached.revision, state.revision)
         return LogEnd(state, entries, (document is not None) + sent + (not is_fresh), round_trips)

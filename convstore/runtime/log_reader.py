@@ -432,6 +432,18 @@ def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: 
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
         raise BrokenLogError(entry_id(cached.conversation, missing), "the entry is missing")
+    check_links(cached, entries)
+
+
+def check_links(cached: CachedConversation, entries: Sequence[Entry]) -> None:
+    """Check that each entry follows the one before it, directly or after entries with only items.
+
+    Raises:
+        BrokenLogError: Another entry is missing, or one names another predecessor.
+    """
     for before, entry in pairwise(entries):
-        if entry.after != before.totals.link and entry.number not in cached.active.joins:
-            raise BrokenLogError(entry_id(cached.conversation, entry.number), "it does not follow the entry before it")
+        is_next = entry.number == before.number + 1
+        if entry.after != before.totals.link and not (is_next and entry.number in cached.active.joins):
+            problem = "it does not follow the entry before it" if is_next else "the entry is missing"
+            key = entry_id(cached.conversation, entry.number if is_next else before.number + 1)
+            raise BrokenLogError(key, problem)

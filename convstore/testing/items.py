@@ -5,6 +5,7 @@ Floor 7, part of the contract.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -79,6 +80,24 @@ class ItemContract:
         with pytest.raises(BatchTooLargeError, match="smaller batches"):
             await chat.append([_item(f"j{number}", "x" * 400) for number in range(2_000)])
         assert len(await _ids(chat)) == 200
+
+    async def test_items_alone_do_not_hide_messages(
+        self, chat: Conversation, elsewhere: Conversation, store: ConversationStore
+    ) -> None:
+        """Two processes append items and messages in turn, at once, and each loads all messages."""
+        said = list[str]()
+        for number in range(4):
+            for writer, reader in ((chat, elsewhere), (elsewhere, chat)):
+                said.append(f"{len(said)}")
+                await writer.append([HumanMessage("q", id=said[-1])])
+                await reader.append(_item(f"after {said[-1]}"))
+                await asyncio.gather(*(chat.append(_item(f"{said[-1]} {other}")) for other in range(number)))
+                for handle in (reader, writer):
+                    assert [message.id for message in (await handle.load_history()).messages] == said
+        assert [after for _, after in await _ids(chat)] == [
+            after for after in range(1, 9) for _ in range((after + 1) // 2)
+        ]
+        assert not (await store.verify(**_scope(chat))).findings
 
     async def test_an_item_is_stored_once(self, chat: Conversation, elsewhere: Conversation) -> None:
         """Its id again writes nothing, with other data it is a conflict; ids of messages are another matter."""

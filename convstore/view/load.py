@@ -14,7 +14,7 @@ from convstore.log.rows import Row, marked, named_in, rows_of, weigh
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.messages.encoding import digest_of
 from convstore.runtime.cache import CachedConversation, LoadedEnd
-from convstore.runtime.log_reader import Snapshot, check_dense
+from convstore.runtime.log_reader import Snapshot, check_dense, check_links
 from convstore.values.policy import HistoryPolicy
 from convstore.view.render import NOTE_RESULTS
 from convstore.view.view import ActiveRows
@@ -94,7 +94,7 @@ class Load(ActiveRows):
             CorruptDocumentError: An entry in between is missing.
         """
         held = self.held
-        check_dense(self.cached, [*held.entries[-1:], *new])
+        check_links(self.cached, [*held.entries[-1:], *new])
         self.entries, rows = [*held.entries, *new], list[Row]()
         if held.rows and held.key == self.depends_on:
             self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)

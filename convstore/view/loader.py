@@ -91,7 +91,13 @@ class Loader:
         last = held.entries[-1] if held.entries else None
         has_system = cached.system is None
         end = await self._ends.read(
-            cached, start=last.number if last else first, limit=limit, has_system=has_system, view=key, known=last
+            cached,
+            start=last.number if last else first,
+            limit=limit,
+            has_system=has_system,
+            view=key,
+            known=last,
+            items_from=max(cached.entries, found.entries if found else 0),
         )
         if first and not end.entries and not held.entries:  # the record was stored before a backup was restored
             end = await self._ends.read(cached, limit=limit)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counting import STANDING, Commands
+from counting import STANDING, Commands, cold
 from fixture_types import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.exceptions import BrokenLogError
 from convstore.readback import items
 from convstore.types import LogItem
 
@@ -92,3 +93,27 @@ async def test_a_page_of_items_costs_what_it_holds(client: Client, database_name
             found = [item.after async for item in chat.items(**page)]
         assert len(found) == read
         assert (commands.names, commands.documents) == (["find", "find"], 1 + read)
+
+
+async def test_a_load_does_not_read_entries_with_only_items(
+    client: Client, database_name: str, commands: Commands
+) -> None:
+    """Between messages, in a process that knows the log or not; what they precede is still checked."""
+    store = ConversationStore(client[database_name], clock=STANDING)
+    await store.setup()
+    chat = store.conversation(user_id="counted", thread_id="load")
+    await chat.append([HumanMessage("q", id="q")])
+    await chat.load_history()
+    for number in range(40):
+        await chat.append(_made([False], number))
+    await chat.append([HumanMessage("then", id="then")])
+    for handle, documents in ((chat, 3), (cold(client, database_name, chat), 4)):
+        with commands.counted():
+            history = await handle.load_history()
+        assert [message.id for message in history.messages] == ["q", "then"]
+        assert commands.documents == documents  # the state and two entries; the head
+        assert history.report.documents == documents
+    await chat.append([HumanMessage("last", id="last")])
+    await client[database_name]["log"].delete_one({"messages.id": "then"})
+    with pytest.raises(BrokenLogError, match="missing"):
+        await cold(client, database_name, chat).load_history()

@@ -65,7 +65,7 @@ class Behind:
 
     def _less(self, found: Any) -> Any:
         if isinstance(found, tuple):
-            return found[0], self._less(found[1])
+            return found[0], self._less(found[1]), *found[2:]
         if isinstance(found, dict):
             return {id_: row for id_, row in found.items() if row.entry.number < 3}
         if isinstance(found, Totals):
@@ -315,8 +315,8 @@ async def test_entries_that_a_tail_counts_are_read(
 
     async def without_the_last(states: States, conversation: str, **options: Any) -> Any:
         calls.append(1)
-        state, entries = await newest(states, conversation, **options)
-        return state, entries[:-1] if len(calls) == 1 else entries
+        state, entries, sent = await newest(states, conversation, **options)
+        return state, entries[:-1] if len(calls) == 1 else entries, sent
 
     monkeypatch.setattr(States, "read_end", without_the_last)
     assert (await load_history(chat))[-1] == "q3"
@@ -352,8 +352,8 @@ async def test_a_state_that_is_older_than_one_seen_is_read_again(
 
     async def newer_at_last(states: States, conversation: str, **options: Any) -> Any:
         calls.append(1)
-        state, entries = await read_end(states, conversation, **options)
-        return {**state, "revision": len(calls)} if state and len(calls) > 1 else state, entries
+        state, *found = await read_end(states, conversation, **options)
+        return {**state, "revision": len(calls)} if state and len(calls) > 1 else state, *found
 
     monkeypatch.setattr(States, "read_end", newer_at_last)
     assert len(await load_history(chat)) == 6
