@@ -234,8 +234,8 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
             path = f"content[{position}]"
             check_text(block.get("id"), field=f"{path}.id", index=index)
             check_text(block.get("name"), field=f"{path}.name", index=index)
-            check_type(block.get(key), dict, NoneType, field=f"{path}.{key}", index=index)
-            yield {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": block[key]}}
+            check_type(given := block.get(key), dict, NoneType, field=f"{path}.{key}", index=index)
+            yield {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": given}}
 
 
 def _texts(content: Any) -> Any:

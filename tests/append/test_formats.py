@@ -93,6 +93,14 @@ def test_blocks_of_anthropic_are_calls_and_results() -> None:
     assert before == ANTHROPIC
 
 
+def test_a_call_without_input_has_no_arguments() -> None:
+    """A transcript may leave out the input of a tool that takes none."""
+    call = {"type": "tool_use", "id": "c", "name": "now"}
+    [message] = normalize_messages([{"role": "assistant", "content": [call]}])
+    assert isinstance(message, AIMessage)
+    assert message.tool_calls == [{"name": "now", "args": {}, "id": "c", "type": "tool_call"}]
+
+
 def test_items_of_openai_responses_are_messages() -> None:
     """Adjacent items become one AI message, with its reasoning and its calls, as in langchain-openai."""
     before = copy.deepcopy(RESPONSES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ async def _shown(chat: Conversation) -> list[str]:
     return [id_ for *_, id_ in sorted([*said, *others])]
 
 
-async def _numbered(chat: Conversation) -> Any:
+async def _numbered(chat: Conversation) -> AsyncIterator[Any]:
     place = 0
     async for item in chat.items():
         yield (place := place + 1), item
@@ -88,9 +89,9 @@ async def test_a_page_of_items_costs_what_it_holds(client: Client, database_name
     chat = store.conversation(user_id="counted", thread_id="items")
     for kinds in [[True, False], [False], [True]] * 8:
         await chat.append(_made(kinds, (await chat.info()).message_count))
-    for page, read in (({"after": 7, "before": 10}, 4), ({"after": 15}, 2), ({"before": 1}, 0)):
+    for after, before, read in ((7, 10, 4), (15, None, 2), (None, 1, 0)):
         with commands.counted():
-            found = [item.after async for item in chat.items(**page)]
+            found = [item.after async for item in chat.items(after=after, before=before)]
         assert len(found) == read
         assert (commands.names, commands.documents) == (["find", "find"], 1 + read)
 
