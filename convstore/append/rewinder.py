@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from convstore.exceptions import (
     CorruptDocumentError,
@@ -71,7 +72,9 @@ class Rewinder:
 
     async def _to_item(self, log: Snapshot, id_: str) -> Change | None:
         """Return the rewind to an item, with the messages and items after it; None if it is not active."""
-        rows = item_rows(await self._log.entries_with_items(log.cached.conversation))
+        read = partial(self._log.entries_with_items, log.cached.conversation)
+        after = next(row.item.after for row in item_rows(await read([id_])) if row.item.id == id_)
+        rows = item_rows(await read(after=after, before=after + 1))
         found = next((row for row in active_items(rows, log.active) if row.item.id == id_), None)
         if found is None:
             return None

@@ -94,6 +94,10 @@ async def test_a_page_of_items_costs_what_it_holds(client: Client, database_name
             found = [item.after async for item in chat.items(after=after, before=before)]
         assert len(found) == read
         assert (commands.names, commands.documents) == (["find", "find"], 1 + read)
+    last = [item.id async for item in chat.items(after=15)][-1]
+    with commands.counted():
+        await chat.rewind(before=last)
+    assert commands.documents < 10
 
 
 async def test_a_load_does_not_read_entries_with_only_items(
