@@ -144,6 +144,10 @@ class Watcher:
                 told.last, is_due = messages[-1].ordinal, True
                 update = update.model_copy(update={"messages": messages})
         state = await self._state(log, told) if log else None
+        if log and state and state.status == "interrupted" and not (told.state and told.state.status == "interrupted"):
+            newer = await self._log(log.cached.scope)  # its worker may have appended the rest and left meanwhile
+            if newer and newer.tail.entries > log.tail.entries:
+                state = state.model_copy(update={"status": "running"})  # as it was; the next update has the rest
         if is_due or state != told.state:
             yield update.model_copy(update={"turn": state})
         told.log, told.state, told.replaces_from = log, state, 0

@@ -135,6 +135,29 @@ async def test_an_append_costs_a_watcher_five_commands(
         assert commands.names == ["find"] * 5
 
 
+async def test_a_worker_that_leaves_while_a_watcher_reads_has_not_broken_off(
+    chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It appended the rest after the log was read, and gave up its lease before that was read."""
+    leases, turn = (await chat._services()).watcher._leases, await elsewhere.turn("r1", human="Do seals sleep?")
+    holder = leases.holder
+
+    async def late(conversation: str) -> Any:
+        if turn.is_running:
+            await turn.append(AIMessage("They do."))
+            await turn.__aexit__(None, None, None)
+        return await holder(conversation)
+
+    await turn.__aenter__()
+    monkeypatch.setattr(leases, "holder", late)
+    async with aclosing(chat.watch()) as watching:
+        first, second = await anext(watching), await anext(watching)
+    assert first.turn
+    assert second.turn
+    assert (first.turn.status, second.turn.status) == ("running", "finished")
+    assert [stored.message.text for stored in second.messages] == ["They do."]
+
+
 @pytest.mark.parametrize("has_stream", [True, False])
 @pytest.mark.parametrize("seed", sampled(range(3), every=3))
 async def test_a_page_shows_what_is_there_whatever_happened(

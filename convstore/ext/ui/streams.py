@@ -223,8 +223,6 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
             state = update.turn
             if update.messages and not state:
                 continue  # earlier messages are still to come
-            if state and state.status == "interrupted" and (await newest(screen.chat)).turn != state:
-                continue  # its worker has left after its last append, which the next update brings
             for event in _sent(await _follow(screen, [stored.message for stored in page], state)):
                 yield event
             if not state or state.turn_id != screen.turn_id or state.status != "running":
