@@ -105,7 +105,7 @@ class MalformedChainError(InvalidInputError):
 
     Attributes:
         index: Index of the message in the list, from 0; None if the error is not about one message.
-        message_id: Id of the message; None if it has none.
+        message_id: Id of the message; None if it has no id.
     """
 
     def __init__(self, problem: str, *, index: int | None = None, message_id: str | None = None) -> None:

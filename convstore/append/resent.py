@@ -51,7 +51,7 @@ class Match(NamedTuple):
 
     Attributes:
         matched: By index in the batch, the messages of the log that equal its known ones.
-        start: Index of the last known question; 0 if none is known.
+        start: Index of the last known question; 0 if no question is known.
         skipped: Number of leading system messages that are not written, because the log has begun.
         differs: True if batch and log diverge.
     """
@@ -178,7 +178,7 @@ def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: 
 
 
 def _answer(turn: _Turn) -> bytes:
-    """Return the digest of the last answer of a turn; empty if it has none."""
+    """Return the digest of the last answer of a turn; empty without an answer."""
     return next((message.digest for _, message in reversed(turn) if message.is_answer), b"")
 
 

@@ -19,7 +19,7 @@ _MIN_SAVING = 8
 
 
 def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, view_start: int = 0, force: bool = False) -> int:
-    """Return how many active messages after the current summary to fold into the next one; 0 for none.
+    """Return how many active messages after the current summary to fold into the next one; 0 to fold nothing.
 
     Whole turns are folded. If the turn in progress is itself too large, its question and its older calls are folded,
     each call with all its results. `rows` are all active messages after the current summary, or after the leading

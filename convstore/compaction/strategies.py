@@ -39,7 +39,7 @@ class CompactionRequest:
         cut: Number of messages that the plan folds.
         size: Returns the tokens that a result takes in views.
         cuts: Indexes of messages where a summary may end, in order.
-        earlier: Text of the earlier summary, None if there is none.
+        earlier: Text of the earlier summary, None without one.
         summary_messages: The messages that show the earlier summary in views.
     """
 

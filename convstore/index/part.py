@@ -194,5 +194,5 @@ def terms_of(part: _HasTerms, groups: Iterable[tuple[str, ...]]) -> set[str]:
 
 
 def _last(windows: bytearray) -> int:
-    """Return the last of some windows, -1 if there is none."""
+    """Return the last of some windows, -1 without windows."""
     return int.from_bytes(windows[-4:], "little") if windows else -1

@@ -21,7 +21,7 @@ class Branch(NamedTuple):
 
     Attributes:
         event: What its entries record: the turn, the first turn at its place, and its id.
-        place: Ordinal of the last message before it, 0 for none.
+        place: Ordinal of the last message before it, 0 at the beginning.
         entry: First entry that contains only messages after the place.
         kept: The rewound ranges before the place.
         totals: Totals of its last entry, as if it were active.

@@ -96,9 +96,9 @@ class EntryMessage:
         tool: For a tool result the tool's name, "" if it is unknown.
         call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
         arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
-        sources: For a tool result the ids of its sources as text, "" if it has none.
+        sources: For a tool result the ids of its sources as text, "" without sources.
         stub: The text that replaces it in views; None if it is shown as it is.
-        payload: Location of the parts outside the body; None if there are none.
+        payload: Location of the parts outside the body; None without such parts.
         entry: Key of the entry that it was read from.
         is_named: True for a tool result or a long message, which a note names once a view leaves it out.
         stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
@@ -192,7 +192,7 @@ class EntryItem:
     Attributes:
         id: Its id; "" for a cut.
         kind: Its kind; "" for a cut.
-        after: Ordinal of the message that it follows, 0 for none.
+        after: Ordinal of the message that it follows, 0 at the beginning.
         body: Its encoded data; "" if the payload holds it.
         digest: Digest of all that.
         payload: Location of its data outside the entry.
@@ -326,11 +326,11 @@ class Totals:
         counter: Name of the token counter that made `tokens` and `view_tokens`.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
-        preview: Preview of the last message with text, None if there is none; `UNREAD` if it was not read.
+        preview: Preview of the last message with text, None without such a message; `UNREAD` if it was not read.
         shown: The newest distinct sources: the lowest number of each by digest of its text. None if it was not read;
             the sources of the last entries have it.
         updated_at: When the entry was appended.
-        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 if there is none.
+        whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 without such an entry.
         is_ended: The last turn was finished or stopped by an event, and no message follows.
         failed: Active tool results that report a failed call.
         entries: Number of the entry.
@@ -344,7 +344,7 @@ class Totals:
         rewind_entry: Number of the last rewind entry, 0 if all messages are active.
         sources_through: Highest source id in use or reserved.
         given_through: Highest source id that the store gave to a source without a number.
-        shown_at: Number of the last entry with sources, 0 if there is none.
+        shown_at: Number of the last entry with sources, 0 without such an entry.
         link: Random number of the entry, 0 before the first one; the next entry names it as `after`. Entries with items
             alone have that of the entry before them, so loads can skip them and still see that no other is missing.
     """
@@ -389,7 +389,7 @@ class Entry:
         restored: In a rewind entry the ranges of that list that are active again.
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
-        repair: In a rewind entry with a whole list the findings of the last repair, None if there was none.
+        repair: In a rewind entry with a whole list the findings of the last repair, None without a repair.
         rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
         event: What it records of a turn besides its messages, None for most entries.
         branch: For an entry of a variant that was not active yet, the totals that it continues: those of the log with
@@ -444,5 +444,5 @@ class Entry:
 
     @property
     def last(self) -> int:
-        """Ordinal of its last message; one below `first` if it has none."""
+        """Ordinal of its last message; one below `first` if it has no messages."""
         return self.totals.messages

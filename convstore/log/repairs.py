@@ -68,7 +68,7 @@ class Survey:
 
     @property
     def repair(self) -> Repair | None:
-        """The findings of the last repair, None if there was none."""
+        """The findings of the last repair, None without a repair."""
         return self.rewinds.repair
 
     @property

@@ -44,11 +44,11 @@ class Rewinds:
     """The active messages of a log, as of its last rewind entry.
 
     Attributes:
-        entry: Number of that entry, 0 if there is none.
+        entry: Number of that entry, 0 if no entry has one.
         ranges: The rewound ranges.
         inactive: Number of messages in them.
         undo: Number of the rewind that can be undone, 0 for none.
-        repair: The findings of the last repair, None if there was none.
+        repair: The findings of the last repair, None without a repair.
         whole: Those as of the last whole list; None if these are.
     """
 
@@ -111,7 +111,7 @@ class Rewinds:
         return not index or self.ranges[index - 1].last < ordinal
 
     def last_active(self, ordinal: int) -> int:
-        """Return the last active ordinal up to one, 0 if there is none."""
+        """Return the last active ordinal up to one, 0 if no message is active."""
         for range_ in reversed(self.through(ordinal)):
             if range_.last < ordinal:
                 break
@@ -143,7 +143,7 @@ class Rewinds:
         return found.until + 1 if found else number
 
     def _with_entry(self, number: int) -> RewoundRange | None:
-        """Return the range of which an entry has messages only; None if there is none."""
+        """Return the range of which an entry has messages only; None without such a range."""
         index = bisect_right(self.ranges, number, key=_entry)
         return self.ranges[index - 1] if index and self.ranges[index - 1].until >= number else None
 

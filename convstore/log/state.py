@@ -88,7 +88,7 @@ class State:
         at: When the state was inserted.
         revision: Counts the changes of the current summary.
         summary: The current summary.
-        newest: Token of the summary that was made last, "" if there is none.
+        newest: Token of the summary that was made last, "" without summaries.
         aside: Token of the summary that a rewind set aside, "" for none; undoing the rewind makes it current again.
         versions: The number of summaries made so far.
         failures: Summaries that failed since the last successful one.

@@ -144,7 +144,7 @@ def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
 
 
 def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:
-    """Return the part of a message's payload that a view must read; None if it needs none."""
+    """Return the part of a message's payload that a view must read; None if it needs no part."""
     ref = message.payload
     if ref is None or whole:
         return ref

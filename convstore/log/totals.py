@@ -221,7 +221,7 @@ def _arguments(message: BaseMessage, call: Call) -> str:
 
 
 def preview_of(message: BaseMessage) -> Preview | None:
-    """Return the beginning of a human or AI message's text in one line, or None if it has none."""
+    """Return the beginning of a human or AI message's text in one line, or None if it has no text."""
     if message.type not in ("human", "ai"):
         return None
     content, maximum = message.content, 2 * _PREVIEW_CHARACTERS

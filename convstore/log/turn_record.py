@@ -130,7 +130,7 @@ class TurnRecord:
         return {call.result_id for call in self._without_result()} | (set() if self.is_finished else refused)
 
     def find_call(self, call_id: str) -> TurnCall | None:
-        """Return the newest call with an id, or the one whose result has it; None if there is none."""
+        """Return the newest call with an id, or the one whose result has it; None if no call has it."""
         calls = reversed(_calls(self.messages))
         return next((call for call in calls if call_id in (call.id, call.result_id)), None)
 

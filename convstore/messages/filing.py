@@ -62,7 +62,7 @@ class Filing:
     before it.
 
     Args:
-        question: Id of the question before the first message; None if there is none.
+        question: Id of the question before the first message; None without one.
         earlier: Ids of the results of calls before that, whose questions are not known.
 
     >>> filing = Filing("q1", ["late"])

@@ -82,7 +82,7 @@ def is_reasoning(block: Any) -> bool:
 
 
 def without_reasoning(message: BaseMessage) -> BaseMessage:
-    """Return the message without reasoning and signatures; the same object if it has none.
+    """Return the message without reasoning and signatures; the same object if it has no such parts.
 
     Cleans content blocks, `additional_kwargs` and calls. Call arguments are kept as they are, and so are
     `usage_metadata` and `response_metadata`, which are not sent to a model.

@@ -103,7 +103,7 @@ def block_text(block: Any) -> str | None:
 
 
 def media_bytes(block: Mapping[str, Any]) -> int:
-    """Return the length of the data or address in a media block, at any nesting; 0 if none is found.
+    """Return the length of the data or address in a media block, at any nesting; 0 if nothing is found.
 
     >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
     4

@@ -43,7 +43,7 @@ class Annotations:
         return dict(map(values_in, await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})))
 
     async def find_state(self, conversation: str) -> tuple[int, str]:
-        """Return revision and text of the state of a conversation; 0 and "" if there is none. One command."""
+        """Return revision and text of the state of a conversation; 0 and "" without a state. One command."""
         query = {"_id": application_state_id(conversation), "conversation": conversation}
         found = await self._annotations.find_one(query)
         return (0, "") if found is None else state_in(found)

@@ -100,7 +100,7 @@ class Collection:
         after: bool = False,
         upsert: bool = False,
     ) -> Document | None:
-        """Update a document and return it as it was before, or is `after`; None if the filter matched none."""
+        """Update a document and return it as it was before, or is `after`; None if the filter matched nothing."""
         returned = ReturnDocument.AFTER if after else ReturnDocument.BEFORE
         update = partial(self.driver_collection.find_one_and_update, dict(query), change, fields, upsert=upsert)
         async with driver_errors():
@@ -117,12 +117,12 @@ class Collection:
             await self.driver_collection.update_many(dict(query), dict(change))
 
     async def replace(self, query: Document, document: Document) -> bool:
-        """Replace a document; False if the filter matched none."""
+        """Replace a document; False if the filter matched nothing."""
         async with driver_errors():
             return bool((await self.driver_collection.replace_one(dict(query), dict(document))).matched_count)
 
     async def delete_one(self, query: Document) -> bool:
-        """Delete a document; False if the filter matched none."""
+        """Delete a document; False if the filter matched nothing."""
         async with driver_errors():
             return bool((await self.driver_collection.delete_one(dict(query))).deleted_count)
 

@@ -141,7 +141,7 @@ class SchemaInspection:
         return has[0] is not None and has[1] is None
 
     async def scope_keys(self) -> list[str]:
-        """Return the sorted scope keys of any one conversation; empty if there is none. One command."""
+        """Return the sorted scope keys of any one conversation; empty without conversations. One command."""
         found = await Collection(self._driver, HEADS).find_one({"scope": {"$exists": True}}, {"scope": 1})
         scope = (found or {}).get("scope")
         return sorted(map(str, scope.keys() - {PATH})) if isinstance(scope, Mapping) else []

@@ -91,7 +91,7 @@ class Log:
         return replace(totals, shown=shown_in(documents[::-1])) if shown else totals
 
     async def last_date(self, conversation: str) -> datetime | None:
-        """Return the date of the last entry, of any version; None if there is none. One command."""
+        """Return the date of the last entry, of any version; None for an empty log. One command."""
         query = within(conversation, *entry_range(conversation))
         documents = await self._log.find(query, {"at": 1}, order=_NEWEST_FIRST, limit=1)
         for document in documents:

@@ -112,7 +112,7 @@ class _Search:
         return self._take(position, sum(1 for _ in alike))
 
     def _find(self, needle: str) -> int:
-        """Return the position of a text outside earlier matches; -1 if there is none."""
+        """Return the position of a text outside earlier matches; -1 if it is not found."""
         if self.budget <= 0 or len(needle) > len(self.text):
             return -1
         position = self.text.find(needle, self.position)

@@ -134,7 +134,7 @@ def plain_item(
 
 
 def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
-    """Return the first of the keys whose value is a text, "" if there is none.
+    """Return the first of the keys whose value is a text, "" if no key has one.
 
     >>> first_text({"title": 7, "name": "N"}, ["title", "name"])
     'name'
@@ -203,12 +203,12 @@ class FoundSource(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its title, "" if there is none."""
+        """Its title, "" without one."""
         return self.label()[0]
 
     @property
     def url(self) -> str:
-        """Its address, "" if there is none."""
+        """Its address, "" without one."""
         return self.label()[1]
 
     @property

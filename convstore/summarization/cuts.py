@@ -73,7 +73,7 @@ class Cuts:
 
 
 def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> int:
-    """Return the first cut where the sum reaches `before_summary` and the rest fits `room`; 0 if there is none.
+    """Return the first cut where the sum reaches `before_summary` and the rest fits `room`; 0 without such a cut.
 
     >>> find_trigger([10, 10, 10, 10], before_summary=20, room=10), find_trigger([10, 10], before_summary=30, room=10)
     (3, 0)

@@ -39,7 +39,7 @@ class Request:
         return digest_of(str(self.messages[-1].content))
 
     def text_of(self, reply: object) -> str:
-        """Return the text of a model's reply; raise a SummaryError if it has none."""
+        """Return the text of a model's reply; raise a SummaryError if it has no text."""
         # `text` of a message is a subclass of str that a checkpointer may refuse to store.
         text = str(reply.text) if isinstance(reply, BaseMessage) else reply
         if not isinstance(text, str):

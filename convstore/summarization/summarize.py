@@ -67,7 +67,7 @@ def summarize_messages(
     Args:
         messages: The conversation, or the result of an earlier call with messages added. Each needs an id, but for a
             leading system message, which is never summarised.
-        running_summary: The summary of the earlier call, None if there was none. Its messages are passed over.
+        running_summary: The summary of the earlier call, None without one. Its messages are passed over.
         model: Is called with `invoke(messages)`.
         max_tokens: Limit of the result and of each call of the model. Only the system message, a call with its results
             and the open question may exceed it; then `SummarizationResult.over_budget` is True.

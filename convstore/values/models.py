@@ -78,7 +78,7 @@ class HistoryReport(Value):
         round_trips: Number of waits for the server; commands sent together count as one.
         reasons: Of `Conversation.view_at`, why each message is shown as it is: ranges of ordinals in order, at most
             the last 500.
-        reasons_before: Pass it as ``reasons_before`` to get the ranges before these; None if there are none.
+        reasons_before: Pass it as ``reasons_before`` to get the ranges before these; None if these are the first.
     """
 
     stubbed: tuple[str, ...] = ()
@@ -327,7 +327,7 @@ class ForkOrigin(Value):
 
     Attributes:
         conversation_id: The random id of the conversation that was forked, which may be deleted by now.
-        ordinal: The last message that both have, 0 for none.
+        ordinal: The last message that both have, 0 without one.
     """
 
     conversation_id: str
@@ -354,7 +354,7 @@ class ConversationInfo(Value):
         bytes: Stored size of all messages, after compression, without sources and indexes.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
             model is "unknown" for messages that do not name one.
-        last_message: The beginning of the last message with text, None if there is none.
+        last_message: The beginning of the last message with text, None without such a message.
         has_children: Sub-agents have conversations below it; see `Conversation.children`.
         stamp: Stamp of the view that its last answer was made from; None if its last append had no stamp.
         forked_from: Of a fork, where it comes from; see `Conversation.fork`.

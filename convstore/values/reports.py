@@ -188,7 +188,7 @@ class ConversationHits(_Value):
     Attributes:
         scope: The scope values of the conversation.
         conversation_id: Its random id, for `ConversationStore.find_conversation`.
-        title: Its title, None if none was set.
+        title: Its title, None without one.
         hits: Best first.
     """
 

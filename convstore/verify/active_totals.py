@@ -100,6 +100,6 @@ def branch_problem(entry: Entry, messages: Sequence[BaseMessage], known: dict[tu
 
 
 def number_in(key: str) -> int:
-    """Return the number in the key of an entry, 0 if there is none."""
+    """Return the number in the key of an entry, 0 without a number."""
     text = key.rpartition(":")[2]
     return int(text) if text.isdecimal() else 0

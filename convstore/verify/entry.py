@@ -66,7 +66,7 @@ def check_entry(
 
 
 def item_problem(row: ItemRow, payload: str | None, *, key: str, codec: Codec) -> str:
-    """Return the problem of an item or a cut of an entry, "" if there is none."""
+    """Return the problem of an item or a cut of an entry, "" if it is sound."""
     item = row.item
     if item.after > row.entry.last or (item.cut or (0, 0)) >= row.place:
         return "an item or a cut of it has a place that the log does not have"

@@ -210,7 +210,7 @@ def _is_of(check: LogCheck, record: ViewRecord) -> bool:
 
 
 def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
-    """Return the problem of a summary compared with earlier ones, "" if there is none."""
+    """Return the problem of a summary compared with earlier ones, "" if it is sound."""
     previous, parent = found.get(record.previous), found.get(record.parent)
     if (previous and record.version != previous.version + 1) or (not record.previous and record.version != 1):
         return "its version does not follow that of the previous summary"

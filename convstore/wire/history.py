@@ -23,7 +23,7 @@ class History(Value):
 
     Attributes:
         messages: Leading system messages first, then a summary and a note if there are any, then whole turns.
-        summary: Text of the summary that replaces the oldest messages, None if there is none.
+        summary: Text of the summary that replaces the oldest messages, None without one.
         tokens: Size of the view by the store's counter.
         report: How the view was built, and its cost.
         compaction: Result of the compaction that ran first, under a policy with ``compact="before_load"``.

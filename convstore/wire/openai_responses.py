@@ -68,7 +68,7 @@ def _problem(step: Step, ids: set[str]) -> str:
 
 
 def _own_id(part: Part | WireCall, step: Step) -> str:
-    """Return the id that OpenAI gave the item of a part, "" if it gave none."""
+    """Return the id that OpenAI gave the item of a part, "" without one."""
     if isinstance(part, WireCall):
         own, prefix = part.item_id, "fc_" if part.input is None else "ctc_"
     elif isinstance(part, Block):

@@ -10,7 +10,7 @@ class Dropped(NamedTuple):
     """A part of a message that a request does not contain as it was appended.
 
     Attributes:
-        message_id: Id of the message; "" if it has none.
+        message_id: Id of the message; "" if it has no id.
         part: The part, such as "reasoning", "image" or "arguments of search".
         reason: Why it could not be sent.
     """

@@ -158,7 +158,7 @@ def schema_names(response_format: Any) -> set[str]:
 
 
 def structured_response(response_format: Any, answer: AIMessage) -> Any:
-    """Return the structured response in an answer; None if it has none."""
+    """Return the structured response in an answer; None without one."""
     if response_format is None:
         return None
     specs = {spec.name: spec for spec in _tool_specs(response_format)}

@@ -34,7 +34,7 @@ class AgentRun:
 
     Attributes:
         scope: Scope of its conversation.
-        turn_id: Id of the human message that it answers; None if there is none.
+        turn_id: Id of the human message that it answers; None without one.
         logged: Messages that are in the log, by id; None if only their id is known.
         ahead: The turn's messages from an earlier run, if there was one; the state gets them step by step.
         is_known: True once the log was asked for the turn.

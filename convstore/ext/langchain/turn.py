@@ -74,6 +74,6 @@ def is_made_up(message: BaseMessage) -> bool:
 
 
 def last_question(messages: Sequence[BaseMessage]) -> int | None:
-    """Return the index of the last human message that a user sent; None if there is none."""
+    """Return the index of the last human message that a user sent; None without such a message."""
     indexes = range(len(messages) - 1, -1, -1)
     return next((at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None)

@@ -108,7 +108,7 @@ def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | 
 
 
 def loaded_of(state: Any) -> LoadedView | None:
-    """Return the view in a state; None if there is none."""
+    """Return the view in a state; None without one."""
     loaded = _value(state, "convstore_view")
     return loaded if isinstance(loaded, LoadedView) else None  # a checkpoint may have made an empty dict of it
 

@@ -138,7 +138,7 @@ class ConvstoreSession:
             raise
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
-        """Remove the newest item from views and return it; None if there is none. It stays in the log."""
+        """Remove the newest item from views and return it; None if no item is left. It stays in the log."""
         return cast("TResponseInputItem | None", await settle(self._pop(self._state(wrapper))))
 
     async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
