@@ -315,8 +315,7 @@ class Conversation:
             return await writer.reserve_for_child(self._scope, number)
         if turn := entered_turn(self.store, self._scope):
             return await turn.reserve(number)
-        numbers, _ = await writer.reserve(self._scope, number)
-        return numbers
+        return (await writer.reserve(self._scope, number))[0]
 
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:
         """Return the handle of a sub-agent's conversation below this one; no I/O.
@@ -560,12 +559,8 @@ class Conversation:
 
         The log includes rewound messages; `turns` leaves them out.
         """
-        reader = (await self._services()).reader
-        async for cached, entry in reader.walk(self._scope):
-            async with reader.reading(cached):
-                messages = await reader.decode_all(cached, entry.messages)
-            for message in messages:
-                yield message
+        async for message in (await self._services()).records.all(self._scope):
+            yield message
 
     async def items(
         self, *, kind: str | None = None, after: int | None = None, before: int | None = None
@@ -574,7 +569,7 @@ class Conversation:
 
         Without those that a rewind removed: an item goes, and comes back, with the message that it follows. Two
         commands, and one more for each append with large items. Only the appends that `after` and `before` select are
-        read: for a page of `list_messages`, the ordinals of its first message and of the first one of the next page.
+        read: of a page of `list_messages`, its first ordinal and the next page's.
 
         Args:
             kind: Only items of this kind; None for all.
@@ -638,8 +633,7 @@ class Conversation:
         """
         check_id(turn_id, name="turn_id")
         services = await self._services()
-        turn = await services.turns.get(self._scope, turn_id)
-        if turn is None or not turn.number:
+        if (turn := await services.turns.get(self._scope, turn_id)) is None or not turn.number:
             return turn
         return turn.model_copy(update={"pending": await services.watcher.pending(self._scope, turn_id)})
 

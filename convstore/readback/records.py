@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
@@ -51,6 +51,14 @@ class Records:
 
             records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
+
+    async def all(self, scope: Scope) -> AsyncIterator[BaseMessage]:
+        """Yield the messages of the log in order, with rewound ones. Reads in batches."""
+        async for cached, entry in self.reader.walk(scope):
+            async with self.reader.reading(cached):
+                messages = await self.reader.decode_all(cached, entry.messages)
+            for message in messages:
+                yield message
 
     async def page(
         self, scope: Scope, *, limit: int, full: bool, rewound: bool, **span: int | None
