@@ -200,7 +200,7 @@ class Snippets:
         self._words_of: dict[tuple[str, str], set[int]] = {}
 
     def of(self, text: str, *, characters: int = 300) -> str:
-        """Return the part of a text with the most different words, unchanged; its beginning if it has no words."""
+        """Return the part of a text with the most different words, unchanged; its beginning if it has none of them."""
         if len(text) <= characters:
             return text.strip()
         language = language_of(text)

@@ -44,7 +44,7 @@ class Rewinds:
     """The active messages of a log, as of its last rewind entry.
 
     Attributes:
-        entry: Number of that entry, 0 if no entry has one.
+        entry: Number of that entry, 0 if nothing was rewound.
         ranges: The rewound ranges.
         inactive: Number of messages in them.
         undo: Number of the rewind that can be undone, 0 for none.

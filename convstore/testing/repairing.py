@@ -47,6 +47,19 @@ class RepairContract(VerifyFixtures):
         ]
         assert after == before.model_copy(update={"created_at": first, "updated_at": last})
 
+    async def test_a_head_that_is_written_before_its_entry_is_damaged(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """Pruning trusts the date, so it is compared with that of the entry; the present is a safe date."""
+        user, head = full.scope["user_id"], await self.head_of(database, full)
+        early = {"written_at": head["written_at"] - timedelta(days=400)}
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
+        assert kinds(await later.verify(user_id=user)) == [("head_date", head["_id"])]
+        report = await later.verify(user_id=user, repair=True)
+        assert [(finding.kind, finding.repaired) for finding in report.findings] == [("head_date", True)]
+        assert kinds(await later.verify(user_id=user)) == []
+        assert (await self.head_of(database, full))["written_at"] >= head["written_at"]
+
     async def test_a_late_head_is_brought_to_its_place(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:

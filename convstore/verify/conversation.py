@@ -96,7 +96,8 @@ class ConversationCheck:
         if recount_entry is None:
             return False
         inspection, entry = self.subject.inspection, [recount_entry.number, recount_entry.totals.link]
-        await inspection.set_head(self.head, {"entry": entry})  # unless a writer refreshed it meanwhile
+        changes = {"entry": entry, "written_at": self.subject.now}
+        await inspection.set_head(self.head, changes)  # unless a writer refreshed it meanwhile
         self.head = await inspection.head(str(self.head["_id"])) or self.head
         return True
 

@@ -39,10 +39,14 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
         subject.report("damaged", HEADS, str(document["_id"]), str(error))
     await _check_parent(subject, head)
     tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
-    if not (lost or is_late) or await subject.inspection.head(str(document["_id"])) != document:
+    is_damaged = head.entry.number in check.kept and head.written_at < check.kept[head.entry.number].at
+    if not (lost or is_late or is_damaged) or await subject.inspection.head(str(document["_id"])) != document:
         return
     if lost:
         await _repair(subject, document, "head_entry", lost, {"entry": [tail.entries, tail.link]})
+    elif is_damaged:
+        early = "it says that it was written before the entry that it names, so pruning may delete it too soon"
+        await _repair(subject, document, "head_date", early, {"written_at": subject.now})
     else:
         late = "its date is older than the last entry, so listings show it too far down"
         await _repair(subject, document, "head_behind", late, {"updated_at": tail.updated_at})
@@ -90,8 +94,8 @@ async def _repair(
 
 def _rebuilt(subject: Subject, document: Document, check: LogCheck) -> dict[str, Any] | None:
     """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
-    moments = {"updated_at": check.tail.updated_at, "written_at": subject.now}
-    missing = {name: at for name, at in moments.items() if at and not isinstance(document.get(name), datetime)}
-    changes = {"entry": [check.tail.entries, check.tail.link], **missing}
+    changes: dict[str, Any] = {"entry": [check.tail.entries, check.tail.link], "written_at": subject.now}
+    if check.tail.updated_at and not isinstance(document.get("updated_at"), datetime):
+        changes["updated_at"] = check.tail.updated_at
     first = {"created_at": creation(check.kept[1].at, subject.conversation)} if 1 in check.kept else {}
     return next((fields for fields in (changes, changes | first) if read_head({**document, **fields})[0]), None)
