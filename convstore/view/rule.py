@@ -7,8 +7,10 @@ them. docs/internals.md ("Where a view starts") explains the rule.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import neg
 from typing import NamedTuple
 
 from convstore.values.stamps import ViewMarks
@@ -137,10 +139,21 @@ class _Choice:
             marks.append(self._through(newest))
             self.short = marks[-1]
         if self.early() > budget // 4:
+            self._skip(max(budget // 2 - self._others, budget // 8))
             while self.start < newest and self.size() > budget // 2 and self.early() > budget // 8:
                 self.start += 1
         # The least mark that makes the view as small; turns that left do not count, as they may not have been read.
         self.short = min(marks, key=lambda short: self.early(short=short))
+
+    @property
+    def _others(self) -> int:
+        """The size of what is shown besides finished turns and the note."""
+        return self.log.fixed + self.log.current(self.stubs, self.gap).size
+
+    def _skip(self, most: int) -> None:
+        """Move the start past turns with which the finished ones exceed a size even without a note, to the newest."""
+        sizes, _ = self._later(self.short)
+        self.start = bisect_left(sizes, -most, self.start, max(self.start, len(self.log.turns) - 1), key=neg)
 
     def _through(self, index: int) -> int:
         """Return `short_through` with all turns up to one shortened."""
@@ -162,6 +175,7 @@ class _Choice:
         self._is_excursion = True
         if end > 1:
             self.short = max(self.short, log.ends(end - 2))
+        self._skip(min(budget - self._others, budget // 8))
         while self.start < newest and (self.size() > budget or self.early() > budget // 8):
             self.start += 1
         if self.size() > budget and end:

@@ -14,6 +14,7 @@ from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore import HistoryPolicy
 from convstore.log.rows import Row, is_finished, rows_of
+from convstore.view import view as views
 from convstore.view.render import View
 from convstore.view.rule import Decision
 
@@ -128,6 +129,17 @@ def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> N
     kept = [row.message.tokens for row in rows_of(asked.entries)[decision.begin : -1]]
     assert 4_000 // 16 < sum(kept) <= 4_000 // 8
     assert decision.stored[0] == decision.marks.start
+
+
+@pytest.mark.parametrize("last", [40, 30_000])
+def test_a_start_is_found_with_few_notes(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """Turns that are too large even without a note are passed over, however long the log is; a note costs time."""
+    made, make = list[object](), views.make_note
+    monkeypatch.setattr(views, "make_note", lambda *given, **named: made.append(given) or make(*given, **named))
+    decision = log_of([*[([], 200, 200)] * 400, ([], last, 40)], batch=50).decide(HistoryPolicy(max_tokens=4_000))
+    assert decision is not None
+    assert decision.stored[0] > 700
+    assert len(made) <= 12
 
 
 def test_a_move_that_makes_the_view_no_smaller_is_not_made() -> None:
