@@ -96,7 +96,7 @@ class ConversationCheck:
         if recount_entry is None:
             return False
         inspection, entry = self.subject.inspection, [recount_entry.number, recount_entry.totals.link]
-        changes = {"entry": entry, "written_at": self.subject.now}
+        changes = {"entry": entry, "written_at": recount_entry.at}
         await inspection.set_head(self.head, changes)  # unless a writer refreshed it meanwhile
         self.head = await inspection.head(str(self.head["_id"])) or self.head
         return True

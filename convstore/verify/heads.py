@@ -39,14 +39,17 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
         subject.report("damaged", HEADS, str(document["_id"]), str(error))
     await _check_parent(subject, head)
     tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
-    is_damaged = head.entry.number in check.kept and head.written_at < check.kept[head.entry.number].at
-    if not (lost or is_late or is_damaged) or await subject.inspection.head(str(document["_id"])) != document:
+    entry = check.kept.get(head.entry.number)
+    is_early = entry is not None and head.written_at < entry.at
+    if not (lost or is_late or is_early) or await subject.inspection.head(str(document["_id"])) != document:
         return
     if lost:
-        await _repair(subject, document, "head_entry", lost, {"entry": [tail.entries, tail.link]})
-    elif is_damaged:
+        written = max(head.written_at, tail.updated_at or head.written_at)
+        changes = {"entry": [tail.entries, tail.link], "written_at": written}
+        await _repair(subject, document, "head_entry", lost, changes)
+    elif entry and is_early:
         early = "it says that it was written before the entry that it names, so pruning may delete it too soon"
-        await _repair(subject, document, "head_date", early, {"written_at": subject.now})
+        await _repair(subject, document, "head_date", early, {"written_at": max(subject.now, entry.at)})
     else:
         late = "its date is older than the last entry, so listings show it too far down"
         await _repair(subject, document, "head_behind", late, {"updated_at": tail.updated_at})
@@ -94,7 +97,8 @@ async def _repair(
 
 def _rebuilt(subject: Subject, document: Document, check: LogCheck) -> dict[str, Any] | None:
     """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
-    changes: dict[str, Any] = {"entry": [check.tail.entries, check.tail.link], "written_at": subject.now}
+    written = max(subject.now, check.tail.updated_at or subject.now)
+    changes: dict[str, Any] = {"entry": [check.tail.entries, check.tail.link], "written_at": written}
     if check.tail.updated_at and not isinstance(document.get("updated_at"), datetime):
         changes["updated_at"] = check.tail.updated_at
     first = {"created_at": creation(check.kept[1].at, subject.conversation)} if 1 in check.kept else {}
