@@ -6,7 +6,7 @@ A head that seems wrong is read again, because a writer may have refreshed it me
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, StoreError
@@ -17,6 +17,9 @@ from convstore.runtime.head_refresh import REFRESH_AFTER
 from convstore.values.scope import parent_scope
 from convstore.verify.findings import Subject
 from convstore.verify.log import LogCheck
+
+_CLOCKS_DIFFER = timedelta(hours=1)
+"""The writer of a head may not be that of the entry."""
 
 
 def read_head(document: Document) -> tuple[Head | None, str]:
@@ -40,7 +43,7 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
     await _check_parent(subject, head)
     tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
     entry = check.kept.get(head.entry.number)
-    is_early = entry is not None and head.written_at < entry.at
+    is_early = entry is not None and head.written_at < entry.at - _CLOCKS_DIFFER
     if not (lost or is_late or is_early) or await subject.inspection.head(str(document["_id"])) != document:
         return
     if lost:
