@@ -12,6 +12,7 @@ from typing import Any
 from convstore.ext.ui.turns import DRAFT, Event, Outcome, Part, ShownTurn, Step, keyed, known
 
 _MEDIA = ("image", "audio", "video")
+_REASONING = ":reasoning-"
 _TEXTS = {"assistant": "TEXT_MESSAGE", "reasoning": "REASONING_MESSAGE"}
 _TYPES = {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}, "reason": {"type": "string"}}
 _SCHEMA = {"type": "object", "properties": _TYPES, "required": ["approved"]}
@@ -70,7 +71,8 @@ class AGUIEncoder:
     def _events(self, message: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Event]:
         """Yield the events that turn one message into another, and end all that is of others."""
         id_, role, calls = message["id"], message["role"], message.get("toolCalls", ())
-        yield from self._closed({id_, *(call["id"] for call in calls)})
+        reply = id_.partition(_REASONING)[0]  # its text may go on after this
+        yield from self._closed({id_, reply, *(call["id"] for call in calls)})
         if role == "tool" and not before:
             answered = {"toolCallId": message["toolCallId"], "content": message["content"], "role": role}
             yield {"type": "TOOL_CALL_RESULT", "messageId": id_, **answered}
@@ -122,7 +124,7 @@ def _reply(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     for number, part in enumerate(part for part in step.parts if part["type"] == "reasoning"):
         proof = [value for named in part.get("providerMetadata", {}).values() for value in named.values()]
         signed = {"encryptedValue": proof[0]} if proof else {}
-        yield {"id": f"{step.id}:reasoning-{number}", "role": "reasoning", "content": part["text"], **signed}
+        yield {"id": f"{step.id}{_REASONING}{number}", "role": "reasoning", "content": part["text"], **signed}
     calls = [_call(part) for part in step.parts if "toolCallId" in part]
     text = _text(step.parts)
     content = {"content": text} if text or not calls else {}

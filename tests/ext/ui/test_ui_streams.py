@@ -190,6 +190,22 @@ async def test_ag_ui_builds_the_messages_of_a_reload(
     assert [bare(message) for message in built["messages"]] == await page_of(chat, "ag-ui")
 
 
+async def test_reasoning_between_two_texts_does_not_end_their_message(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
+    """AG-UI has one message for both texts: the second goes on with it, and both reasonings are there."""
+    texts = [({"type": "text", "text": ""}, [part]) for part in SAID]
+    reply = anthropic((THINKING, SIGNED), texts[0], (THINKING, SIGNED), texts[1])
+    stream = await post(chat, RUN, Loop(reply), "ag-ui")
+    built = run_js("read_stream.mjs", {"stream": stream, "format": "ag-ui"})
+    assert (built["errors"], built["outcome"]) == ([], {"type": "success"})
+    shown, expected = (
+        [bare(message) for message in found] for found in (built["messages"], await page_of(chat, "ag-ui"))
+    )
+    assert sorted(shown, key=str) == sorted(expected, key=str)
+    assert [message["content"] for message in shown if message["role"] == "assistant"] == ["Let me look."]
+
+
 @pytest.mark.parametrize("form", BODIES)
 async def test_a_repeated_request_gets_the_answer_from_the_log(form: Any, chat: Conversation) -> None:
     """Whole, without a model."""
