@@ -135,7 +135,7 @@ async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], 
 
 
 def held_by_caller(chat: Conversation, *turn_ids: str | None) -> HeldTurn | None:
-    """Return the turn that this context has entered; None if there is none, or it is none of these."""
+    """Return the turn that this context has entered; None if it has entered no turn, or another one than these."""
     return held_turn(chat.store, tuple(chat.scope.items()), *turn_ids)
 
 

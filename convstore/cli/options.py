@@ -62,7 +62,9 @@ Uri = Annotated[
 ]
 AnyUri = Annotated[
     str,
-    typer.Option("--uri", metavar="ADDRESS", help="mongodb://host/database, or memory:// for none.", show_default=True),
+    typer.Option(
+        "--uri", metavar="ADDRESS", help="mongodb://host/database, or memory://: nothing kept.", show_default=True
+    ),
 ]
 ScopeKeys = Annotated[Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")]
 ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]

@@ -430,7 +430,7 @@ class Entry:
 
     @property
     def has_only_items(self) -> bool:
-        """True for an entry that loads skip; the first one of a log is none."""
+        """True for an entry that loads skip; never for the first one of a log."""
         return 0 < self.after == self.totals.link and self.lost is None
 
     @property

@@ -129,7 +129,7 @@ class ChildContract:
     async def test_a_child_is_deleted_with_its_parent(
         self, database: Any, new_store: _NewStore, outer: Conversation
     ) -> None:
-        """At once, in every process; the scope used again has none of it."""
+        """At once, in every process; the scope used again begins without it."""
         chats = await _family(outer)
         root = (await outer.info()).conversation_id
         receipt = await outer.delete()

@@ -95,7 +95,7 @@ def _is_answer(item: _Stored) -> bool:
 
 
 def _parsed(text: Any) -> Any:
-    """Return the value of a JSON text, or the text if it is none; the id that the SDK makes up for answers is none."""
+    """Return the value of a JSON text, or the text if it is not JSON; drop the id that the SDK makes up."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):

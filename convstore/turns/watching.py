@@ -206,7 +206,7 @@ class Watcher:
 def _state_of_pending(
     pending: Sequence[VariantRecord], lease: TurnLease | None, draft: Draft | None
 ) -> TurnState | None:
-    """Return the state of the newest variant that a worker makes, or in which a person was asked; None for none."""
+    """Return the state of the newest variant that a worker makes, or in which a person was asked, if there is one."""
     for record, tail, branch in sorted(pending, key=lambda item: item[2].totals.entries, reverse=True):
         variant = branch.event.variant
         if record.waiting or (lease and lease.is_for(record.turn_id, variant)):

@@ -177,7 +177,7 @@ def arguments_text(given: Any) -> tuple[str, bool]:
 
 
 def _question(messages: Sequence[BaseMessage]) -> int:
-    """Return the index of the last question, 0 without one; messages that the store generated are none."""
+    """Return the index of the last question, 0 without one; messages that the store generated do not count."""
     indexes = range(len(messages) - 1, -1, -1)
     return next((at for at in indexes if isinstance(messages[at], HumanMessage) and not kind_of(messages[at])), 0)
 
