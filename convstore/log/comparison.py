@@ -133,7 +133,7 @@ def _canonical(value: Any, codec: Codec) -> str:
         return codec.encode(value, omitted=[])
     try:
         text = _write_sorted(value)
-    except (TypeError, ValueError):  # the value holds bytes, dates or keys that are not strings
+    except (TypeError, ValueError, ArithmeticError):  # bytes, dates, or keys such as a Decimal NaN, which has no order
         return codec.encode(value, omitted=[])
     if ".0" not in text:
         return text

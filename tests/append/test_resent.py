@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -248,11 +249,11 @@ def test_messages_that_differ_are_not_equal(message: BaseMessage, other: BaseMes
 
 
 def test_any_value_has_a_digest() -> None:
-    """Bytes, dates, lone surrogates, NaN, keys that are no text, any depth."""
+    """Bytes, dates, lone surrogates, NaN, keys that are no text or have no order, any depth."""
     deep: Any = []
     for _ in range(5_000):
         deep = [deep]
-    for value in (b"\x00", "\ud800", float("nan"), {1: 2, "a": 3}, deep, {"$": 1}, object()):
+    for value in (b"\x00", "\ud800", float("nan"), {1: 2, "a": 3}, {Decimal("NaN"): 1, 2: 3}, deep, {"$": 1}, object()):
         digest = content_digest(ToolMessage([{"type": "x", "x": value}], tool_call_id="c"), CODEC)
         assert len(digest) == 12
         assert content_digest(called({"x": value}), CODEC) != digest
