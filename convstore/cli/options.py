@@ -63,7 +63,10 @@ Uri = Annotated[
 AnyUri = Annotated[
     str,
     typer.Option(
-        "--uri", metavar="ADDRESS", help="mongodb://host/database, or memory://: nothing kept.", show_default=True
+        "--uri",
+        metavar="ADDRESS",
+        help="mongodb://host/database, or memory://, which keeps nothing.",
+        show_default=True,
     ),
 ]
 ScopeKeys = Annotated[Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")]

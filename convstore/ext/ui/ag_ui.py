@@ -69,9 +69,9 @@ class AGUIEncoder:
         yield {"type": "RUN_ERROR", "message": text}
 
     def _events(self, message: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Event]:
-        """Yield the events that turn one message into another, and end all that is of others."""
+        """Yield the events that turn one message into another; first end what does not go on."""
         id_, role, calls = message["id"], message["role"], message.get("toolCalls", ())
-        reply = id_.partition(_REASONING)[0]  # its text may go on after this
+        reply = id_.partition(_REASONING)[0]  # its text may go on after its reasoning
         yield from self._closed({id_, reply, *(call["id"] for call in calls)})
         if role == "tool" and not before:
             answered = {"toolCallId": message["toolCallId"], "content": message["content"], "role": role}
