@@ -9,7 +9,7 @@ from itertools import pairwise, takewhile
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.ext.inspector.comparison import STATES, View, reason_at
+from convstore.ext.inspector.comparison import STATES, View, limit_of, reason_at
 from convstore.ext.inspector.text import sent_text
 from convstore.types import PastView
 
@@ -18,7 +18,6 @@ _CAUSES = {
     "whole": "whole again",
     "stub": "shown by a stub",
     "summarised": "in summary {}",
-    "left_out": "left out, to stay within the limits",
 }
 """What happened to messages that a view shows in another way than the view before; by default their label."""
 
@@ -137,6 +136,8 @@ def _causes(before: PastView, after: PastView) -> Iterator[str]:
         old, new = (reason_at(view.report.reasons, first) for view in (before, after))
         if old and new and (old.state, old.summary) != (new.state, new.summary):
             change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
+            if limit := limit_of(new, after.policy):
+                change += f" {limit}; old turns leave in few large steps, so that the cache holds in between"
             if new.summary and new.summary == after.version and after.summary_reason:
                 change += f", made because {after.summary_reason}"
             last = new.last if new.state in ("summarised", "left_out") else end - 1

@@ -15,6 +15,7 @@ from convstore.messages.parts import parts_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.types import PastView, StoredMessage
+from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason
 
 STATES: Mapping[str, tuple[str, str]] = {
@@ -54,10 +55,13 @@ ADDED: Mapping[str, tuple[str, str]] = {
 }
 """Label and explanation of each kind of message that only a view contains."""
 
-_LIMITS = {
-    "max_tokens": "Older than the view, whose token budget ends before it. It stays in the log.",
-    "max_turns": "Older than the view, which is limited to a number of turns. It stays in the log.",
+LIMITS: Mapping[str, str] = {
+    "max_tokens": "to keep the view within its budget of {:,} tokens",
+    "max_turns": "to keep the view within its limit of {:,} turns",
 }
+"""The reason why a limit of a policy leaves messages out, to be formatted with the limit."""
+
+_STEPS = "Old turns leave in few large steps, so that prompt caches hold in between. The messages stay in the log."
 
 _SHARED = {"summarised": "summary", "left_out": "note"}
 """States of messages that share a row, and the kind of the message in the view that replaces them."""
@@ -165,14 +169,24 @@ class View:
         if reason is None:
             state = "answer" if stored.ordinal == self._answer else "later"
             return Given(state, *STATES[state], part=state)
+        return self._given(reason, stored.message.id)
+
+    def older(self, ordinal: int) -> list[tuple[ViewReason, Given]]:
+        """Return the ranges that end before an ordinal and are left out or in a summary, with what replaces them."""
+        ranges = [reason for reason in self.history.report.reasons if reason.last < ordinal]
+        return [(reason, self._given(reason, None)) for reason in ranges if reason.state in _SHARED]
+
+    def _given(self, reason: ViewReason, message_id: str | None) -> Given:
         label, why = STATES[reason.state]
         outside = "rewound" if reason.state == "rewound" else "later"
         if reason.summary:
             label = f"in summary {reason.summary}"
-        message, size, part = self._by_id.get(stored.message.id, (None, 0, outside))
+        if limit := limit_of(reason, self.policy):
+            why = f"Left out {limit}. {_STEPS}"
+        message, size, part = self._by_id.get(message_id, (None, 0, outside))
         if message is None and (added := self._replacing.get(_SHARED.get(reason.state, ""))):
             message, size, part = added.message, added.tokens, added.part
-        return Given(reason.state, label, _LIMITS.get(reason.limit, why), size, message, reason.summary, part)
+        return Given(reason.state, label, why, size, message, reason.summary, part)
 
     def ordinals(self) -> dict[str | None, int]:
         """Return the ordinals of the messages of the view by id; none of them if results were moved to their calls.
@@ -190,6 +204,11 @@ class View:
         for part, size in zip(self.keys, self.sizes, strict=True):
             sums[part] += size
         return sums
+
+
+def limit_of(reason: ViewReason, policy: HistoryPolicy) -> str:
+    """Return the limit that leaves a range out, in words; "" if none does."""
+    return LIMITS[reason.limit].format(getattr(policy, reason.limit)) if reason.limit else ""
 
 
 def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:

@@ -37,6 +37,9 @@ _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 _HALVES = frozenset({"stub", "shortened", "placeholder", "late"})
 """States of messages that the model got in another form than the stored one."""
 
+_SAME = frozenset({"whole", "answer", "later"})
+"""States of messages that the model got as they are stored, wrote, or could not get yet."""
+
 _STUB_SOURCES = re.compile(r'"source_ids": "[\d, -]{0,200}?(\d{1,9})"')
 
 ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
@@ -142,6 +145,7 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         view,
         sections=[_Section(lines=lines)] if choice else _sections(lines, page.stored, number),
         page=page,
+        older=view.older(page.stored[0].ordinal) if page.stored and not choice else [],
         items={} if choice else await _items(chat, page),
         most_items=_ITEMS,
         on_page={message.ordinal for row in rows for message in row.stored},
@@ -227,7 +231,7 @@ def _matches(row: Row, choice: tuple[str, str]) -> bool:
             for message in messages
         )
     if name == "differs":
-        return row.given.state in _HALVES
+        return bool(row.stored) and row.given.state not in _SAME
     if name == "failed":
         return any(map(has_failed, messages))
     return any(message.type == ROLES.get(name) for message in messages)

@@ -14,7 +14,7 @@ from convstore.ext.inspector.comparison import View
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
 
-_BEFORE, _CALLS = 12, 40
+_BEFORE, _CALLS = 7, 15
 _STEP, _WIDTH, _TOP, _BASE, _LEAST = 28, 18, 12, 68, 1.5
 _FARTHEST = 2
 """A budget above so many times the largest call would make all bars too low, so it is not drawn."""
@@ -69,6 +69,11 @@ class Strip:
         paths = self.paths()
         seen = {"summary": any(bar.has_summary for bar in self.bars), "ink": "ink" in paths, "bad": "bad" in paths}
         return [(kind, meaning) for kind, meaning in kinds if seen[kind]]
+
+    @property
+    def cut_by(self) -> str:
+        """What broke the prompt cache in the current call; "" if nothing did."""
+        return next((bar.cut_by for bar in self.bars if bar.is_current), "")
 
     @property
     def width(self) -> int:

@@ -51,6 +51,9 @@ _CALLS = frozenset({"tool_use", "tool_call", "function_call"})
 _SAID = ("thinking", "reasoning")
 """Keys of blocks with reasoning, beside signatures that nobody can read."""
 
+_FEW = 60
+"""Characters for which a text is not cut: a link to the rest would take as much room."""
+
 _MARKDOWN_TYPES = frozenset({"human", "ai", "system"})
 
 
@@ -178,6 +181,8 @@ def body_of(
         is_code, number = is_plain or not is_markdown, image if is_stored else 0
         text = whole[1:].partition("; left out")[0].rstrip("]") if number else whole  # below the image itself
         beginning = clip(text, max(limit, 0))
+        if beginning and len(text) - len(beginning) <= _FEW:
+            beginning = text
         left += len(text) - len(beginning)
         limit -= len(beginning)
         if beginning or not text:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import time
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -138,7 +139,29 @@ async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationS
     [left_out] = re.findall(r'<li class="m p-summary.*?</details></li>', body, re.DOTALL)
     assert "<details open" not in left_out
     assert "turns are left out here to save context" in left_out
-    assert "budget" in left_out
+    assert "budget of 400 tokens" in left_out
+
+
+async def test_what_is_left_out_before_the_page_is_named_above_it(store: ConversationStore, browse: Browse) -> None:
+    """With the reason and a link; a filter finds them too, and the call that broke the cache says so."""
+    store.policy = HistoryPolicy(max_tokens=2_000)
+    chat = store.conversation(user_id="ada", thread_id="long")
+    for number in range(60):
+        await chat.append(HumanMessage(f"{number} {'long words ' * 15}"))
+        await chat.append(AIMessage("Yes."), stamp=(await chat.load_history()).stamp)
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    reasons = (await chat.view_at()).report.reasons
+    [last] = [reason.last for reason in reasons if reason.state == "left_out"]
+    body = await page(client, here)
+    assert f"Messages 1 to {last}. Left out to keep the view within its budget of 2,000" in text_in(body)
+    assert f'href="{here}?after=0">Show them' in body
+    assert f'id="m{last}"' in await page(client, here, show="differs")
+    stamped = [row for row in await chat.list_messages(limit=120) if row.stamp]
+    cuts = {row.ordinal for before, row in pairwise(stamped) if row.stamp.marks.start != before.stamp.marks.start}
+    for row in stamped[-6:]:
+        shown = await page(client, here, at=str(row.ordinal))
+        assert ("broke the cache: turns left out" in shown) == (row.ordinal in cuts)
+    assert "Before this page" not in await page(client, here, at="8")
 
 
 async def test_the_parts_add_up_to_the_view(browse: Browse, chat: Conversation, here: str) -> None:
@@ -185,7 +208,7 @@ async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, 
     """Rows that differ, failed ones, roles, tools; the link to older ones keeps the filter."""
     client = browse()
     for query, kept in (
-        ({"show": "differs"}, ["stub", "stub"]),
+        ({"show": "differs"}, ["summary", "stub", "stub", "rewound"]),
         ({"show": "failed"}, []),
         ({"show": "system"}, ["system"]),
         ({"tool": "search"}, ["summary", "turn", "stub", "turn", "stub"]),
@@ -193,6 +216,7 @@ async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, 
     ):
         body = await page(client, here, **query)
         assert re.findall(r'<li class="m p-(\w+)', body) == kept, query
+        assert ("none matches" in body) == (not kept)
     await chat.append([HumanMessage(f"Question {number}?") for number in range(400)])
     body = await page(client, here, show="user")
     assert len(re.findall(r'<li class="m p-', body)) == 25
@@ -387,17 +411,17 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
         return kinds, text_in(re.search(r'<div class="verdict">.*?</ol>', body, re.DOTALL)[0])
 
     kinds, kept = await changes(4)
-    assert "Cache held for at most 9 of 513 tokens: this call begins with the whole call before." in kept
+    assert "Cache held: up to 9 of 513 tokens can come from it, because this call begins with the whole" in kept
     assert kinds == ["same", "add", "add"]
     kinds, stubbed = await changes(6)
     assert re.search(
-        r"Cache broken: it held for at most \d+ of \d+ tokens, because message 3 is now shown by a stub\.", stubbed
+        r"only the first \d+ of \d+ tokens can come from it, because message 3 is now shown by a stub\.", stubbed
     )
     assert kinds == ["same", "was", "add", "add", "add"]
     kinds, folded = await changes(14)
     [summary] = await chat.summaries()
     cause = f"messages 1 to {summary.last} are now in summary 1, made because {summary.reason}"
-    assert f"Cache broken: it held for at most 0 of 192 tokens, because {cause}." in folded
+    assert f"Cache broken: none of 192 tokens can come from it, because {cause}." in folded
     assert re.search(r"Broken at 6 \(stub\), .*14 \(summary\)", folded)
     assert f"made because {summary.reason}, replaces" in text_in(await page(client, here, at="14"))
     assert kinds == ["was", "add", "add"]
@@ -506,10 +530,10 @@ async def test_many_calls_have_a_strip_of_those_near(browse: Browse, store: Conv
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here, at="300")
     bars = re.findall(r'title="Call for message (\d+): no stamp"', body)
-    assert bars == [str(ordinal) for ordinal in range(276, 356, 2) if ordinal != 300]
+    assert bars == [str(ordinal) for ordinal in range(286, 316, 2) if ordinal != 300]
     assert re.findall(r'href="([^"]*)" title="(Earlier|Later) calls"', body) == [
-        (f"{here}?at=276", "Earlier"),
-        (f"{here}?at=354", "Later"),
+        (f"{here}?at=286", "Earlier"),
+        (f"{here}?at=314", "Later"),
     ]
     assert len(body.encode()) < 100_000
 
