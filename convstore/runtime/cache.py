@@ -171,6 +171,7 @@ class ConversationCache:
         self._clock, self._scope_keys, self.size = clock, scope_keys, 0
         self._joined: list[ConversationCache] = [self]
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
+        self._with_messages: OrderedDict[Scope, CachedConversation] = OrderedDict()
 
     def get(self, scope: Scope) -> CachedConversation | None:
         """Return the cached conversation of a scope."""
@@ -212,14 +213,23 @@ class ConversationCache:
         self._weigh(cached)
 
     def _weigh(self, cached: CachedConversation) -> None:
-        """Count the memory of a conversation; above the limit the least recently used ones are dropped."""
+        """Count the memory of a conversation; above the limit the least recently used ones lose it.
+
+        They lose their messages first. Such a conversation still has its id and the start of its view, so that a load
+        takes one command.
+        """
         if not self.is_current(cached):
             return
-        self._by_scope.move_to_end(cached.scope)
+        self._with_messages[cached.scope] = cached
+        self._count(cached)
+        for held, evict in ((self._with_messages, self._release), (self._by_scope, self._drop)):
+            held.move_to_end(cached.scope)
+            while self.size > _MAXIMUM_BYTES and (oldest := next(iter(held.values()))) is not cached:
+                evict(oldest.scope)
+
+    def _count(self, cached: CachedConversation) -> None:
         size = cached.size
         self.size, cached.counted_size = self.size + size - cached.counted_size, size
-        while self.size > _MAXIMUM_BYTES and (oldest := next(iter(self._by_scope.values()))) is not cached:
-            self._drop(oldest.scope)
 
     def is_confirmed(self, cached: CachedConversation) -> bool:
         """Return True if the cached tail may be used without comparing it with the log first."""
@@ -250,10 +260,16 @@ class ConversationCache:
         if self.is_current(cached):
             self._drop(cached.scope)
 
+    def _release(self, scope: Scope) -> None:
+        if cached := self._with_messages.pop(scope, None):
+            cached.payloads, cached.payload_size, cached.end = {}, 0, None
+            self._count(cached)
+
     def _drop(self, scope: Scope) -> None:
+        self._release(scope)
         if cached := self._by_scope.pop(scope, None):
             self.size -= cached.counted_size
-            cached.payloads, cached.payload_size, cached.end, cached.counted_size = {}, 0, None, 0
+            cached.counted_size = 0
 
     def keep_payloads(self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
         """Replace the cached payloads of a conversation; if they exceed the limit, the last ones are kept."""

@@ -108,6 +108,7 @@ async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: 
     assert (await store.verify()).ok
 
 
+@pytest.mark.slow
 async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_uri: str) -> None:
     """Users return to conversations that a policy is about to end; every acknowledged append stays."""
     await fill(database, "ada", conversations=16, turns=1)
@@ -212,6 +213,7 @@ async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
     assert (await store.erase(user_id="ada")).conversations == 1
 
 
+@pytest.mark.slow
 async def test_many_ends_are_swept_at_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tombstones than are read together do not wait for as many minutes."""
     monkeypatch.setattr(retention, "_BATCH", 10)
@@ -331,6 +333,7 @@ async def due_conversations(database: Any, number: int) -> None:
 
 
 @pytest.mark.parametrize("call", sampled(["append", "load", "delete"], every=3))
+@pytest.mark.slow
 async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands: Commands, call: str) -> None:
     """With many due, a call awaits the commands that it awaits with none; a task of its own then sweeps all."""
     counts = list[int]()
@@ -383,6 +386,7 @@ async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(dat
     assert await database["log"].count_documents({}) == 0
 
 
+@pytest.mark.slow
 async def test_two_processes_never_sweep_the_same(database: Any, client: Client, commands: Commands) -> None:
     """The one that takes a conversation first has it for minutes; if it dies, the sweep is due again."""
     await due_conversations(database, 20)

@@ -114,6 +114,7 @@ def test_a_person_approves_a_call_of_the_openai_loop(address: str) -> None:
     assert shown.endswith("Source 1 is Skjervoy. The log has 9 messages.\n")
 
 
+@pytest.mark.slow
 def test_a_fastapi_backend_streams_and_stops(address: str) -> None:
     """Repeated requests, conflicts, another answer, a reload, a stop that keeps what was said, and an approval."""
     shown = run_example("fastapi_chat.py", address).splitlines()

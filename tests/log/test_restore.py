@@ -134,6 +134,7 @@ async def test_a_fork_is_found_between_two_batches_of_entries(
     assert raised.value.document_id.endswith(f":{reader._ENTRIES_AT_ONCE + 1:012d}")
 
 
+@pytest.mark.slow
 async def test_a_page_that_watches_drops_what_a_restored_log_lacks(
     chat: Conversation, database: Any, seconds: list[float]
 ) -> None:

@@ -194,6 +194,7 @@ async def test_the_lease_of_a_dead_runner_ends(new_store: NewStore, database: An
     assert await applied(database) == [migration.name for migration in discover()]
 
 
+@pytest.mark.slow
 async def test_a_live_lease_is_respected(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another runner works nothing is made; the waiting runner raises after a timeout, and the lease stays."""
     monkeypatch.setattr(migrate, "_WAIT_SECONDS", 0.5)
@@ -268,6 +269,7 @@ def later_step(up: Callable[[Target], Any]) -> tuple[Migration, ...]:
     return (*discover(), Migration("9001_long", "A long step.", up))
 
 
+@pytest.mark.slow
 async def test_a_long_step_keeps_its_lease(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it works the lease is renewed, so that no other runner begins the same."""
     await new_store().setup()
@@ -312,6 +314,7 @@ async def test_a_step_stops_when_its_lease_is_lost(
 
 
 @pytest.mark.parametrize("seconds", [60, 0])
+@pytest.mark.slow
 async def test_a_renewal_that_fails_does_not_end_a_step(
     server_database: Any, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:

@@ -53,6 +53,7 @@ async def examined(database: Any, command: dict[str, Any]) -> tuple[int, int, in
         ),
     ],
 )
+@pytest.mark.slow
 async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixtures and cases
     own_database: Any,
     client: Client,

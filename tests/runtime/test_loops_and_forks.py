@@ -124,6 +124,7 @@ def test_a_server_in_a_second_loop_is_refused_with_advice(
         pytest.param("memory", "used", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_synchronous_call_works_in_a_forked_process(
     kind: str, used: str, server_uri: str, database_name: str, scope: dict[str, str]
 ) -> None:

@@ -46,6 +46,7 @@ async def wait_for(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_watchers_of_a_store_share_a_change_stream(
     chat: Conversation, elsewhere: Conversation, commands: Commands
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_worker_that_leaves_while_a_watcher_reads_has_not_broken_off(
 
 @pytest.mark.parametrize("has_stream", [True, False])
 @pytest.mark.parametrize("seed", sampled(range(3), every=3))
+@pytest.mark.slow
 async def test_a_page_shows_what_is_there_whatever_happened(
     chat: Conversation,
     elsewhere: Conversation,

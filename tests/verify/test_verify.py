@@ -142,6 +142,7 @@ def conversations_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
+@pytest.mark.slow
 async def test_a_field_of_another_type_is_noticed(
     database: Any, store: ConversationStore, full: str, collection: Any
 ) -> None:
@@ -158,6 +159,7 @@ async def test_a_field_of_another_type_is_noticed(
 
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
+@pytest.mark.slow
 async def test_a_field_of_another_value_is_noticed(
     database: Any, store: ConversationStore, full: str, collection: Any
 ) -> None:
