@@ -227,8 +227,8 @@ CONSTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
 @pytest.mark.slow
+@pytest.mark.parametrize("name", CONSTANTS)
 async def test_a_later_version_may_change_a_constant(old: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """With a new number of the rules, what earlier ones stored is no damage, and the log goes on."""
     for module in ("convstore.log.entry", "convstore.mongo.documents", "convstore.verify.entry"):

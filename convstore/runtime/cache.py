@@ -216,7 +216,7 @@ class ConversationCache:
         """Count the memory of a conversation; above the limit the least recently used ones lose it.
 
         They lose their messages first. Such a conversation still has its id and the start of its view, so that a load
-        takes one command.
+        takes one round trip.
         """
         if not self.is_current(cached):
             return

@@ -16,7 +16,6 @@ from counting import STANDING, Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from programs import killed
-from properties import sampled
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
@@ -332,8 +331,8 @@ async def due_conversations(database: Any, number: int) -> None:
     await database["heads"].update_many({"swept": False}, {"$set": {"sweep_at": datetime.now(UTC) - OLD}})
 
 
-@pytest.mark.parametrize("call", sampled(["append", "load", "delete"], every=3))
 @pytest.mark.slow
+@pytest.mark.parametrize("call", ["append", "load", "delete"])
 async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands: Commands, call: str) -> None:
     """With many due, a call awaits the commands that it awaits with none; a task of its own then sweeps all."""
     counts = list[int]()

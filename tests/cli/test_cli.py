@@ -473,8 +473,8 @@ def test_what_is_left_after_a_deployment_is_shown_and_run(memory: Any, monkeypat
 # All commands
 
 
-@pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
 def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str, file: Path) -> None:
     """No traceback, no description of the topology, but what to do."""
     uri = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=50"

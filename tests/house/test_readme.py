@@ -5,7 +5,8 @@ from __future__ import annotations
 import doctest
 import re
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from programs import ROOT, run_program
 
@@ -47,6 +48,30 @@ def test_the_program_prints_what_it_is_said_to(tmp_path: Path) -> None:
     printed = run_program(path)
     assert documented.language == "text"
     assert doctest.OutputChecker().check_output(documented.text, printed, doctest.ELLIPSIS), printed
+
+
+async def test_a_turn_on_a_provider_s_sdk_is_three_calls() -> None:
+    """As the table says, in this order; the response is as Anthropic's SDK has it."""
+    calls = re.findall(r"^\| (?:store|ask) [\w ]+ \| `(.+)` \|$", README, re.MULTILINE)
+    asked = list[dict[str, Any]]()
+
+    async def create(**request: Any) -> dict[str, Any]:
+        asked.append(request)
+        usage = {"input_tokens": 9, "output_tokens": 3}
+        content = [{"type": "text", "text": "Fish."}]
+        return {"id": "m", "type": "message", "role": "assistant", "content": content, "model": "m", "usage": usage}
+
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="orcas")
+        names = {"chat": chat, "text": "What do orcas eat?", "MODEL": "m"}
+        names |= {"client": SimpleNamespace(messages=SimpleNamespace(create=create))}
+        program = "async def turn():\n" + "".join(f"    {call}\n" for call in calls)
+        exec(compile(program, "README.md", "exec"), names)  # noqa: S102 - ours
+        await names["turn"]()
+        assert [message.text async for message in chat.messages()] == ["What do orcas eat?", "Fish."]
+    assert len(calls) == 3
+    assert [message["role"] for message in asked[0]["messages"]] == ["user"]
 
 
 def test_the_first_screen_shows_it_working() -> None:

@@ -313,8 +313,8 @@ async def test_a_step_stops_when_its_lease_is_lost(
     assert (await database[MIGRATIONS].find_one({"_id": "lease"}))["owner"] == "another"
 
 
-@pytest.mark.parametrize("seconds", [60, 0])
 @pytest.mark.slow
+@pytest.mark.parametrize("seconds", [60, 0])
 async def test_a_renewal_that_fails_does_not_end_a_step(
     server_database: Any, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:

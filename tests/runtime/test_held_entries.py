@@ -6,6 +6,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,7 +93,8 @@ async def test_what_is_held_is_bounded_over_all_conversations(
 ) -> None:
     """In bytes: the conversations that were used least recently are read again, the last ones are not."""
     monkeypatch.setattr(known, "_MAXIMUM_BYTES", 100_000)
-    store = ConversationStore(client[database_name])
+    seconds = [100.0]
+    store = ConversationStore(client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0]))
     await store.setup()
     chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(8)]
     for chat in chats:
@@ -102,11 +104,32 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     assert (await chats[-1].load_history()).report.documents == 2
     report = (await chats[0].load_history()).report
     assert (report.documents, report.round_trips) == (1 + 10, 1)  # its messages were dropped, but not its id
+    seconds[0] += known.ID_LIFETIME + 1
+    report = (await chats[1].load_history()).report
+    assert (report.documents, report.round_trips) == (1 + 1 + 10, 1)  # the head too, in parallel: its id is old
     large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)
     await talk(large, range(40))
     await large.load_history()
     assert (await large.load_history()).report.documents == 1 + 40
     for chat in [*chats, large]:
+        await chat.delete()
+    assert store._known.size == 0
+
+
+async def test_conversations_without_messages_count_too(
+    client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once they alone exceed the limit, those that were used least recently are dropped whole."""
+    monkeypatch.setattr(known, "_MAXIMUM_BYTES", 40_000)
+    store = ConversationStore(client[database_name], clock=STANDING)
+    await store.setup()
+    chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(12)]
+    for chat in chats:
+        await talk(chat, range(1))
+        assert store._known.size <= 40_000
+    assert len(store._known.all()) < len(chats)
+    assert [(await chat.load_history()).report.round_trips for chat in (chats[-1], chats[0])] == [1, 2]
+    for chat in chats:
         await chat.delete()
     assert store._known.size == 0
 

@@ -115,16 +115,9 @@ def test_a_server_in_a_second_loop_is_refused_with_advice(
         runner.run(client.close())
 
 
-@pytest.mark.parametrize(
-    ("kind", "used"),
-    [
-        ("server", "used"),
-        ("memory", "new"),
-        pytest.param("server", "new", marks=pytest.mark.slow),
-        pytest.param("memory", "used", marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["server", "memory"])
+@pytest.mark.parametrize("used", ["used", "new"])
 def test_a_synchronous_call_works_in_a_forked_process(
     kind: str, used: str, server_uri: str, database_name: str, scope: dict[str, str]
 ) -> None:

@@ -140,9 +140,9 @@ def conversations_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SchemaCheck, "run", nothing)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
-@pytest.mark.slow
 async def test_a_field_of_another_type_is_noticed(
     database: Any, store: ConversationStore, full: str, collection: Any
 ) -> None:
@@ -157,9 +157,9 @@ async def test_a_field_of_another_type_is_noticed(
     assert unnoticed == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
-@pytest.mark.slow
 async def test_a_field_of_another_value_is_noticed(
     database: Any, store: ConversationStore, full: str, collection: Any
 ) -> None:

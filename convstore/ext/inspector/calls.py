@@ -82,6 +82,15 @@ class Calls:
         whole = [message for message in stamped[:1] if call and not cut_by(message.stamp, call.stamp)]
         return next(iter(whole or active), None)
 
+    def cut_by(self, call: StoredMessage | None) -> str:
+        """Return what broke the prompt cache of a call, in a word or two; "" if nothing did."""
+        before = self.before(call)
+        return cut_by(before.stamp, call.stamp) if before and call else ""
+
+    def cuts(self) -> list[tuple[int, str]]:
+        """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""
+        return [(call.ordinal, cause) for call in self.all if (cause := self.cut_by(call))]
+
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
         found, waiting = dict[tuple[int, str], ToolCall](), dict[str, int]()

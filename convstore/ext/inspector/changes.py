@@ -137,7 +137,7 @@ def _causes(before: PastView, after: PastView) -> Iterator[str]:
         if old and new and (old.state, old.summary) != (new.state, new.summary):
             change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
             if limit := limit_of(new, after.policy):
-                change += f" {limit}; old turns leave in few large steps, so that the cache holds in between"
+                change += f" {limit}"
             if new.summary and new.summary == after.version and after.summary_reason:
                 change += f", made because {after.summary_reason}"
             last = new.last if new.state in ("summarised", "left_out") else end - 1

@@ -55,13 +55,11 @@ ADDED: Mapping[str, tuple[str, str]] = {
 }
 """Label and explanation of each kind of message that only a view contains."""
 
-LIMITS: Mapping[str, str] = {
-    "max_tokens": "to keep the view within its budget of {:,} tokens",
+_LIMITS = {
+    "max_tokens": "to keep the view within its budget of {:,} tokens; old turns leave in few large steps, so that "
+    "prompt caches hold in between",
     "max_turns": "to keep the view within its limit of {:,} turns",
 }
-"""The reason why a limit of a policy leaves messages out, to be formatted with the limit."""
-
-_STEPS = "Old turns leave in few large steps, so that prompt caches hold in between. The messages stay in the log."
 
 _SHARED = {"summarised": "summary", "left_out": "note"}
 """States of messages that share a row, and the kind of the message in the view that replaces them."""
@@ -182,7 +180,7 @@ class View:
         if reason.summary:
             label = f"in summary {reason.summary}"
         if limit := limit_of(reason, self.policy):
-            why = f"Left out {limit}. {_STEPS}"
+            why = f"Left out {limit}. It stays in the log."
         message, size, part = self._by_id.get(message_id, (None, 0, outside))
         if message is None and (added := self._replacing.get(_SHARED.get(reason.state, ""))):
             message, size, part = added.message, added.tokens, added.part
@@ -207,8 +205,9 @@ class View:
 
 
 def limit_of(reason: ViewReason, policy: HistoryPolicy) -> str:
-    """Return the limit that leaves a range out, in words; "" if none does."""
-    return LIMITS[reason.limit].format(getattr(policy, reason.limit)) if reason.limit else ""
+    """Return the reason why a limit leaves a range out, in words; "" if the policy has no such limit."""
+    limit = getattr(policy, reason.limit) if reason.limit else None
+    return "" if limit is None else _LIMITS[reason.limit].format(limit)
 
 
 def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from convstore.ext.inspector.calls import Calls, cut_by
+from convstore.ext.inspector.calls import Calls
 from convstore.ext.inspector.comparison import View
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
@@ -71,11 +71,6 @@ class Strip:
         return [(kind, meaning) for kind, meaning in kinds if seen[kind]]
 
     @property
-    def cut_by(self) -> str:
-        """What broke the prompt cache in the current call; "" if nothing did."""
-        return next((bar.cut_by for bar in self.bars if bar.is_current), "")
-
-    @property
     def width(self) -> int:
         """Its width in pixels."""
         return _STEP * len(self.bars)
@@ -120,7 +115,7 @@ def strip_of(calls: Calls, view: View) -> Strip:
     start = max(0, len(before) - (_BEFORE if moment else _CALLS))
     shown = calls.all[start : start + _CALLS]
     failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
-    bars = [_bar(message, calls.before(message), calls, view, failed) for message in shown]
+    bars = [_bar(message, calls, view, failed) for message in shown]
     is_last = not shown or shown[-1] is calls.all[-1]
     if is_last:
         bars.append(Bar(0, {} if moment else view.parts(), is_current=moment is None))
@@ -136,15 +131,16 @@ def strip_of(calls: Calls, view: View) -> Strip:
     )
 
 
-def _bar(message: StoredMessage, previous: StoredMessage | None, calls: Calls, view: View, failed: set[int]) -> Bar:
-    stamp, before = message.stamp, previous.stamp if previous else None
+def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:
+    stamp, previous = message.stamp, calls.before(message)
+    before = previous.stamp if previous else None
     is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
     return Bar(
         message.ordinal,
         view.parts() if is_current else _parts(message.ordinal, stamp, calls.near),
         is_current=is_current,
         has_summary=bool(stamp and before and stamp.summary and stamp.summary != before.summary),
-        cut_by=cut_by(before, stamp),
+        cut_by=calls.cut_by(message),
         has_failed=message.ordinal in failed,
         is_rewound=message.is_rewound,
     )

@@ -28,6 +28,7 @@ from starlette.routing import Mount
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
+from convstore.ext.inspector.text import body_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import LogItem
 
@@ -125,6 +126,7 @@ async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat:
     assert "summary Summary 1 , made because the application asked for it, replaces 8 messages" in text
     assert "rating 1" in text
     assert "A wrong answer" in text
+    assert "messages without rewound ones" in text
     assert history.report.stubbed
     assert all(f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed)
 
@@ -161,7 +163,32 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(store: Convers
     for row in stamped[-6:]:
         shown = await page(client, here, at=str(row.ordinal))
         assert ("broke the cache: turns left out" in shown) == (row.ordinal in cuts)
+        changed = text_in(await page(client, f"{here}/changes", at=str(row.ordinal)))
+        assert ("left out to keep the view within its budget of 2,000 tokens" in changed) == (row.ordinal in cuts)
+        assert f"Broken at {', '.join(f'{ordinal} (turns left out)' for ordinal in sorted(cuts))}" in changed
     assert "Before this page" not in await page(client, here, at="8")
+    for unlimited in ({"max_tokens": ""}, {"max_tokens": "", "max_turns": "8"}):
+        tried = text_in(await page(client, here, **unlimited))
+        assert "broke the cache" not in tried
+        assert ("its limit of 8 turns" in tried) == ("max_turns" in unlimited)
+
+
+async def test_a_summary_before_the_page_is_named_above_it(store: ConversationStore, browse: Browse) -> None:
+    """With its number, and the messages that it replaces."""
+    chat = store.conversation(user_id="ada", thread_id="summarised")
+    await chat.append([message for _ in range(8) for message in (HumanMessage("Why? " * 30), AIMessage("So. " * 30))])
+    await chat.compact(force=True)
+    [summary] = await chat.summaries()
+    await chat.append([HumanMessage(f"Question {number}?") for number in range(40)])
+    text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}"))
+    assert f"Summary {summary.version} replaces messages 1 to {summary.last}." in text
+
+
+def test_a_short_rest_is_shown_too() -> None:
+    """A link to it would take as much room; a longer rest is counted."""
+    whole, cut = (body_of(HumanMessage("a" * length), 700) for length in (760, 761))
+    assert (len(whole.pieces[0].text.strip()), whole.left) == (len("<p></p>") + 760, 0)
+    assert cut.left == 61
 
 
 async def test_the_parts_add_up_to_the_view(browse: Browse, chat: Conversation, here: str) -> None:
@@ -216,7 +243,7 @@ async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, 
     ):
         body = await page(client, here, **query)
         assert re.findall(r'<li class="m p-(\w+)', body) == kept, query
-        assert ("none matches" in body) == (not kept)
+        assert ("no message matches" in body) == (not kept)
     await chat.append([HumanMessage(f"Question {number}?") for number in range(400)])
     body = await page(client, here, show="user")
     assert len(re.findall(r'<li class="m p-', body)) == 25
@@ -421,7 +448,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     kinds, folded = await changes(14)
     [summary] = await chat.summaries()
     cause = f"messages 1 to {summary.last} are now in summary 1, made because {summary.reason}"
-    assert f"Cache broken: none of 192 tokens can come from it, because {cause}." in folded
+    assert f"Cache broken: 0 of 192 tokens can come from it, because {cause}." in folded
     assert re.search(r"Broken at 6 \(stub\), .*14 \(summary\)", folded)
     assert f"made because {summary.reason}, replaces" in text_in(await page(client, here, at="14"))
     assert kinds == ["was", "add", "add"]
