@@ -116,6 +116,23 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     assert store._known.size == 0
 
 
+async def test_the_conversation_that_was_used_last_keeps_its_messages(
+    client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load counts as a use: of two conversations, the one that was not loaded since makes room for the third."""
+    store = ConversationStore(client[database_name], clock=STANDING)
+    await store.setup()
+    first, second, third = (store.conversation(user_id="used", thread_id=uuid.uuid4().hex) for _ in range(3))
+    for chat in (first, second):
+        await talk(chat, range(10))
+        await chat.load_history()
+    monkeypatch.setattr(known, "_MAXIMUM_BYTES", store._known.size + 10_000)
+    await first.load_history()
+    await talk(third, range(10))
+    await third.load_history()
+    assert [(await chat.load_history()).report.documents for chat in (first, second)] == [2, 1 + 10]
+
+
 async def test_conversations_without_messages_count_too(
     client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,9 +28,11 @@ from starlette.routing import Mount
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
+from convstore.ext.inspector.comparison import limit_of
 from convstore.ext.inspector.text import body_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import LogItem
+from convstore.values.stamps import ViewReason
 
 
 async def page(client: Any, path: Any, **query: str) -> Any:
@@ -182,6 +184,13 @@ async def test_a_summary_before_the_page_is_named_above_it(store: ConversationSt
     await chat.append([HumanMessage(f"Question {number}?") for number in range(40)])
     text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}"))
     assert f"Summary {summary.version} replaces messages 1 to {summary.last}." in text
+
+
+def test_a_limit_that_the_policy_has_not_is_not_named() -> None:
+    """As in a view under another policy than the one for which the reason was found."""
+    reason = ViewReason(first=1, last=2, state="left_out", limit="max_tokens")
+    assert "budget of 9 tokens" in limit_of(reason, HistoryPolicy(max_tokens=9))
+    assert limit_of(reason, HistoryPolicy(max_tokens=None)) == ""
 
 
 def test_a_short_rest_is_shown_too() -> None:
