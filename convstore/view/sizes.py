@@ -203,6 +203,8 @@ class SizedLog:
 
     def current(self, stubs: int, gap: int) -> Part:
         """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens."""
+        if self.now.begin == self.now.end:
+            return Part(0, ())
         return self._partly_settled(self.now, stubs, gap, self._whole, [WHOLE] * len(self.rows))
 
     def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
