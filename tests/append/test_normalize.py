@@ -900,6 +900,7 @@ def said_by(message: AnyMessage, *, like: dict[str, Any]) -> dict[str, Any]:
 # Real conversations
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real conversations are not part of the project: ../shared/data/dev")
 def test_real_conversations_are_normalised_whole() -> None:
     """All 888 real conversations become messages that say all that their dicts say; none is refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
@@ -54,6 +55,7 @@ def test_generated_conversations_hold_facts_and_are_the_same_each_time() -> None
         assert all(fact in str(workload.messages[index].content) for index, fact in facts)
 
 
+@pytest.mark.slow
 async def test_each_strategy_has_a_line(server_uri: str, database_name: str) -> None:
     """The full history costs and reaches 100 %, and results that convstore leaves out are one call away."""
     workload = next(workload for workload in bill_workloads.generated(scale=0.1) if workload.name == "retrieval")

@@ -109,6 +109,7 @@ def longest_conversation(name: str) -> Iterator[list[BaseMessage]]:
     yield batch
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real conversations are not part of the project")
 @pytest.mark.parametrize("case", sampled(REAL, every=3), ids=str)
 async def test_a_prompt_cache_has_most_of_a_real_call(database: Any, case: tuple[str, int]) -> None:

@@ -528,6 +528,7 @@ def _unanswered(raw: list[dict[str, Any]]) -> list[str]:
     return open_calls
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not any(REAL_DATA.glob("*.jsonl.gz")), reason="the real conversations are not next to the checkout")
 def test_real_conversations() -> None:
     """Real logs, repeated call ids and all, become valid; only unanswered calls get anything, nothing is lost."""

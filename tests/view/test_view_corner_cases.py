@@ -207,6 +207,7 @@ def writes(commands: Commands) -> list[str]:
     return [name for name, _ in commands.own if name in WRITES]
 
 
+@pytest.mark.slow
 async def test_a_view_that_fits_writes_nothing(client: Client, database_name: str, commands: Commands) -> None:
     """Loads of a small conversation, of a log decided before, or without a budget only read."""
     store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)

@@ -206,6 +206,7 @@ def conversations(path: Path) -> list[list[BaseMessage]]:
         return [normalize_messages(json.loads(line)["messages"], key=str(n)) for n, line in enumerate(lines)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason="the real conversations are not part of the project")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_recorded_views_are_valid_and_come_back(path: Path) -> None:
