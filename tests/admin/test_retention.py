@@ -226,7 +226,7 @@ async def test_many_ends_are_swept_at_once(database: Any, monkeypatch: pytest.Mo
 
 
 async def test_a_damaged_tombstone_does_not_stop_the_sweep(database: Any) -> None:
-    """Its key says what it is of."""
+    """A tombstone with a damaged conversation id is swept too, because its key names the conversation."""
     heads = database["heads"]
     past = datetime.now(UTC) - timedelta(seconds=1)
     await heads.insert_one({"_id": "deleted:0123", "sweep_at": past, "conversation": 7})
@@ -236,7 +236,10 @@ async def test_a_damaged_tombstone_does_not_stop_the_sweep(database: Any) -> Non
 
 
 async def test_a_dry_run_removes_nothing(database: Any) -> None:
-    """Not even what is left of a conversation that ended, though its sweep is due; the erasure then takes it."""
+    """erase(dry_run=True) removes nothing, not even entries of a deleted conversation whose sweep is due.
+
+    The erasure itself then removes those entries.
+    """
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append(rag_turn("What about whales?"))
@@ -265,7 +268,10 @@ async def test_progress_is_reported_after_each_batch(database: Any, monkeypatch:
 
 
 async def test_what_the_longest_append_writes_late_is_swept(database: Any) -> None:
-    """It began with an id known for ten seconds, took its minute, and its insert another five after that."""
+    """An append can write up to 75 seconds after a deletion, and the sweep removes even that entry.
+
+    Ten seconds are for a cached id, 60 for the append, and five for its last insert.
+    """
     now = datetime.now(UTC)
     chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
     await chat.append(HumanMessage("What about orcas?"))
@@ -357,7 +363,10 @@ async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands
 
 
 async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands: Commands) -> None:
-    """One range delete in each collection; the server's time decides, with one key of the index examined for each."""
+    """A sweep sends eight commands for each tombstone, five of them range deletes, and two more in all.
+
+    The server's clock decides which tombstones are due. A query that finds no due tombstone examines no index key.
+    """
     await due_conversations(database, 5)
     store = ConversationStore(client[database.name])
     await store.setup()
@@ -374,7 +383,7 @@ async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands
 
 
 async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(database: Any) -> None:
-    """What is due of its scope is swept when it returns; the rest stays due for any process."""
+    """When erase() returns, the due sweeps of its scope are done. Sweeps of other scopes stay due for any process."""
     await due_conversations(database, 3)
     store = ConversationStore(database)
     await store.erase(user_id="eve")
@@ -411,7 +420,7 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
 async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
     database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is due stays stored."""
+    """A store that is closed during its sweep leaves the remaining tombstones due, and another store sweeps them."""
     monkeypatch.setattr(retention, "_PAUSE", 60)
     await due_conversations(database, 3)
     async with ConversationStore(database) as store:
@@ -427,7 +436,7 @@ async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
 async def test_a_sweep_that_fails_is_nobody_elses_error(
     database: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is due again a minute later; every call reports that there is no server."""
+    """A failed background sweep fails no load and logs nothing."""
     seconds = [0.0]
     store = ConversationStore(database, clock=Clock(monotonic=lambda: seconds[0]))
     chat = store.conversation(user_id="eve", thread_id="t")
@@ -452,7 +461,7 @@ async def test_an_age_before_all_time_is_refused(database: Any) -> None:
 async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(
     database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had read the tail and writes after the removed entries, where the second sweep finds it."""
+    """An append that read the tail before a deletion is deleted with it. The next append starts at number 1."""
     scope = {"user_id": "ada", "thread_id": "t"}
     chat = ConversationStore(database).conversation(**scope)
     await chat.append(rag_turn("What about seals?"))

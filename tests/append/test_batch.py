@@ -213,7 +213,7 @@ def test_each_source_can_be_read_from_its_place(artifact: Any) -> None:
 
 @pytest.mark.parametrize("how", [{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}], ids=str)
 def test_a_source_in_json_is_stored_once(how: dict[str, Any]) -> None:
-    """However the tool wrote its JSON, the payload is the content alone, and each source lies in it."""
+    """The JSON result of a tool is stored once, as it was written, and each source is a range of that payload."""
     hits = [{"title": f"T {n}", "text": f"Übung {n}\n" * 90, "score": 2**70 + n} for n in range(3)]
     content = " " + json.dumps({"query": "q", "data": {"results": hits}}, **how) + "\n"
     composed = _compose(_prepare(ToolMessage(content, id="m", tool_call_id="c", name="t")))
@@ -250,7 +250,7 @@ def test_an_extractor_does_not_change_what_a_message_is_known_by() -> None:
     ids=["below 16 KB", "many small parts", "system", "small result", "function"],
 )
 def test_small_parts_stay_in_the_entry(message: Any) -> None:
-    """Nothing leaves the entry that is small, however many there are of it."""
+    """Small texts stay in their entry, however many there are, and so do system messages of any size."""
     message.id = "m"
     composed = _compose(_prepare(message))
     assert composed.entry.messages[0].payload is None
@@ -316,7 +316,7 @@ def test_a_long_document_is_heavy() -> None:
 
 
 def test_no_property_of_an_artifact_is_read_to_estimate_its_size() -> None:
-    """It may be lazy, or raise; the append refuses the artifact by its type."""
+    """Estimating a batch reads no property of an artifact, because a property may be lazy or raise."""
 
     class Lazy:
         @property
@@ -358,7 +358,7 @@ def test_the_newest_two_hundred_sources_are_remembered() -> None:
 
 
 def test_calls_of_one_message_with_one_id_are_answered_in_their_order() -> None:
-    """As the view pairs them: the first result belongs to the first call."""
+    """Results of two calls with the same id are assigned in order: the first result belongs to the first call."""
     calls = [{"name": tool, "args": {}, "id": "c"} for tool in ("first", "second")]
     results = [ToolMessage("x", id=f"m{number}", tool_call_id="c") for number in range(2)]
     composed = _compose(_prepare(AIMessage("", id="a", tool_calls=calls), *results))

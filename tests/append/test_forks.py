@@ -127,7 +127,7 @@ def _shown(message: BaseMessage) -> dict[str, Any]:
 
 
 async def test_a_fork_has_the_leading_system_messages_before_its_end(store: ConversationStore) -> None:
-    """And no later one, though views of the conversation begin with all of them."""
+    """A fork has the leading system messages before its end, and no later one."""
     chat = store.conversation(user_id="u", thread_id="t")
     for number in range(8):
         system = [SystemMessage("Be kind.", id="kind"), SystemMessage("Be brief.", id="brief")] if number == 0 else []
@@ -140,7 +140,7 @@ async def test_a_fork_has_the_leading_system_messages_before_its_end(store: Conv
 
 
 async def test_a_fork_within_an_answer_goes_on_with_it(store: ConversationStore) -> None:
-    """Its turn is not finished there, though one append brought the whole answer."""
+    """A fork that ends within an answer has an unfinished turn, although one append brought the whole answer."""
     chat, steps = store.conversation(user_id="u", thread_id="t"), rag_turn("What about whales?")[1:]
     async with await chat.turn("q", human="What about whales?") as turn:
         await turn.append(AIMessage("First."))

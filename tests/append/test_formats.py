@@ -76,7 +76,7 @@ def types(messages: list[BaseMessage]) -> list[str]:
 
 
 def test_blocks_of_anthropic_are_calls_and_results() -> None:
-    """As langchain-anthropic makes them: calls in ``tool_calls`` too, each result a tool message, before other text."""
+    """Blocks of Anthropic become calls in ``tool_calls`` and tool messages, which precede the other text."""
     before = copy.deepcopy(ANTHROPIC)
     messages = normalize_messages(ANTHROPIC)
     assert types(messages) == ["human", "ai", "tool", "tool", "human", "ai"]
@@ -176,7 +176,7 @@ def test_an_item_leaves_no_trace_of_its_format() -> None:
 
 
 def test_a_dict_of_a_chunk_is_made_whole() -> None:
-    """As chunks are."""
+    """The dict of an AIMessageChunk becomes an AIMessage, as the chunk itself does."""
     [whole] = normalize_messages(AIMessageChunk(content="Hi", id="a").model_dump())
     assert type(whole) is AIMessage
     assert whole.text == "Hi"
@@ -264,7 +264,7 @@ _blocks = st.lists(st.dictionaries(st.sampled_from(_KEYS), _values, max_size=5) 
 
 @given(st.lists(st.dictionaries(st.sampled_from(_KEYS), _values | _blocks, max_size=6), max_size=3))
 def test_any_dicts_give_messages_or_the_typed_error(batch: list[Any]) -> None:
-    """Nothing else is raised, and nothing of the caller's changes."""
+    """Any dicts give messages with ids or raise InvalidInputError, and the batch is not changed."""
     before = copy.deepcopy(batch)
     try:
         messages = normalize_messages(batch)
@@ -338,7 +338,7 @@ SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
     ],
 )
 async def test_the_counts_of_a_model_are_counted(message: Any, model: str) -> None:
-    """As OpenAI's or Anthropic's dicts, as objects of an SDK, and in objects of an SDK."""
+    """Token counts are recorded from dicts of OpenAI and Anthropic, from SDK objects and from whole responses."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="t")

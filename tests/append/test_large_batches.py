@@ -71,7 +71,7 @@ async def test_parts_move_until_the_entry_fits(store: ConversationStore, form: s
 
 
 async def test_what_does_not_fit_in_small_parts_is_refused(store: ConversationStore) -> None:
-    """Nothing is written."""
+    """A batch that does not fit even in small parts raises BatchTooLargeError, and nothing is written."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     with pytest.raises(BatchTooLargeError, match="smaller batches"):
         await chat.append([HumanMessage("x" * 400) for _ in range(2_500)])

@@ -383,7 +383,7 @@ def test_repeated_ids_name_both_places() -> None:
 @pytest.mark.parametrize("again", [HumanMessage("a"), AIMessageChunk(content="a")])
 @pytest.mark.parametrize("key", [None, "k"])
 def test_the_same_object_twice_is_refused(again: Any, key: str | None) -> None:
-    """One object can have one id only, so it cannot stand for two messages of a batch."""
+    """A batch that contains one object twice is refused, because an object can have only one id."""
     error = refusal([again, HELLO, again], key=key)
     assert (error.index, error.field) == (2, "id")
     assert "message 0" in str(error)
@@ -446,7 +446,7 @@ def test_each_role_has_its_class(raw: dict[str, Any], message: Any) -> None:
 
 @pytest.mark.parametrize("role", ["human", "ai", "", "User", None, 7, ["user"], {"a": 1}, nested(DEEP, of=list)])
 def test_an_unknown_role_is_refused(role: Any) -> None:
-    """Another role, or none, is refused by an error that lists the roles there are."""
+    """An unknown, empty or missing role is refused with an error that lists the valid roles."""
     error = refusal([HELLO, {"role": role, "content": "x"}])
     assert (error.index, error.field) == (1, "role")
     assert "system, developer, user, assistant, tool, function" in str(error)

@@ -53,7 +53,10 @@ def questions(script: str) -> list[str]:
 
 @given(scripts, scripts, both)
 def test_known_questions_end_the_log(batch: str, log: str, exactly: bool) -> None:
-    """They are the first of the batch; all known messages are equal to those of the log, and in its order."""
+    """Matched questions are the first of the batch and the last of the log.
+
+    Every matched message equals its counterpart in the log, and the counterparts are in order.
+    """
     sent, found = line(batch), compare(line(batch), line(log), turns=log.count("h"), exactly=exactly)
     pairs = [(sent[index], message) for index, message in sorted(found.matched.items())]
     assert all(mine.digest == theirs.digest for mine, theirs in pairs)
@@ -69,7 +72,7 @@ def test_known_questions_end_the_log(batch: str, log: str, exactly: bool) -> Non
 
 @given(scripts, scripts)
 def test_a_written_batch_is_known(batch: str, log: str) -> None:
-    """What is written after a comparison makes the same batch known: a repeated request does nothing."""
+    """After the rest of a batch is written, the same batch matches as a whole, if no question occurs twice."""
     first = compare(line(batch), line(log), turns=log.count("h"), exactly=True)
     if first.differs or len(questions(batch)) < 2:
         return
@@ -171,7 +174,7 @@ def test_where_questions_part() -> None:
 
 
 def test_a_long_history_of_equal_texts_takes_no_time() -> None:
-    """Nothing is quadratic."""
+    """Comparing 40,000 messages of equal texts does not take quadratic time."""
     log = line("h1a1" * 20_000)
     assert compare([*log, log[0]], log, turns=20_000, exactly=False).known == 40_000
 

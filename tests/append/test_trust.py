@@ -114,7 +114,10 @@ async def test_an_answer_that_a_client_holds_otherwise_is_no_divergence(chat: Co
 async def test_a_changed_or_missing_question_is_a_divergence(
     chat: Conversation, history: tuple[str, ...], after: int | None, before: int | None
 ) -> None:
-    """Nothing is written; the error names where to rewind."""
+    """A history with a changed or missing question raises HistoryDivergedError, and nothing is written.
+
+    If the history begins as the log does, `after` and `before` of the error name the position to rewind to.
+    """
     ids = (await chat.append(talk("q0", "a0", "q1", "a1"))).message_ids
     with pytest.raises(HistoryDivergedError) as caught:
         await chat.append(talk(*history), resent="skip")
@@ -234,7 +237,7 @@ async def test_other_results_are_not(chat: Conversation, sent: list[Any]) -> Non
 
 
 async def test_an_answered_call_is_not_open(chat: Conversation) -> None:
-    """Neither is one that was rewound."""
+    """A result for a call that was already answered or rewound is not appended."""
     ids = (await chat.append([HumanMessage("When?"), call("pick_date"), result("3 May")])).message_ids
     batch = [HumanMessage("When?"), result("4 May")]
     assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == 0
@@ -258,7 +261,7 @@ async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation) -> 
 
 
 async def test_all_is_for_the_application_itself(chat: Conversation) -> None:
-    """It takes everything, and without `resent` so does `append`."""
+    """`accept="all"` appends calls, results and answers too, as `append` does without `resent`."""
     batch = [HumanMessage("q0"), call(), result(), AIMessage("a0"), HumanMessage("q1")]
     assert (await chat.append(batch, resent="skip", accept="all")).written == 5
     assert (await chat.append([call(), result()])).written == 2

@@ -137,7 +137,7 @@ def test_items_of_a_response_are_blocks_of_its_message() -> None:
 
 
 def test_objects_in_a_dict_are_read() -> None:
-    """As loops write it: a message of one's own, with the blocks or calls that the SDK returned."""
+    """The content blocks or calls of a dict may be objects that an SDK returned."""
     blocks = Message.model_validate(MESSAGE).content
     message = stored_form({"role": "assistant", "content": blocks})
     assert (message.content, len(message.tool_calls)) == (MESSAGE["content"], 1)
@@ -146,7 +146,7 @@ def test_objects_in_a_dict_are_read() -> None:
 
 
 def test_two_responses_of_anthropic_are_two_messages() -> None:
-    """They look like items of OpenAI's Responses API, which become one."""
+    """Two responses of Anthropic become two messages, although items of OpenAI's Responses API become one."""
     again = {**MESSAGE, "id": "msg_02"}
     assert [message.id for message in normalize_messages([MESSAGE, again])] == ["msg_01", "msg_02"]
 

@@ -134,7 +134,7 @@ def test_two_system_messages_at_the_head_are_one_header() -> None:
 
 
 def test_a_message_between_two_questions_begins_a_section() -> None:
-    """So that it keeps its place; nothing is joined over it."""
+    """A question after a system message begins a new section. It is not joined to the question before."""
     chain = parse_chain(chain_of("h", "s", "h", "a"))
     assert [ids(section.messages()) for section in chain.sections] == [["m0", "m1"], ["m2", "m3"]]
     grown = parse_chain(chain_of("h", "s")).append_human("And?")
@@ -184,7 +184,7 @@ def test_a_repair_answers_a_call_that_has_no_result() -> None:
 
 
 def test_a_repair_joins_humans_in_a_row() -> None:
-    """One header holds all their contents, in order; the messages that came in stay as they are."""
+    """Repair joins consecutive human messages into one header, in order. The input messages are not changed."""
     messages = chain_of("h", "h", "h", "a")
     before = copied(messages)
     chain = parse_chain(messages, repair=True)
@@ -238,7 +238,7 @@ def test_a_second_result_never_makes_a_second_call() -> None:
 
 
 def test_a_late_result_follows_its_call() -> None:
-    """It is no stray one: its call still waits for it."""
+    """A result that follows later messages is moved to its unanswered call."""
     chain = parse_chain(chain_of("h", "a x y", "t y", "h", "t x", "a"), repair=True)
     assert ids(chain.messages()) == ["m0", "m1", "m4", "m2", "m3", "m5"]
 
@@ -337,7 +337,7 @@ def test_bytes_of_repairs_are_counted() -> None:
 
 
 def test_a_human_begins_the_first_section() -> None:
-    """It begins one if the chain has none yet."""
+    """append_human() begins the first section of an empty chain."""
     chain = Chain().append_human("Hi!")
     assert chain == Chain((Section(Header(None, HumanMessage("Hi!"))),))
 
@@ -353,14 +353,14 @@ def test_a_human_message_begins_a_section_after_a_body() -> None:
 
 
 def test_a_human_completes_a_header() -> None:
-    """One with the system message alone."""
+    """append_human() completes a header that has only a system message."""
     chain = parse_chain(chain_of("s")).append_human([{"type": "text", "text": "Hi!"}])
     assert len(chain.sections) == 1
     assert [message.text for message in chain.sections[0].header.messages()] == ["text m0", "Hi!"]
 
 
 def test_a_human_joins_one_that_nobody_answered() -> None:
-    """So that no human message follows another; the message that was there is not changed."""
+    """append_human() joins an unanswered human message, so that no two are adjacent. The original is not changed."""
     messages = chain_of("s", "h")
     before = parse_chain(messages)
     after = before.append_human("And?")

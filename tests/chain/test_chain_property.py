@@ -134,7 +134,7 @@ def test_parse_and_flatten_are_inverse(messages: Any, repair: Any) -> None:
 @many
 @given(broken_chains)
 def test_a_repaired_chain_needs_no_repair(messages: Any) -> None:
-    """Its calls and results match, in the order of the calls where it was mended, and no human message is lost."""
+    """A repaired chain parses without repair, its calls match its results, and no human message is lost."""
     before = copied(messages)
     chain = parse_chain(messages, repair=True)
     again = parse_chain(chain.messages())
@@ -168,7 +168,7 @@ _operations = st.lists(
 @many
 @given(chains, _operations, _texts)
 def test_sizes_are_sums_after_every_operation(messages: Any, operations: Any, text: Any) -> None:
-    """And calls still match results, the chain before is the same as ever, and the result parses without repair."""
+    """After every operation sizes are sums, the chain parses without repair, and the previous chain is unchanged."""
     chain = parse_chain(messages)
     for operation in operations:
         before, copy_before = chain.messages(), copied(chain.messages())
@@ -226,7 +226,10 @@ EXAMPLE = chain_of("s", "h", "a x x", "t x", "t x", "h", "a", "h", "a x", "t x",
 @given(chains, configs, shares)
 @example(EXAMPLE, ChainSummarizerConfig(), [0.5])
 def test_a_summary_is_a_smaller_chain(messages: Any, config: Any, shares: Any) -> None:
-    """It parses without repair, calls match results, its size never grows and is reported correctly, nothing fails."""
+    """A summarised chain parses without repair, keeps calls paired with results, and is never larger than before.
+
+    Both sizes are reported correctly, and no error occurs.
+    """
     before = copied(messages)
     summary, handler = summarized(messages, config, shares)
     assert summary.error is None
@@ -254,7 +257,7 @@ def test_a_second_run_asks_nothing_and_changes_nothing(messages: Any, config: An
 @many
 @given(chains, configs, shares)
 def test_the_last_pair_survives(messages: Any, config: Any, shares: Any) -> None:
-    """Of the last section, word for word, with its signatures; and so does every human message of it."""
+    """The header and the last pair of the last section survive a summary as the same objects."""
     summary, _ = summarized(messages, config, shares)
     if not messages:
         return

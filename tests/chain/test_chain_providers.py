@@ -28,7 +28,7 @@ def call_ids(chain: Any) -> Any:
 
 
 def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> Pair:
-    """One AI message with its results after a question."""
+    """Return the pair of this AI message and its results, with call ids in the format of `template`."""
     [pair] = parse_chain([HumanMessage("Hi!"), ai, *results]).normalize_tool_call_ids(template).pairs()
     return pair
 
@@ -85,7 +85,7 @@ def test_a_repeated_id_stays_two_calls() -> None:
 
 
 def test_an_id_may_come_very_often() -> None:
-    """Also where no message has an id of its own."""
+    """A call id that occurs 1,500 times becomes 1,500 different ids, although the messages have no ids."""
     call = {"name": "f", "args": {}, "id": "x"}
     pairs = [
         each for _ in range(1500) for each in (AIMessage("", tool_calls=[call]), ToolMessage("2", tool_call_id="x"))
@@ -128,7 +128,7 @@ def test_every_place_of_an_id_is_renamed() -> None:
 
 
 def test_invalid_calls_and_calls_without_id_are_renamed() -> None:
-    """They are sent to providers as well."""
+    """Invalid calls and calls without an id get new ids too, because they are also sent to providers."""
     ai = AIMessage(
         "",
         tool_calls=[{"name": "f", "args": {}, "id": None}],
@@ -210,7 +210,7 @@ def test_signatures_leave_their_blocks(block: dict[str, Any] | str, left: Any) -
 
 
 def test_calls_lose_their_signatures() -> None:
-    """As extras of a call, in blocks and in what OpenAI-compatible gateways send; arguments stay word for word."""
+    """clear_reasoning() removes signatures from calls, blocks and fields of gateways. Arguments stay word for word."""
     args = {"reasoning": "kept", "signature": "kept", "extras": {"signature": "kept"}}
     ai = AIMessage(
         [{"type": "tool_use", "id": "x", "name": "f", "input": args, "extras": {"signature": "c2ln"}}],
@@ -311,7 +311,7 @@ def test_arguments_become_json(written: Any, sanitized: Any) -> None:
 
 
 def test_arguments_that_json_has_no_form_for() -> None:
-    """Such as NaN in a dict; the call stays."""
+    """Arguments that JSON cannot express, such as NaN or bytes, become an empty object. The call stays."""
     bad = {"name": "f", "args": {"a": float("nan")}, "id": "x"}
     block = {"type": "tool_use", "id": "x", "name": "f", "input": {"a": b"bytes"}}
     good = {"name": "f", "args": {"a": "\ud800\n"}, "id": "y"}
@@ -323,7 +323,7 @@ def test_arguments_that_json_has_no_form_for() -> None:
 
 
 def test_clean_arguments_leave_the_objects_alone() -> None:
-    """Also the free text that a custom tool takes is no JSON and stays."""
+    """Messages with clean arguments stay the same objects. The free text of a custom tool need not be JSON."""
     custom = {"type": "custom_tool_call", "call_id": "x", "name": "f", "input": "print('a\nb')"}
     messages = [*chain_of("h", "a y", "t y"), AIMessage([custom, TEXT]), ToolMessage("2", tool_call_id="x")]
     chain = parse_chain(messages)
@@ -354,7 +354,7 @@ def _real(raw: Any, number: Any) -> Any:
 @pytest.mark.skipif(not REAL_DATA.exists(), reason="the real conversations are not next to the checkout")
 @pytest.mark.parametrize("template", [OPENAI, ANTHROPIC])
 def test_real_transcripts_are_fit_for_another_provider(template: Any) -> None:
-    """Of Anthropic, OpenAI and others: no reasoning is left, ids fit, calls and results match, texts stay."""
+    """Real transcripts fit another provider: no reasoning is left, ids fit, pairs and texts are the same."""
     cleared = 0
     with gzip.open(REAL_DATA, "rt", encoding="utf-8") as lines:
         for line in lines:

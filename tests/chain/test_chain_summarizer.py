@@ -64,7 +64,7 @@ def talk(*kinds: str, text: str = LONG) -> list[BaseMessage]:
 
 
 def summarizer_with(handler: Any, **config: Any) -> ChainSummarizer:
-    """One with some values set."""
+    """Return a summarizer with these values set."""
     return ChainSummarizer(handler, config=ChainSummarizerConfig(**config))
 
 
@@ -191,7 +191,7 @@ def test_a_small_section_costs_no_call() -> None:
 
 @pytest.mark.parametrize("kinds", [["h", "a", "a"], ["h", "a x", "t x"]])
 def test_a_summary_is_not_summarised_again(kinds: list[str]) -> None:
-    """Of either form, however long it is, also by another summarizer."""
+    """A summary with or without calls is not summarised again, however long it is, even by another summarizer."""
     handler = Scripted("a" * 1500)
     once = run(handler, talk(*kinds, "h", "a"))
     twice = run(handler, once.messages)
@@ -276,7 +276,10 @@ def test_each_of_the_last_sections_is_rotated_newest_first() -> None:
 
 
 def test_a_failed_oversized_pair_stays_for_the_next_step() -> None:
-    """Its error is reported with the call; the run goes on, and the rotation takes the pair with the others."""
+    """A failed oversized pair stays, and its error is reported with the call.
+
+    The run continues, and the rotation summarises the pair with the others.
+    """
     handler = Scripted(RuntimeError("busy"), "short")
     messages = talk("h", "a", "a", text="y" * 3000)
     alone = run(handler, messages, max_pair_bytes=2 * KIB)
@@ -364,7 +367,7 @@ def test_human_messages_are_summarised_if_asked_for() -> None:
 
 
 def test_tool_bearing_sections_fold_into_a_tool_bearing_summary() -> None:
-    """One section with calls is enough."""
+    """Sections fold into a summary in the form of a tool call if one of them has calls."""
     messages = talk("h", "a", "h", "a x", "t x", "h", "a", "h", "a")
     summary = run(Scripted(), messages, use_qa=True, max_qa_sections=2)
     assert [pair.kind for pair in parse_chain(summary.messages).pairs()] == ["summarization", "completion"]
@@ -478,7 +481,7 @@ def test_the_three_forms_of_a_prompt() -> None:
 
 
 def test_the_context_is_shown_in_every_prompt() -> None:
-    """Of sections, oversized pairs, rotations and the fold."""
+    """Every prompt shows the context: of sections, oversized pairs, rotations and the fold."""
     handler = Scripted(*["c" * 900] * 9)
     messages = talk("h", "a", "h", *"aaaa", "h", *"aaa", text="y" * 3000)
     run(handler, messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB, use_qa=True, max_qa_sections=2)
@@ -533,7 +536,7 @@ def test_the_prompt_says_how_long_a_summary_may_be() -> None:
 
 
 def test_lone_surrogates_reach_no_model() -> None:
-    """They are written as escapes: a request with one cannot be sent."""
+    """Lone surrogates are escaped in prompts, because a request that contains one cannot be sent."""
     handler = Scripted()
     summary = run(handler, [HumanMessage("\udc00"), AIMessage("\ud800" + LONG), HumanMessage("?")])
     handler.prompts[0].encode()
@@ -611,7 +614,10 @@ def test_words_are_not_cut() -> None:
 
 
 def test_the_question_of_a_long_turn_is_bounded_too() -> None:
-    """Its beginning and end are context in each part; it stays as it is, so nothing of it is lost."""
+    """The question of a long turn is shown in each part by its beginning and end, within the bound of a prompt.
+
+    The question itself stays in the chain unchanged.
+    """
     question = "begin " + "middle <&> " * 20_000 + "finish"
     handler = Scripted()
     summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
@@ -682,7 +688,7 @@ def test_parts_are_calls_like_any_other() -> None:
 
 
 def test_long_names_and_ids_do_not_break_the_bound() -> None:
-    """They are clipped in the tags of a message that is shown in parts."""
+    """Very long names and ids are clipped in prompts, so that each prompt stays within its bound."""
     name = '"<' * 5_000
     messages = [
         HumanMessage("Hi!"),
@@ -702,7 +708,7 @@ def test_long_names_and_ids_do_not_break_the_bound() -> None:
 
 
 def test_a_langchain_model_will_do() -> None:
-    """Its text is the summary; blocks of reasoning are not."""
+    """A LangChain model can be the handler. Its text becomes the summary, without blocks of reasoning."""
     model = FakeListChatModel(responses=["from a model"])
     assert texts(run(model, talk("h", "a", "h")))[1] == SUMMARY_PREFIX + "from a model"
 
@@ -831,7 +837,7 @@ def test_errors_are_collected() -> None:
 
 
 def test_an_assistant_that_greets_first_is_no_failure() -> None:
-    """Its part of the chain is summarised without context, and a second run asks nothing."""
+    """Messages before the first question are summarised without context, and a second run makes no call."""
     handler = Scripted()
     summary = run(handler, talk("a", "a x", "t x", "h", "a"))
     assert [message.type for message in summary.messages] == ["ai", "tool", "human", "ai"]
@@ -884,7 +890,7 @@ def test_a_cancelled_call_is_no_answer() -> None:
 
 
 def test_many_sections() -> None:
-    """One call each, and none the next time."""
+    """Each finished section is summarised by one call, and a second run makes no call."""
     handler, many = Scripted(), 1000 // STRIDE
     summary = run(handler, talk(*["h", "a x", "t x"] * many))
     assert (len(summary.calls), len(parse_chain(summary.messages).sections)) == (many - 1, many)
@@ -912,7 +918,7 @@ def test_the_same_object_twice() -> None:
 
 
 def test_strict_seed_asks_for_small_sections_and_takes_long_answers() -> None:
-    """One call for each finished turn, and whatever comes is taken."""
+    """With `strict_seed`, small sections are summarised too, and a summary longer than its source is accepted."""
     messages = chain_of("h", "a", "h", "a")
     summary = asyncio.run(summarizer_with(Scripted(LONG), strict_seed=True).summarize(messages))
     assert texts(summary)[1] == SUMMARY_PREFIX + LONG
@@ -947,7 +953,7 @@ def test_strict_seed_lets_the_folded_section_come_on_top() -> None:
 
 
 def test_strict_seed_counts_no_bytes_of_repairs_and_doubles_calls() -> None:
-    """Both faults can be seen in the sizes and in the calls."""
+    """`strict_seed` keeps two faults: sizes exclude the bytes of repairs, and a repeated result repeats its call."""
     messages = talk("h", "a x", "t x", "t x", "a y")
     strict = asyncio.run(summarizer_with(Scripted(), strict_seed=True).summarize(messages))
     ours = run(Scripted(), messages)
@@ -966,6 +972,6 @@ def test_strict_seed_still_refuses_no_text() -> None:
 
 
 def test_every_method_takes_the_messages_alone() -> None:
-    """So that each can take the place of another."""
+    """Every method takes only the messages, so that each can replace another."""
     for name in ("summarize", "summarize_sections", "rotate_last_section", "fold_qa_pairs"):
         assert list(inspect.signature(getattr(ChainSummarizer, name)).parameters) == ["self", "messages"]
