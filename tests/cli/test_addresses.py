@@ -88,7 +88,7 @@ def said_of(error: BaseException) -> list[str]:
 
 @every_malformed
 async def test_a_malformed_address_is_refused_and_not_repeated(uri: Any) -> None:
-    """Neither the error nor its causes hold any of it."""
+    """A malformed address raises InvalidInputError. Neither the error nor its causes show any part of the address."""
     with pytest.raises(InvalidInputError, match="address") as caught:
         await ConversationStore.connect(uri)
     assert not shows_secret(*said_of(caught.value))
@@ -138,7 +138,7 @@ def test_whatever_is_written_no_secret_comes_out(scheme: Any, inside: Any, behin
 
 
 async def test_an_unknown_option_is_a_warning_without_its_name_or_value() -> None:
-    """It may be a part of a password."""
+    """The warning about an unknown option shows neither its name nor its value, which may be part of a password."""
     with pytest.warns(UserWarning, match="option of the address") as caught:
         store = await ConversationStore.connect(f"mongodb://db/app?{HALF}=x&connectTimeoutMS={CANARY}")
     assert not shows_secret(*(warning.message for warning in caught))
@@ -150,7 +150,7 @@ async def test_an_unknown_option_is_a_warning_without_its_name_or_value() -> Non
 
 
 async def test_a_wrong_password_says_so(server_uri: str) -> None:
-    """And says nothing else of the login."""
+    """A wrong password raises a StoreError that says so and shows nothing else of the login."""
     uri = server_uri.replace(f"{LOGIN}@", f"{USER}:{HALF}@")
     async with await ConversationStore.connect(uri) as store:
         with pytest.raises(StoreError, match="refused the user name or the password") as caught:
@@ -291,7 +291,10 @@ def test_every_command_is_tried() -> None:
     ],
 )
 def test_no_command_repeats_a_malformed_address(command: Any, uri: Any, file: str) -> None:
-    """As its option, from the environment, as JSON, as one argument too many, or in the place of another value."""
+    """No command prints a malformed address, wherever it is given.
+
+    It may be an option, a variable of the environment, an extra argument, or the value of another option.
+    """
     arguments = [command, *(file if text == "FILE" else text for text in COMMANDS[command])]
     as_json = [] if command in WITHOUT_JSON else ["--json"]
     assert not shows_secret(said_by(*arguments, "--uri", uri))
@@ -342,7 +345,7 @@ def test_a_name_of_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_no_repr_has_an_address() -> None:
-    """Neither those of the store nor those of the command line's own objects."""
+    """The reprs of `Source` and `Replay` show no secret of their address."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
     objects: list[Any] = [Source(uri, "c", "s", "h"), Replay(uri=uri, user_id="u")]
     assert not shows_secret(*map(repr, objects))
@@ -355,7 +358,7 @@ def test_no_repr_has_an_address() -> None:
 def test_the_development_server_repeats_no_address(
     uri: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As its argument, or as the name of its program."""
+    """The development server prints no malformed address, given as its argument or as the path of `mongod`."""
     with pytest.raises(SystemExit):
         run_devserver([uri])
     with pytest.raises(SystemExit):

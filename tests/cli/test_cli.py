@@ -171,7 +171,7 @@ def test_the_table_fits_80_columns_without_colours(tmp_path: Path) -> None:
 
 
 def test_the_figures_as_json(file: Path) -> None:
-    """One document with counts, tokens, what stubs save, stability and times."""
+    """`replay --json` prints one document with counts, tokens, savings of stubs, stability and times."""
     document = figures(file)
     (row,) = document["files"]
     assert (document["ok"], document["errors"]) == (True, [])
@@ -194,7 +194,7 @@ def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_limit_counts_conversations_of_each_file(file: Path, tmp_path: Path) -> None:
-    """Of each file only the first conversation is replayed."""
+    """`--limit 1` replays only the first conversation of each file."""
     other = tmp_path / "other.jsonl"
     other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     assert [row["conversations"] for row in figures("--limit", "1", file, other)["files"]] == [1, 1]
@@ -241,7 +241,7 @@ def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_nam
 
 
 def test_a_lost_message_is_found(broken: Callable[..., list[str]]) -> None:
-    """One message fewer in the log is an error that names it."""
+    """A message that is missing from the log is reported as lost."""
     messages = Conversation.messages
 
     async def without_the_second(self: Conversation) -> Any:
@@ -267,7 +267,7 @@ def test_a_changed_message_is_found(broken: Callable[..., list[str]]) -> None:
 
 
 def test_messages_in_another_order_are_found(broken: Callable[..., list[str]]) -> None:
-    """Nothing lost and nothing changed is not enough."""
+    """Messages in another order are reported, even if all are there and unchanged."""
     messages = Conversation.messages
 
     async def backwards(self: Conversation) -> Any:
@@ -338,7 +338,7 @@ def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken: Callable[...,
 
 
 def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line and exit code 1 instead of a report in which everything is lost."""
+    """If the server fails, a replay ends with one line and exit code 1 instead of a report of lost messages."""
 
     async def gone(self: Any, scope: dict[str, str], policy: Any) -> None:
         raise StoreUnavailableError("no primary")
@@ -432,7 +432,7 @@ def test_scope_keys_of_a_store_are_taken(memory: Any) -> None:
 
 
 def test_listings_by_several_scope_keys_get_an_index(memory: Any) -> None:
-    """Also in a database that is up to date; keys that the store has not are refused."""
+    """`migrate --listing` makes its index also in a database that is up to date. Unknown scope keys are refused."""
     keys = ("migrate", "--uri", "memory://", "--scope-key", "team", "--scope-key", "course", "--scope-key", "room")
     assert convstore(*keys).exit_code == 0
     assert convstore(*keys, "--listing", "course,room").exit_code == 0
@@ -443,7 +443,7 @@ def test_listings_by_several_scope_keys_get_an_index(memory: Any) -> None:
 
 
 def test_a_newer_database_is_left_alone(memory: Any) -> None:
-    """One line says to upgrade."""
+    """`migrate` refuses a database of a newer version and says to upgrade the package."""
     asyncio.run(memory["convstore_migrations"].insert_one({"_id": "9999_future"}))
     result = convstore("migrate", "--uri", "memory://")
     assert result.exit_code == 1
@@ -451,7 +451,7 @@ def test_a_newer_database_is_left_alone(memory: Any) -> None:
 
 
 def test_what_is_left_after_a_deployment_is_shown_and_run(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays until it is asked for."""
+    """`migrate` lists a migration for after a deployment and runs it only with `--after-deployment`."""
     convstore("migrate", "--uri", "memory://")
 
     async def up(_target: Any) -> None:

@@ -51,7 +51,7 @@ def exported(uri: str, *arguments: str | Path) -> bytes:
 
 
 def counted(document: dict[str, Any], *names: str) -> list[int]:
-    """Some figures of a report."""
+    """Return the figures of a report under these names."""
     return [document[name] for name in names]
 
 
@@ -79,7 +79,7 @@ def test_a_look_writes_nothing(uri: Any, file: Path) -> None:
 
 
 def test_what_was_just_imported_is_not_pruned(uri: Any, tmp_path: Path) -> None:
-    """However old its dates are: it was written today."""
+    """`prune` keeps conversations that were just imported, however old their messages are."""
     path = tmp_path / "x.jsonl"
     path.write_text(lines(recording("old"), recording("older")))
     convstore("import", path, "--uri", uri, "--scope", "user_id=ada")
@@ -167,14 +167,17 @@ def test_a_command_line_that_makes_no_sense(file: Path, arguments: list[str], pr
 
 @pytest.mark.parametrize("name", ["none.jsonl", "."])
 def test_a_file_that_can_not_be_read(uri: Any, name: str) -> None:
-    """One line on stderr, before the store is opened."""
+    """A file that cannot be read is an error with exit code 1, before the store is opened."""
     result = convstore("import", name, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", "--scope", "user_id=ada")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot be read" in result.stderr
 
 
 def test_a_collection_of_langchain(uri: Any, tmp_path: Path) -> None:
-    """Its address is the source; a session id is taken apart; no password is shown."""
+    """`import` reads a LangChain collection at an address and splits its session ids into scopes.
+
+    A session id that does not match the pattern is left out with the reason.
+    """
     with MongoClient[dict[str, Any]](uri) as client:
         collection = client.get_default_database()["message_store"]
         for session in ("ada:one", "bob:two", "broken"):
@@ -189,7 +192,7 @@ def test_a_collection_of_langchain(uri: Any, tmp_path: Path) -> None:
 
 
 def test_a_database_of_another_framework(uri: Any) -> None:
-    """Its format is named; fields of its documents make the scopes."""
+    """`import --from google-adk` reads a database of that framework, with scopes from fields of its documents."""
     stored = json_util.loads((Path(__file__).parents[1] / "support" / "foreign_sessions.json").read_text("utf-8"))
     with MongoClient[dict[str, Any]](uri) as client:
         for name, documents in stored["adk"].items():
@@ -253,7 +256,7 @@ def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> N
 
 
 def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> None:
-    """One line on stderr."""
+    """Exporting into a missing folder is an error on stderr with exit code 1."""
     imported(uri, file)
     result = convstore("export", "--uri", uri, "-o", tmp_path / "none" / "x.jsonl")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -261,7 +264,7 @@ def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> Non
 
 
 def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
-    """Nothing but messages; what was left out is said on stderr."""
+    """`export --format fine-tuning` prints lines of messages alone and reports on stderr what it left out."""
     imported(uri, file)
     result = convstore("export", "--uri", uri, "--format", "fine-tuning")
     assert [json.loads(line).keys() for line in result.stdout.splitlines()] == [{"messages"}] * 2
@@ -269,7 +272,7 @@ def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
 
 
 def test_a_database_without_conversations(uri: Any) -> None:
-    """One that is not set up is an error that says what to do; one that is empty is reported."""
+    """Exporting a database that is not set up fails and says to migrate. An empty database is reported as empty."""
     result = convstore("export", "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "convstore migrate" in result.stderr

@@ -130,7 +130,7 @@ def test_a_policy_is_tried_and_then_done(uri: str) -> None:
 
 
 def test_a_user_is_counted_and_then_erased(uri: str) -> None:
-    """Nothing goes without --yes; with it, all of the user and nobody else."""
+    """`erase` removes nothing without --yes. With it, all conversations of the user are removed, and no others."""
     fill(uri, user_id="ada", thread_id="1")
     fill(uri, user_id="ada", thread_id="2")
     fill(uri, user_id="eve")
@@ -199,7 +199,7 @@ def test_scope_values_are_checked_before_anything_is_opened(command: list[str], 
     ],
 )
 def test_errors_are_one_line(uri: str, arguments: list[str], said: str) -> None:
-    """And exit code 1; programs get them as a document, too."""
+    """An error is one line on stderr with exit code 1. With --json it is also a document on stdout."""
     if said != "convstore migrate":
         fill(uri)
     result = convstore(*arguments, "--uri", uri)
@@ -212,7 +212,7 @@ def test_errors_are_one_line(uri: str, arguments: list[str], said: str) -> None:
 
 @pytest.mark.parametrize("command", ["collStats", "listIndexes", "find"])
 def test_a_doctor_who_may_not_look_says_so(uri: str, command: str) -> None:
-    """Another exit code than for damage, and the reason without what the driver adds for its developers."""
+    """A doctor without permission to read exits with code 1 and gives the reason without the driver's full error."""
     fill(uri)
     with failing(uri, command, 13):
         result = convstore("doctor", "--uri", uri)

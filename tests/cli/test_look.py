@@ -91,7 +91,7 @@ def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(uri: Any, width: i
 
 @pytest.mark.slow
 def test_a_list_knows_a_terminal_from_a_pipe(uri: Any) -> None:
-    """Whatever the environment says of colours: a table on a real terminal, tabs in a pipe."""
+    """`list` prints a table on a real terminal and tabs in a pipe, whatever the environment says of colours."""
     master, terminal = pty.openpty()
     command = [sys.executable, "-m", "convstore", "list"]
     environment = {**os.environ, "CONVSTORE_URI": uri, "COLUMNS": "80", "FORCE_COLOR": "1", "PAGER": "cat"}
@@ -170,7 +170,7 @@ def test_a_conversation_is_shown_whole(uri: Any) -> None:
 
 
 def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:
-    """What the view saves, its policy, then all messages."""
+    """`show --view` prints the view's size, its stubs, the turns left out, and its policy."""
     shown = printed("show", *ADA, "--uri", uri, "--view").splitlines()
     assert re.fullmatch(r"View: 12 messages, [\d,]+ tokens of [\d,]+; 3 stubs, 0 turns left out\.", shown[3])
     assert shown[4] == "Policy: max_tokens=32000."
@@ -281,7 +281,10 @@ def test_statistics_of_one_user_as_json(uri: Any) -> None:
 
 
 def test_a_search_prints_hits_by_conversation(uri: Any) -> None:
-    """Those of one user, however hostile, or of all; a long conversation has to be searched twice, which it says."""
+    """`search` prints hits by conversation, of one user or of all users.
+
+    The first search of a long conversation reports that it is incomplete. The next search finds the hit.
+    """
     assert "Not searched whole: 1 " in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
@@ -329,7 +332,7 @@ def test_the_help_groups_the_commands() -> None:
     [("a\r\nb", "a b"), ("\x00\x7f", r"\x00\x7f"), ("\U000e0001", r"\U000e0001"), ("naïve 漢字 🙂", "naïve 漢字 🙂")],
 )
 def test_unprintable_characters_are_escaped(text: str, escaped: str) -> None:
-    """One line of printable characters comes out, whatever goes in."""
+    """plain() escapes unprintable characters and returns one line, or several lines with `lines=True`."""
     assert plain(text).replace("  ", " ") == escaped
     assert plain("a\tb\nc\x1b", lines=True) == "a b\nc\\x1b"
 

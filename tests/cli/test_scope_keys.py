@@ -48,7 +48,7 @@ def uri(server_uri: str) -> Iterator[str]:
     ids=" ".join,
 )
 def test_no_command_needs_the_scope_keys(uri: str, arguments: list[str], said: str) -> None:
-    """They are those of the stored conversations."""
+    """Every command finds the scope keys in the stored conversations."""
     result = convstore(*arguments, "--uri", uri)
     assert (result.exit_code, said in result.stdout) == (0, True), result.output
 

@@ -42,14 +42,14 @@ def uri(server_uri: str) -> Iterator[str]:
 
 
 def shown(*arguments: str) -> str:
-    """What a command prints that ends well."""
+    """Run a command that must succeed, and return its output."""
     result = convstore(*arguments)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return result.stdout
 
 
 def test_the_next_view_is_the_one_that_the_application_loads(uri: str) -> None:
-    """Its policy is that of the newest stamp, and is named."""
+    """`show --view` applies the policy of the newest stamp, and names it."""
     text = shown("show", *ADA, "--uri", uri, "--view")
     assert "Policy: max_tokens=300,stub_tools=never." in " ".join(text.split())
     found = json.loads(shown("show", *ADA, "--uri", uri, "--view", "--json"))
@@ -67,7 +67,7 @@ def test_a_moment_without_a_stamp_has_the_same_policy(uri: str) -> None:
 
 @pytest.mark.parametrize("text", ["max_tokens=200,never_stub=a+b", '{"max_tokens": 200, "never_stub": ["a", "b"]}'])
 def test_another_policy_can_be_named(uri: str, text: str) -> None:
-    """As pairs or as JSON, for the next call and for a past one; the output can be given back."""
+    """`--policy` takes pairs or JSON for the next view and for a past one. The output names the policy as pairs."""
     for moment in (["--view"], ["--at", "12"]):
         found = shown("show", *ADA, "--uri", uri, *moment, "--policy", text)
         assert "Policy: max_tokens=200,never_stub=a+b." in " ".join(found.split())
@@ -78,7 +78,7 @@ def test_another_policy_can_be_named(uri: str, text: str) -> None:
     "text", ["max_tokens", "max_tokens=0", "max_token=5", "max_tokens=x", "max_tokens=1,max_tokens=2", "", "{", "[1]"]
 )
 def test_a_policy_that_is_none_is_a_usage_error(uri: str, text: str) -> None:
-    """It names the mistake, for both commands alike, before anything is opened."""
+    """An invalid policy is a usage error of `show` and of `inspect`."""
     for command in (["show", *ADA, "--view"], ["inspect", "--no-browser"]):
         result = convstore(*command, "--uri", uri, "--policy", text)
         assert (result.exit_code, result.stdout) == (2, "")

@@ -62,7 +62,7 @@ def shown(history: History) -> set[str]:
 
 
 async def test_no_turn_leaves_views_without_a_summary(chat: Conversation) -> None:
-    """Whatever the sizes of turns: it is in the view, or in a summary by the time it has left."""
+    """Each turn is in the view, or in a summary once a compaction has run, whatever the sizes of turns."""
     before_load = chat.store.policy.compact == "before_load"
     for number in range(1, 31):
         await chat.append(turn(number, 100 + 450 * (number % 4 == 0)))
@@ -119,7 +119,7 @@ async def test_a_note_names_results_that_are_in_no_summary_any_more(client: Clie
 
 
 async def test_a_note_names_only_results_before_the_view(client: Client, database_name: str) -> None:
-    """Also where one append holds turns before the view and in it, and the names are read again for a past view."""
+    """The view rebuilt at a number equals the loaded one, although one append holds turns before the view and in it."""
     store = ConversationStore(client[database_name], policy=HistoryPolicy(max_tokens=1_000))
     await store.setup()
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")

@@ -151,7 +151,7 @@ def test_what_would_save_little_is_not_folded() -> None:
 @examples(200)
 @given(st.integers(0, 2**32), st.integers(40, 400), st.integers(0, 4), st.booleans())
 def test_a_cut_is_never_between_a_call_and_its_results(seed: int, trigger: int, keep: int, force: bool) -> None:
-    """And always between turns, or before an AI message of the turn in progress."""
+    """A cut is between turns or before an AI message of the turn in progress, never between a call and its results."""
     dice = random.Random(seed)
     script = []
     for _ in range(dice.randint(0, 12)):
@@ -256,7 +256,7 @@ async def test_a_call_is_shown_with_its_arguments() -> None:
 
 
 def test_a_summarizer_has_the_name_of_its_model() -> None:
-    """Or of its class; nonsense is refused when it is made."""
+    """A summarizer is named after its model, or after the class of its model. Invalid arguments are refused."""
     assert RunningSummarizer(SimpleNamespace(ainvoke=None, model_name="gpt-x")).name == "gpt-x"
     assert RunningSummarizer(FakeMessagesListChatModel(responses=[])).name == "FakeMessagesListChatModel"
     for wrong in ({"model": 7}, {"model": Scripted(), "max_tokens": 9}, {"model": Scripted(), "keep_last_turns": -1}):
@@ -266,7 +266,7 @@ def test_a_summarizer_has_the_name_of_its_model() -> None:
 
 @pytest.mark.parametrize("wrong", [7, "gpt-x", SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})])
 def test_what_is_no_summarizer_is_refused(wrong: Any) -> None:
-    """It is refused when a store is made, not when it is used."""
+    """as_summarizer() refuses an object that is not a summarizer, so that a store refuses it when it is made."""
     with pytest.raises(InvalidInputError):
         as_summarizer(wrong)
 
@@ -485,7 +485,7 @@ async def test_close_ends_a_summarizer_that_hangs() -> None:
 
 
 async def test_a_failure_in_the_background_is_reported_by_the_next_load(caplog: pytest.LogCaptureFixture) -> None:
-    """As a failure that was waited for is; the log has one line, without the text of the error."""
+    """A summary that fails in the background is reported by the next load. The log line omits the text of the error."""
     begun = asyncio.Event()
 
     async def fails_late() -> None:
@@ -504,7 +504,7 @@ async def test_a_failure_in_the_background_is_reported_by_the_next_load(caplog: 
 
 
 async def test_a_cancelled_load_cancels_the_summarizer_it_waits_for() -> None:
-    """And gives the lease back."""
+    """A cancelled load cancels the summarizer that it waits for and releases the lease."""
     writer = Held()
     chat = await six_turns(writer, policy=BEFORE_LOAD)
     task = asyncio.create_task(chat.load_history())
@@ -585,7 +585,7 @@ async def _nothing() -> None:
 
 @pytest.mark.parametrize("how", ["is cancelled", "refuses to end"])
 async def test_a_summarizer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """One that does not let itself be cancelled too; the lease is renewed meanwhile, and given back."""
+    """A summarizer that takes too long fails and the lease is released, even if it refuses to be cancelled."""
     for name, value in (("_RENEW_SECONDS", 0.01), ("_MAX_RENEWALS", 3), ("_ENDING_SECONDS", 0.05)):
         monkeypatch.setattr(f"convstore.compaction.compactor.{name}", value)
     release = asyncio.Event()
@@ -638,7 +638,7 @@ async def test_a_lease_that_ended_is_somebody_elses() -> None:
 
 @pytest.mark.parametrize("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
 async def test_a_summary_may_hold_any_text(text: str) -> None:
-    """It comes back as it was written, to those that know the conversation and those that do not."""
+    """A summary of any text is read as it was written, by the store that wrote it and by a new one."""
 
     async def says() -> str:
         return text
@@ -656,7 +656,7 @@ async def test_a_summary_may_hold_any_text(text: str) -> None:
 
 @pytest.mark.slow
 async def test_the_question_outlives_every_summary_of_its_turn() -> None:
-    """Also when only an earlier summary contains it, and the model drops it from the record."""
+    """Every summary of a turn in progress keeps its question, even if only an earlier summary contains it."""
     chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)))
     await chat.append(HumanMessage("Mend the roof, please.", id="q"))
     done = 0
@@ -675,7 +675,10 @@ async def test_the_question_outlives_every_summary_of_its_turn() -> None:
 
 
 async def test_a_late_result_is_shown_once_after_the_summary_of_its_call() -> None:
-    """As text at its place, so that the view before it is its beginning; and to the next summary as it is."""
+    """A result that comes after its call was summarised is shown as text at the end, and the view before is unchanged.
+
+    The next summary is made from the result itself, once, and replaces that text.
+    """
     writer = Writer(rule_of(400, keep=1, summary=50))
     chat = await six_turns(writer, turns=0)
     await chat.append([HumanMessage("Pay the invoice.", id="q"), *pair_of(0, result=False)])
@@ -753,7 +756,7 @@ async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:
 
 
 async def test_what_is_summarised_does_not_count_in_the_budget() -> None:
-    """However large the last message of the range was: what is behind it fits, so nothing is left out."""
+    """Summarised messages do not count in the budget, however large they are, so no later turn is left out."""
     chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)))
     await chat.append([HumanMessage("and?"), AIMessage("so " * 1_300, id="large")])
     done = (await chat.compact()).summary
@@ -812,7 +815,7 @@ async def test_a_log_that_is_older_than_its_head_is_shown() -> None:
 
 
 async def test_system_messages_that_come_in_parts_are_all_shown() -> None:
-    """Those too that came after a load saw the first ones alone, and before a summary that another process made."""
+    """All system messages are shown, even one that another process appended after a load and before a summary."""
     database = memory()
     chat, other = [await six_turns(ScriptedWriter(_nothing), database, turns=0) for _ in range(2)]
     await chat.append(SystemMessage("first", id="s1"))
@@ -863,7 +866,7 @@ async def counted(client: Client, database_name: str, seconds: list[float]) -> C
 async def test_a_load_with_a_summary_costs_what_one_without_costs(
     counted: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
-    """One command when warm, two when cold: the state has the summary and the system messages."""
+    """A load with a summary takes one command when warm and two when cold, as a load without a summary does."""
     chat = counted
     await chat.append(SystemMessage("Be brief."))
     for number in range(30):
@@ -1006,7 +1009,7 @@ async def test_round_trips_are_counted_when_others_summarise(
 async def test_a_listing_does_not_read_summaries(
     counted: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
-    """However long they are."""
+    """Listing conversations does not read summaries, however long they are."""
 
     async def says() -> str:
         return "word " * 5_000
@@ -1045,7 +1048,7 @@ async def test_each_failure_doubles_the_wait_and_a_summary_ends_it() -> None:
 
 
 async def test_a_summary_of_a_head_that_changed_is_not_committed() -> None:
-    """Somebody took the summary before it back while it was written: it is kept, and not the current one."""
+    """A summary is not committed if the summary before it was undone while it was written."""
     writer = ScriptedWriter(_nothing)
     chat = await six_turns(writer)
     assert (await chat.compact()).status == "done"
@@ -1123,7 +1126,7 @@ async def test_a_summary_is_of_a_bounded_length() -> None:
 
 
 async def test_a_load_during_a_compaction_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it read under the earlier summary is not taken for the rows after the new one."""
+    """A load during a compaction does not cache its rows as the rows after the new summary."""
     database = memory()
     chat = await six_turns(HeadTailSummarizer(rule_of(100, keep=1, summary=50)), database)
     assert (await chat.compact(force=True)).status == "done"

@@ -61,7 +61,7 @@ class Wordy(Scripted):
     """Needs a hundred tokens for each summary."""
 
     async def __call__(self, text: str) -> str:
-        """As many words."""
+        """Return the scripted answer, padded to 400 characters."""
         return (await super().__call__(text)).ljust(400, ".")
 
 
@@ -122,7 +122,7 @@ def run_of(*numbers: int) -> list[BaseMessage]:
 
 
 def kinds(messages: Sequence[BaseMessage]) -> str:
-    """One letter for each message, capital for a summary."""
+    """Return one letter for each message, a capital for a summary."""
     return "".join(m.type[0].upper() if is_summary(m) else m.type[0] for m in messages)
 
 
@@ -228,7 +228,7 @@ async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answe
 
 @pytest.mark.parametrize("size", [1_500, 20_000])
 async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[..., Conversation], size: int) -> None:
-    """As the question of a run, where it stays word for word, or of an earlier turn, where it is summarised."""
+    """A long paste in the first turn fails no compaction, neither during its run nor after it."""
 
     async def handler(text: str) -> str:
         return "s" * 800
@@ -309,7 +309,10 @@ async def test_a_chat_without_tools_becomes_one_summary(chat: Conversation, hand
 
 
 async def test_questions_that_became_one_are_no_message_of_the_log(chat: Conversation) -> None:
-    """They say so, under an id of their own, after each fold; so what a client gives back is no conflict."""
+    """Questions joined by a fold are one message with its own id and the kind `joined`.
+
+    The other messages of the view can be appended again without a conflict.
+    """
     ids = set()
     for number in range(24):
         await chat.append(
@@ -391,7 +394,7 @@ async def test_questions_that_outgrow_their_share_are_summarised(chat: Conversat
 
 
 async def test_system_messages_that_outgrow_the_trigger_cost_no_call(chat: Conversation, handler: Scripted) -> None:
-    """They stay word for word, so nothing would fit: that is said before a model is asked."""
+    """If system messages alone exceed the trigger, a compaction fails before a model is called."""
     for number in range(8):
         rules = SystemMessage("Rule. " * 100, id=f"s{number}")
         await chat.append([HumanMessage("why"), AIMessage("so " * 300), rules])

@@ -285,7 +285,7 @@ class Machine(RuleBasedStateMachine):
         return ConversationStore(self.database, summarizer=summarizer, clock=clock, **options)
 
     def chat(self, side: int, scope: int, store: ConversationStore | None = None) -> Conversation:
-        """One of the conversations, in one of the stores."""
+        """Return the conversation of this scope in one of the stores."""
         return (store or self.stores[side]).conversation(user_id=self.user, thread_id=f"thread {scope}")
 
     def refused(self, error: type[Exception], work: Awaitable[Any]) -> None:
@@ -340,7 +340,7 @@ class Machine(RuleBasedStateMachine):
         self.look(1 - side, scope)
 
     def check_receipt(self, receipt: Receipt, talk: Talk, batch: Sequence[BaseMessage]) -> None:
-        """As the model will have it."""
+        """Assert that a receipt has the ids and the numbers that the model expects."""
         first = len(talk.log) + 1
         assert receipt.message_ids == tuple(str(message.id) for message in batch)
         assert receipt.ordinals == tuple(range(first, first + len(batch)))
@@ -373,7 +373,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(scope=sides, texts=kinds)
     def append_the_same_together(self, scope: int, texts: list[str]) -> None:
-        """One of two processes with the same messages writes them."""
+        """Append the same messages in two processes at once: one of them writes."""
         talk, batch = self.talks[scope], self.batch(scope, texts)
 
         async def work() -> list[Receipt]:
@@ -502,7 +502,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(side=sides, scope=sides)
     def delete(self, side: int, scope: int) -> None:
-        """Nothing is left, and the scope begins anew."""
+        """Delete a conversation: nothing of it is left, and its scope is empty."""
         self.run(self.chat(side, scope).delete())
         self.talks[scope] = Talk()
         self.seconds += LEARNT
