@@ -202,7 +202,7 @@ class TestMotor(OnMotor, StoreContract):
 
 
 class TestMotorInShort(OnMotor, StoreContract):
-    """As much of it as every run can wait for."""
+    """The part of the contract on Motor that every test run includes."""
 
 
 class InMemory:
@@ -220,7 +220,7 @@ class TestInMemory(InMemory, StoreContract):
 
 
 class TestInMemoryInShort(InMemory, StoreContract):
-    """As much of it as every run can wait for."""
+    """The part of the contract on the in-memory database that every test run includes."""
 
 
 for name in [name for name in dir(StoreContract) if name.startswith("test_")]:

@@ -73,7 +73,7 @@ def test_every_method_takes_its_conversation_or_scope_first(collection: type) ->
 
 
 def test_what_looks_over_all_conversations_is_for_the_doctor_alone() -> None:
-    """Nothing that serves a user reads across conversations."""
+    """No module that serves a user reads across conversations. Only the doctor does."""
     package = Path(convstore.__file__).parent
     users = {path.stem for path in package.rglob("*.py") if Inspection.__name__ in path.read_text(encoding="utf-8")}
     serving = {"reader", "loader", "writer", "pager", "records", "turns", "directory", "rewinder", "conversation"}
@@ -144,7 +144,7 @@ def plain(value: Any) -> Any:
 
 @pytest.fixture(scope="session")
 async def worlds(server_uri: str, database_name: str) -> AsyncIterator[list[World]]:
-    """One database with Ada's data and one without."""
+    """Yield two worlds on two databases: one with Ada's data, one without."""
     listeners = [Commands(), Commands()]
     clients = [AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[listener]) for listener in listeners]
     names = [f"{database_name}_with", f"{database_name}_without"]
@@ -186,11 +186,11 @@ class Guesses:
         self.cursors = ["", "1@0", "m3@0", "m5@0", "2@9", cursor]
 
     def id(self) -> str:
-        """One id."""
+        """Return a random id from the pool."""
         return self.dice.choice(self.pool)
 
     def ids(self) -> list[str]:
-        """Some ids."""
+        """Return one to five random ids from the pool."""
         return [self.id() for _ in range(self.dice.randint(1, 5))]
 
     def variant(self) -> Variant:

@@ -25,7 +25,7 @@ def make(client: Client, database_name: str) -> Any:
 
 
 async def test_a_store_with_other_scope_keys_is_warned_of(make: Any, database_name: str) -> None:
-    """It would find no conversation, and begin new ones; the warning names both, and the caller's line."""
+    """Setting up a store with other scope keys than the stored ones warns with both sets and the line of the caller."""
     store = make(KEYS)
     await store.setup()
     await store.conversation(user_id="ada", course_id="ml").append(HumanMessage("Hi"))

@@ -174,7 +174,7 @@ async def test_a_turn_is_saved_under_its_interaction(site: Site) -> None:
 
 
 async def test_the_question_is_in_the_log_before_the_model_is_asked(site: Site, uri: str) -> None:
-    """Another process sees it while the model thinks."""
+    """The question is logged before the model is called, so that another process can read it meanwhile."""
     seen: list[list[str]] = []
 
     async def look(question: str) -> None:
@@ -265,7 +265,7 @@ async def test_two_questions_at_once(site: Site) -> None:
 
 @pytest.mark.parametrize("steps", sampled([1, 30, *range(100, 1_500, 100)], every=4))
 async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) -> None:
-    """However far it came: afterwards question and answer are in the log once."""
+    """A request that is cancelled at any step can be repeated: question and answer are then in the log once."""
     await site.ask("r0", DOSE)  # opens connections: one that is cancelled in the middle of that leaves a socket
     await site.chat.delete()
     task = asyncio.create_task(site.ask("r1", DOSE))
@@ -348,7 +348,7 @@ async def test_an_error_of_the_model_is_returned_and_not_saved(site: Site, monke
 async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the call nor its result, so the repeated request begins anew and has no conflict."""
+    """A model that fails after a search leaves neither call nor result in the log, so the request can be repeated."""
     replies = iter([AIMessage("", tool_calls=[{"name": "retrieve_knowledge_base", "args": {"query": "x"}, "id": "c"}])])
     with monkeypatch.context() as broken:
         broken.setattr("clinical_assistant.model._reply", lambda _: next(replies))
@@ -557,7 +557,7 @@ async def test_numbers_that_a_model_made_up_are_not_sources(site: Site) -> None:
 
 
 async def test_a_session_deleted_during_a_turn_is_not_found(site: Site) -> None:
-    """Its answer is saved nowhere; the client is answered that there is no such session."""
+    """If the session is deleted during a turn, the client gets status 404 and no answer is saved."""
 
     async def delete(question: str) -> None:
         async with site.client() as client:
@@ -621,7 +621,7 @@ def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
 
 
 def test_a_server_starts_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the module says; nothing is connected to before it starts, and no token is kept as it is."""
+    """The app is made from the environment without a connection, and keeps no token in plain text."""
     monkeypatch.setenv("MONGODB_URI", f"mongodb://{LOGIN}@localhost:1/nowhere")
     monkeypatch.setenv("ASSISTANT_TOKENS", "ada=secret-1, grace=secret-2,=x,y=")
     app = app_from_environment()

@@ -53,7 +53,7 @@ def modules() -> Iterator[Any]:
     ],
 )
 def test_the_program_says_what_it_lacks(package: str, help_: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, and how to install it, instead of a traceback."""
+    """The program ends with one line that says how to install the missing package, without a traceback."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
@@ -74,7 +74,7 @@ class Bot:
         self.graph = modules.graph.RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
 
     async def ask(self, question: str, message_id: str | None = None) -> dict[str, Any]:
-        """One turn; gives the state after it."""
+        """Ask a question in one turn, and return the state after it."""
         self.recorder.calls.clear()
         state: dict[str, Any] = await self.graph.ainvoke(
             {"messages": [HumanMessage(question, id=message_id)]}, self.config
