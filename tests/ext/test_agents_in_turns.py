@@ -69,7 +69,7 @@ async def test_an_agent_answers_the_turn_that_its_caller_entered(store: Conversa
 
 
 async def test_an_agent_makes_another_answer(store: ConversationStore) -> None:
-    """It sees the question without the old answer, and continues what a killed run left."""
+    """An agent in a regenerated turn continues the call of a killed run, and its answer replaces the old one."""
     chat, asked = _chat(store), {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
     await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("No idea."))
     call = {"name": "search", "args": {"words": "seals"}, "id": "call_1"}
@@ -85,7 +85,7 @@ async def test_an_agent_makes_another_answer(store: ConversationStore) -> None:
 
 
 async def test_an_agent_whose_turn_was_taken_writes_nothing(store: ConversationStore, database: Any) -> None:
-    """Another worker has the turn: the agent's next message is refused."""
+    """An agent whose turn was taken by another worker raises TurnLostError and writes nothing."""
     later = Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=31))
     chat = _chat(store)
     other = ConversationStore(database, clock=later).conversation(**chat.scope)
@@ -100,7 +100,7 @@ async def test_an_agent_whose_turn_was_taken_writes_nothing(store: ConversationS
 
 
 async def test_a_node_appends_to_the_turn(store: ConversationStore) -> None:
-    """Of a graph built by hand; outside of a turn it appends to the log as before."""
+    """A node of a graph built by hand appends to the running turn. Outside of a turn it appends to the log."""
     chat, node = _chat(store), append_node(store)
     config: Any = {"configurable": chat.scope}
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
@@ -141,7 +141,7 @@ async def test_a_question_gets_the_id_of_the_turn(store: ConversationStore, kind
 
 
 async def test_another_question_in_a_turn_is_refused(store: ConversationStore) -> None:
-    """It would have the turn's id and another text."""
+    """Another question within a turn raises ContentConflictError, because it would have the turn's id."""
     chat = _chat(store)
     async with await chat.turn("r1", human="Do seals sleep?"):
         with pytest.raises(ContentConflictError):
@@ -150,7 +150,7 @@ async def test_another_question_in_a_turn_is_refused(store: ConversationStore) -
 
 
 async def test_a_graph_in_a_tool_works_below_the_call(store: ConversationStore) -> None:
-    """Its nodes find the child of the conversation, as an inner agent's middleware does."""
+    """A graph in a tool works on the child conversation of the call, as an inner agent does."""
     chat, inner = _chat(store), _graph(store, "In May.")
 
     @tool
@@ -167,7 +167,7 @@ async def test_a_graph_in_a_tool_works_below_the_call(store: ConversationStore) 
 
 
 async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationStore) -> None:
-    """Another run has asked something meanwhile."""
+    """A late reply of a graph is linked to its own question, although another question was appended meanwhile."""
     chat = _chat(store)
     node, config = append_node(store), {"configurable": chat.scope}
     state: Any = {"messages": [HumanMessage("One?", id="q1")]}
@@ -185,7 +185,7 @@ async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationSto
 
 
 async def test_source_ids_are_reserved_in_the_turn(store: ConversationStore) -> None:
-    """So the next append of the turn follows them without a further read."""
+    """Source ids are reserved in the turn, so that its next append follows them without another read."""
     chat = _chat(store)
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         assert await chat.reserve_source_ids(3) == range(1, 4)

@@ -68,7 +68,7 @@ def parrot(*answers: AIMessage | str) -> BaseChatModel:
 
 
 async def test_it_gives_the_view(chat: Conversation) -> None:
-    """Its messages are those of `load_history` under its policy: old results as stubs."""
+    """aget_messages() returns the messages of `load_history` under the same policy."""
     await chat.append([*rag_turn("Where are whales?"), HumanMessage("And seals?")])
     for policy in (None, HistoryPolicy(stub_tools="never"), HistoryPolicy(view="conversation")):
         given = await ChatMessageHistory(chat, policy).aget_messages()
@@ -226,7 +226,7 @@ async def test_a_bare_model_is_given_the_view_and_appends(store: ConversationSto
 
 
 async def test_an_answer_has_the_stamp_of_its_view(store: ConversationStore, chat: Conversation) -> None:
-    """It says that the model got the question, too, which was appended with the answer."""
+    """An answer has the stamp of its view. view_at() reports it as adapted, since the question came with the answer."""
     await chat.append(rag_turn("Where are whales?"))
     history = await chat.load_history()
     await with_message_history(parrot("Hello"), store).ainvoke([HumanMessage("Hi")], config_of(chat))
@@ -317,7 +317,7 @@ async def test_the_user_may_be_fixed(store: ConversationStore, chat: Conversatio
 
 
 async def test_a_whole_scope_may_be_fixed(store: ConversationStore, chat: Conversation) -> None:
-    """Then a run need not name anything."""
+    """With a scope that is fixed for the chain, a run needs no configuration."""
     chain = with_message_history(parrot("Hello"), store, scope=chat.scope)
     await chain.ainvoke([HumanMessage("Hi")])
     assert texts_of(await log_of(chat)) == ["human: Hi", "ai: Hello"]
@@ -372,7 +372,7 @@ async def test_many_messages_that_come_back_are_not_appended(chat: Conversation)
 async def test_messages_that_come_back_are_read_in_pages(
     client: Client, commands: Commands, database_name: str
 ) -> None:
-    """Not one by one: a chain that returns a long view costs a few commands."""
+    """Messages that a chain returns are looked up in pages: a long view takes a few commands."""
     store = ConversationStore(client[database_name])
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id=new_id())

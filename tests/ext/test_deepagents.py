@@ -118,7 +118,7 @@ async def test_another_change_of_a_result_is_an_error_that_names_the_setting(
 
 
 def test_only_what_was_moved_may_differ() -> None:
-    """Another id, status, name or artifact is another message."""
+    """Only evicted content may differ. A message with another id, status, name or artifact is another message."""
     whole = ToolMessage(LARGE, tool_call_id="c1", id="r1", name="search", artifact=[1])
     moved = whole.model_copy(update={"content": "Tool result too large, the result of this tool call c1 was saved"})
     assert is_evicted(moved, whole)

@@ -68,7 +68,10 @@ async def draft_in(chat: Conversation, text: str) -> None:
 async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appended(
     chat: Conversation, database: Any, in_turn: bool
 ) -> None:
-    """Other middleware changes the answer; the draft has what the function makes of it; then nothing is left of it."""
+    """The draft of a streamed run is redacted by its function, and is removed when the answer is appended.
+
+    The answer itself is redacted by other middleware.
+    """
     going = asyncio.Event()
     pii = PIIMiddleware("email", apply_to_output=True)
     said = ("Ask ", "bob@example.org ", going, "now.")
@@ -106,7 +109,7 @@ async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> Non
 
 
 async def test_a_call_that_is_repeated_begins_its_draft_again(chat: Conversation) -> None:
-    """What the model said before it failed is in no draft, and in no answer of a turn that is stopped."""
+    """A model call that is retried begins a new draft, without the words of the failed call."""
 
     class BreakingOff(PausingModel):
         async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
@@ -128,7 +131,10 @@ async def test_a_call_that_is_repeated_begins_its_draft_again(chat: Conversation
 
 @pytest.mark.parametrize("said", ["They ", ""])
 async def test_a_stop_ends_the_call_of_the_model(chat: Conversation, said: str) -> None:
-    """What was said is the answer; if that is nothing, the run ends with an error, and the turn has no answer."""
+    """Stopping a turn ends the model call, and the words so far become the answer.
+
+    Without any words the run raises TurnClosedError, and the turn has no answer.
+    """
     agent = agent_of(chat, *([said] if said else []), begun := asyncio.Event(), drafts=True)
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         working = asyncio.ensure_future(stream(agent, chat))

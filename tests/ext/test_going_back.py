@@ -118,7 +118,7 @@ def _graph(store: ConversationStore, model: Any, saver: Any, number: list[int], 
     ]
 )
 def make(request: pytest.FixtureRequest) -> Make:
-    """What makes the program."""
+    """Return the function that builds the program: an agent or a graph."""
     return request.param
 
 
@@ -185,7 +185,7 @@ async def test_a_question_at_an_older_checkpoint(
 
 
 async def test_the_first_question_is_edited(make: Make, store: ConversationStore, config: Any) -> None:
-    """As chat pages do it: another question at the checkpoint before the first one; what was before it stays."""
+    """Editing the first question replaces all later turns. Messages that were logged before that question stay."""
     await chat_of(store, config).append([HumanMessage("earlier"), AIMessage("answer")])
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"))
     *_, first = [snapshot async for snapshot in app.aget_state_history(config)]
@@ -196,7 +196,7 @@ async def test_the_first_question_is_edited(make: Make, store: ConversationStore
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_replay_before_the_model(make: Make, store: ConversationStore, config: Any, times: int) -> None:
-    """Another answer to a question: the tool runs again, and so once more."""
+    """A replay from before the model runs the tool again and replaces the answer, any number of times."""
     more = [reply for at in range(times) for reply in (calls("search", query=f"y{at} "), AIMessage(f"b{at}"))]
     app, _, number = await two_turns(make, store, config, *more)
     for at in range(times):
@@ -227,7 +227,7 @@ async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, co
 async def test_parallel_tools_go_back_once(
     store: ConversationStore, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both read the log before either goes back; the second one, which finds nothing left to do, reads it again."""
+    """Two parallel tools of a replay both continue, although only the first one goes back in the log."""
     barrier, lock, reads, read, go_back = (
         asyncio.Barrier(2),
         asyncio.Lock(),
@@ -331,7 +331,7 @@ async def test_raise_writes_nothing(make: Make, store: ConversationStore, config
 async def test_the_newest_checkpoint_is_no_fork(
     make: Make, store: ConversationStore, database: Any, config: Any
 ) -> None:
-    """Some clients always name the checkpoint: what another worker appended since stays in the view."""
+    """A run at the newest checkpoint is no fork: messages that another worker appended since then stay in the view."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), on_fork="raise")
     other = chat_of(elsewhere(store, database), config)
     for question in ("q3", "q4"):
@@ -354,7 +354,7 @@ async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: 
 
 
 async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: ConversationStore, config: Any) -> None:
-    """Neither began at an older checkpoint by its caller's wish."""
+    """Two concurrent runs on one thread are no forks, and the view keeps both questions."""
     model = ScriptedModel(replies=[AIMessage("a1"), AIMessage("b"), AIMessage("c"), AIMessage("d"), AIMessage("e")])
     app = make(store, model, InMemorySaver(), [], on_fork="raise")
     await ask(app, config, "q1")
@@ -440,7 +440,7 @@ async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes the
 
 
 async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
-    """Its checkpoints hold changes of the messages, not the messages."""
+    """A deep agent can go back too, although its checkpoints hold only changes of the messages."""
     replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(value) for value in ("a2", "a3", "a4", "a5"))]
     model, number = ScriptedModel(replies=replies), list[int]()
     middleware = [ConversationMiddleware(store, prompt="")]

@@ -278,7 +278,7 @@ async def test_no_stream_repeats_earlier_turns(store: ConversationStore, config:
 async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(
     store: ConversationStore, config: RunnableConfig
 ) -> None:
-    """It has the view of the graph around it, and what the checkpointer keeps of its input has none."""
+    """A subgraph with the same channels gets the view of the outer graph, and the checkpointer stores no history."""
     model, saver = Scripted(), InMemorySaver()
     inner: StateGraph[Any] = StateGraph(ConversationState)
     inner.add_node("model", model_node(model))
@@ -297,7 +297,7 @@ async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(
 async def test_a_subgraph_with_nodes_of_its_own_doubles_nothing(
     store: ConversationStore, config: RunnableConfig
 ) -> None:
-    """Both graphs load and append in one run; each message is shown and logged once."""
+    """If a subgraph loads and appends too, each message is still shown and logged once."""
     model = Scripted()
     graph = in_order(
         MessagesState, load=load_node(store), inner=straight(store, model).compile(), append=append_node(store)
@@ -391,7 +391,7 @@ class FailsOnce(ConversationStore):
     failed = False
 
     def conversation(self, **scope: str) -> Conversation:
-        """One that fails the first time."""
+        """Return a conversation whose first append raises after it has written."""
         chat, store = super().conversation(**scope), self
 
         class Failing(Conversation):
@@ -553,7 +553,7 @@ async def test_another_answer_after_a_rewind(store: ConversationStore, config: R
 async def test_a_view_of_the_conversation_leaves_tools_of_this_turn_out_too(
     store: ConversationStore, config: RunnableConfig
 ) -> None:
-    """As `load_history` does, whether they are in the log already or not."""
+    """A view of the conversation leaves out the tool messages of the turn in progress, even before they are logged."""
     model = Scripted(calls=1)
     await chat_of(store, config).append(rag_turn("earlier"))
     seen = []
@@ -690,7 +690,7 @@ class Loose(TypedDict):
 
 
 async def test_states_that_can_not_work_are_refused(store: ConversationStore, config: RunnableConfig) -> None:
-    """They are refused when the graph is built where possible, else by a typed error of the node."""
+    """A state that cannot work is refused when the graph is built, or else by an InvalidInputError of the node."""
     with pytest.raises(ValueError, match="Channel 'messages' already exists"):
         StateGraph(Loose).add_node("load", load_node(store))
     for state in (None, {}, {"messages": None}, {"messages": "hi"}, {"messages": ["hi"]}, Context("ada")):
@@ -762,7 +762,7 @@ async def test_calls_get_ids_that_tell_them_apart(
 
 
 async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store: ConversationStore) -> None:
-    """Not by the first run."""
+    """Wrong arguments of a node are refused when the node is made, not by the first run."""
     for wrong in ({"tenant": "x"}, {"user_id": ""}, "ada"):
         with pytest.raises(InvalidScopeError):
             load_node(store, scope=wrong)
@@ -909,7 +909,7 @@ async def test_a_run_that_broke_off_after_the_append_is_resumed(
 async def test_a_new_question_after_a_run_that_failed_after_the_append(
     pymongo_client: Client, database_name: str, config: RunnableConfig, saver: Any
 ) -> None:
-    """Not resumed but asked on: what the log has by now is shown once and logged once."""
+    """After a run that failed after its append, a new question shows and logs each message once."""
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()
     model = Scripted()

@@ -148,7 +148,7 @@ async def test_a_warm_run_with_a_tool_is_five_commands(
 
 
 async def test_no_old_message_is_streamed_again(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Neither as a message nor in an update does a stream hold anything of an earlier turn, ids of what left apart."""
+    """A stream contains nothing of an earlier turn but the ids of removed messages."""
     model = StreamingModel(replies=[calls("search"), AIMessage("Old answer."), calls("search"), AIMessage("New one.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
     await agent.ainvoke({"messages": [("user", "Old question?")]}, config_of(scope))
@@ -413,7 +413,7 @@ async def test_an_id_that_the_model_gives_twice_is_not_taken_for_the_same_answer
 
 
 async def test_two_runs_at_once_keep_their_answers_apart(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Both are logged whole; afterwards each question, asked again under its id, gets its own answer from the log."""
+    """Two concurrent runs are logged whole, and each question, asked again, gets its own answer from the log."""
     started = asyncio.Barrier(2)
 
     @tool
@@ -580,13 +580,13 @@ async def test_a_sync_agent_on_a_client_of_yours_is_refused(store: ConversationS
     ],
 )
 def test_nonsense_is_refused_when_it_is_made(store: ConversationStore, wrong: dict[str, Any]) -> None:
-    """Not when an agent first runs."""
+    """Wrong arguments are refused when the middleware is made, not when an agent first runs."""
     with pytest.raises(InvalidInputError):
         ConversationMiddleware(**{"store": store, **wrong})
 
 
 def test_without_langchain_the_import_says_what_to_install() -> None:
-    """As those of the other extras."""
+    """Without langchain, the import raises MissingExtraError with the command that installs the extra."""
     program = """
 import sys
 sys.modules["langchain"] = sys.modules["langgraph"] = None

@@ -91,7 +91,7 @@ async def test_the_answer_is_streamed_again_to_who_asks_again(store: Conversatio
 
 
 async def test_an_old_question_is_answered_from_the_log_too(store: ConversationStore, scope: dict[str, str]) -> None:
-    """However many turns came after it, also where the view does not hold it any more."""
+    """An old question is answered from the log, even if many turns followed and the view no longer contains it."""
     replies = [calls("search"), AIMessage("By dancing."), *(AIMessage("Long. " * 2_500) for _ in range(12))]
     agent, model, _ = make_agent(store, replies)
     first = await ask(agent, scope)
@@ -104,7 +104,7 @@ async def test_an_old_question_is_answered_from_the_log_too(store: ConversationS
 
 
 async def test_an_answer_far_after_its_question_is_found(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Other runs wrote three hundred messages in between."""
+    """An answer is found although 300 messages of other runs come between it and its question."""
     others = [message for at in range(150) for message in (HumanMessage(f"q {at}"), AIMessage(f"a {at}"))]
     answer = linked(AIMessage("By dancing.", id="late"), "q1")
     await store.conversation(**scope).append([HumanMessage(QUESTION, id="q1"), *others, answer])
@@ -158,7 +158,7 @@ async def test_an_answer_in_flight_at_a_cancellation_is_the_answer(
 async def test_only_the_tool_that_broke_runs_again(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:
-    """Of two calls at once the one with a result in the log is left alone."""
+    """Of two parallel calls only the call without a result in the log runs again."""
     reply = AIMessage(
         "",
         tool_calls=[{"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "break")],
@@ -248,7 +248,7 @@ async def test_other_words_under_the_same_id_are_refused(store: ConversationStor
 
 
 async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
-    """It is asked again under a new id; then what was rewound is not shown."""
+    """A rewound question is refused under its old id. Under a new id it is asked without the rewound messages."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing."), AIMessage("By smell.")])
     await ask(agent, scope)
     await store.conversation(**scope).rewind(before="q1")
@@ -277,7 +277,7 @@ async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore
 async def test_a_turn_that_broke_off_is_shown_as_finished_to_the_next_question(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """Its results are stubs then, as in every later view, and not in full as while it was in progress."""
+    """The next question sees a turn that broke off as finished: its results are stubs, as in every later view."""
     agent, model, _ = make_agent(store, [calls("search", query="long " * 500), BrokenOffError(), AIMessage("Fine.")])
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
@@ -451,7 +451,7 @@ class Signs(AgentMiddleware[Any, Any, Any]):
     """Adds a message at the end of each run."""
 
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:  # noqa: ARG002 - LangChain passes it
-        """One that says what a policy would."""
+        """Add a message, as middleware does that checks a policy."""
         return {"messages": [AIMessage("Checked.")]}
 
 

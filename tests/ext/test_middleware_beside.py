@@ -68,7 +68,7 @@ async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope:
 async def test_a_result_that_is_changed_after_it_was_logged_is_an_error(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """It would stay in the log as it was; the error says what to do."""
+    """A result that is changed after it was logged raises ContentConflictError, with a note on the setting to use."""
     pii = PIIMiddleware("email", apply_to_tool_results=True)
     agent, _ = make_agent(store, [calls("search"), AIMessage("Never.")], pii)
     with pytest.raises(ContentConflictError) as raised:
@@ -178,7 +178,7 @@ async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationS
 
 
 async def test_todos_reach_state_and_log(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Its tool gives a command; the list is in the state and its result in the log."""
+    """The command of a tool updates the to-do list in the state, and its result is in the log."""
     todo = {"content": "look", "status": "pending"}
     agent, _ = make_agent(store, [calls("write_todos", todos=[todo]), AIMessage("Done.")], TodoListMiddleware())
     result = await ask(agent, scope)

@@ -114,7 +114,7 @@ async def test_the_next_question_is_shown_the_image_once(
 async def test_an_image_next_to_another_result_keeps_its_position(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:
-    """Of two tools at once each gets back what it gave, whatever order the log has."""
+    """Of two parallel tools each gets its own result and image back, in any order of the log."""
     script = [calls("screenshot", "search"), BrokenOffError()]
     with pytest.raises(BrokenOffError):
         await ask(make_agent(store, script)[0], scope)
@@ -143,7 +143,7 @@ async def test_an_ai_message_of_a_tool_is_no_answer(
 
 
 async def test_an_image_is_its_own_run_s_when_two_run_at_once(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Another question comes between the result with the image and the answer; both are found again."""
+    """An image stays in the turn of its own run, although another question was appended before the answer."""
     chat = store.conversation(**scope)
 
     agent, _, _ = make_agent(store, [calls("screenshot"), BrokenOffError()])

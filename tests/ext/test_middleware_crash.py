@@ -42,7 +42,7 @@ class Crash:
         self.saves = saves
 
     async def log(self) -> list[BaseMessage]:
-        """Its log."""
+        """Return the log of this conversation."""
         store = ConversationStore(self.database)
         return await log_of(store.conversation(user_id="ada", thread_id=self.thread))
 
@@ -103,7 +103,7 @@ async def test_a_run_that_was_killed_is_taken_up(crashes: Any, kind: str, saves:
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_another_question_goes_on_from_what_is_there(crashes: Any, saves: bool) -> None:
-    """Nobody asks again: the log keeps what it had, the model gets a valid view of it, and the answer is logged."""
+    """After a crash another question is answered: the log keeps its messages and has no message twice."""
     for crash in crashes(f"other-{saves}", saves=saves, step=2):
         before, where = await crash.log(), crash.events
         messages, _ = await crash.go_on(question("And wasps?", "q2"))

@@ -157,7 +157,7 @@ async def test_an_agent_that_is_a_node_has_a_named_place(store: ConversationStor
 
 
 async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversation(store: ConversationStore) -> None:
-    """There is no call to be below, so it is refused before it writes; the error says what to do."""
+    """An agent called around a model call is refused before it writes, and the error says to pass `scope`."""
     inner = agent_of(store, [AIMessage("Never.")])
 
     class Asking(AgentMiddleware[Any, Any, Any]):
@@ -173,7 +173,7 @@ async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversatio
 
 
 async def test_a_call_with_a_very_long_id_has_a_place(store: ConversationStore) -> None:
-    """Some servers put more than a name into the id of a call."""
+    """A call with an id of 600 characters has a child conversation too."""
     inner = agent_of(store, [AIMessage("In May.")])
     outer = agent_of(store, [calls("ask", ids=["c" * 600]), AIMessage("Plant in May.")], asking(inner, "ask"))
     await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})

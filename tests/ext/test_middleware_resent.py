@@ -116,7 +116,7 @@ async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationSto
 async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:
-    """Both make the same ids, so what both append is there once; who reads after the other's answer gives it again."""
+    """If two workers get the same history at once, its new question is logged once and no run fails."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     other = elsewhere(store, database)
     agents = [
@@ -158,7 +158,7 @@ async def test_a_question_that_was_never_logged_is_no_history(store: Conversatio
 
 
 async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationStore, scope: dict[str, str]) -> None:
-    """As the error advises; the same question may come again after a rewind."""
+    """After the rewind that the error advises, an edited history is accepted, even with the rewound question."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")
     with pytest.raises(HistoryDivergedError) as caught:

@@ -288,6 +288,6 @@ async def test_a_system_message_is_the_application_s_if_it_says_so(
     "wrong", [{"accept": "ai"}, {"client_tools": "x"}, {"strict": 1}, {"accept": "all", "strict": True}]
 )
 def test_nonsense_is_refused(store: ConversationStore, wrong: dict[str, Any]) -> None:
-    """When the middleware is made."""
+    """Wrong arguments are refused when the middleware is made."""
     with pytest.raises(InvalidInputError):
         ConversationMiddleware(store, **wrong)

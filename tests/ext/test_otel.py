@@ -98,7 +98,7 @@ async def test_each_operation_leaves_a_span(watched: Watched) -> None:
 
 
 async def test_tokens_and_durations_are_metrics(watched: Watched, database: Any, scope: dict[str, str]) -> None:
-    """One histogram for each operation, and counters of the tokens that were stored and shown."""
+    """Each operation has a histogram of durations, and stored and shown tokens have counters."""
     store = ConversationStore(database)
     watched.observe(store)
     chat = store.conversation(**scope)

@@ -120,7 +120,7 @@ async def test_a_turn_waits_while_its_agent_does(
 
 
 async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str, str]) -> None:
-    """It is resumed within a session of its own, and readers see the old answer until then."""
+    """Another answer that waits for a decision is resumed in its own session. Until then readers see the old answer."""
     saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
     await chat.append_turn("r1", human="Refund me.", messages=AIMessage("No."))
     async with await chat.turn("r1", regenerate="click") as turn:
@@ -135,7 +135,7 @@ async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str
 
 
 async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, scope: dict[str, str]) -> None:
-    """Its call waits in its own conversation, and what was decided there resumes the caller."""
+    """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it."""
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
 
     @tool
@@ -175,7 +175,7 @@ async def test_an_agent_that_is_started_again_asks_once_more(
 async def test_a_verdict_that_the_agent_does_not_take_is_refused(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """It could not be resumed with it."""
+    """A verdict that the agent does not allow is refused, because the agent could not be resumed with it."""
     review: Any = HumanInTheLoopMiddleware({"refund": {"allowed_decisions": ["approve", "reject"]}})
     model, chat = ScriptedModel(replies=[calls("refund", euros=900)]), store.conversation(**scope)
     own = ConversationMiddleware(store, review=review)
@@ -186,7 +186,7 @@ async def test_a_verdict_that_the_agent_does_not_take_is_refused(
 
 
 async def test_a_sync_agent_pauses_too(scope: dict[str, str]) -> None:
-    """Its decision is recorded like any other."""
+    """A sync agent pauses too, and is resumed with the recorded decision."""
     async with await ConversationStore.connect("memory://", scope_keys=tuple(scope)) as store:
         await store.setup()
         saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)

@@ -74,7 +74,7 @@ def test_what_is_chosen_counts_and_the_rest_is_looked_up(store: ConversationStor
 
 
 def test_a_function_sees_context_and_configuration(store: ConversationStore) -> None:
-    """Both are there, empty ones too."""
+    """A function for the scope gets a run with context and configuration. The defaults are None and an empty dict."""
     seen: list[Run] = []
 
     def choose(run: Run) -> dict[str, str]:
@@ -104,7 +104,7 @@ def test_all_missing_keys_are_named(store: ConversationStore) -> None:
 def test_a_value_that_can_not_be_one_is_refused_wherever_it_comes_from(
     store: ConversationStore, value: Any, place: str
 ) -> None:
-    """Nothing but a plain, non-empty str of bounded size reaches a query."""
+    """A scope value from any origin is refused unless it is a non-empty str of bounded size."""
     scope = {**ADA, "user_id": value}
     said: dict[str, Any] = {
         "context": {"context": scope},
@@ -124,7 +124,7 @@ def test_none_from_a_function_is_no_permission_to_look_elsewhere(store: Conversa
 
 
 def test_two_different_values_are_refused_without_telling_them(store: ConversationStore) -> None:
-    """One of them is somebody else's, and nobody knows which."""
+    """Two different values of one key are refused, and the error does not show the other user's value."""
     with pytest.raises(InvalidScopeError, match="user_id has different values in the run's context") as caught:
         scope_of(store, context=ADA, config={"configurable": {"user_id": "eve-the-other"}})
     assert "eve" not in str(caught.value)
@@ -138,7 +138,7 @@ def test_a_function_that_returns_no_mapping_is_named_in_the_error(store: Convers
 
 
 def test_an_async_function_is_refused(store: ConversationStore) -> None:
-    """And its coroutine is not left to complain."""
+    """An async function for the scope is refused, and its coroutine is closed without a warning."""
 
     async def choose(_run: Run) -> dict[str, str]:
         return ADA
@@ -154,7 +154,7 @@ def test_unknown_keys_are_refused(store: ConversationStore) -> None:
 
 
 def test_an_error_of_the_function_passes_through(store: ConversationStore) -> None:
-    """It belongs to the application and names its line."""
+    """An error of the application's function passes through unchanged."""
     with pytest.raises(KeyError, match="nobody"):
         scope_of(store, chosen=lambda run: run.context["nobody"], context={})
 

@@ -168,7 +168,7 @@ _ENTRIES = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(entries=st.lists(_ENTRIES, min_size=1, max_size=4))
 async def test_any_entry_comes_back_equal(entries: list[dict[str, Any]]) -> None:
-    """Also one that the command line would never write; the types of its values, too."""
+    """Any entry is loaded as it was appended, with the types of its values, even if no command line would write it."""
     async with await ConversationStore.connect("memory://", scope_keys=_KEYS) as memory:
         await memory.setup()
         given_entries: list[Any] = [{**entry, "uuid": f"u{at}"} for at, entry in enumerate(entries)]
@@ -190,7 +190,7 @@ async def test_an_entry_is_stored_once(sessions: ConversationStore) -> None:
 
 
 async def test_a_uuid_that_is_no_text_names_no_entry(sessions: ConversationStore) -> None:
-    """Not even one that equals the index of another entry: all of them come back, in order."""
+    """An entry whose uuid is not text is never a duplicate of another entry. All entries are loaded in order."""
     store = ConvstoreSessionStore(sessions, user_id="ada")
     given: list[Any] = [{"type": "x", "uuid": id_, "at": at} for at, id_ in enumerate([1, "a", 1, {"$ne": ""}])]
     await store.append(_key(), given)

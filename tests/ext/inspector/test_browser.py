@@ -43,7 +43,7 @@ async def fits(page: Any) -> Any:
 
 
 async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
-    """One column of messages, the view at its edge, a summary in one row, a stub beside its result."""
+    """A page marks messages as rewound, summarised or shown as stubs. Summaries and messages can be opened."""
     assert await page.get_by_role("rowheader").count() == 3
     await open_lesson(page)
     for name in ("in summary 1", "stub", "rewound"):
@@ -137,7 +137,7 @@ async def test_everything_is_reached_by_keyboard(page: Any) -> None:
 
 
 async def test_the_token_of_the_address_works_once(browser: Any, address: str, cookies: Any) -> None:
-    """Another browser that finds the address in a history is refused."""
+    """The token in the address works once: another browser that opens the same address gets status 403."""
     assert cookies
     context = await browser.new_context()
     answer = await (await context.new_page()).goto(address)

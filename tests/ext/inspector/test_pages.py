@@ -66,7 +66,7 @@ async def test_the_list_shows_each_conversation_newest_first(
 async def test_the_list_reads_first_questions_with_one_command(
     client: Client, commands: Commands, database_name: str
 ) -> None:
-    """However many conversations are on the page."""
+    """The list reads the first questions of all its conversations with one additional command."""
     store = ConversationStore(client[database_name], collection_prefix="list_", search_index=False)
     await store.setup()
     for number in range(7):
@@ -134,7 +134,7 @@ async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat:
 
 
 async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationStore, browse: Browse) -> None:
-    """They share a closed row; the reason is the budget."""
+    """Turns that are left out share one closed row, which names the budget as the reason."""
     store.policy = HistoryPolicy(max_tokens=400)
     chat = store.conversation(user_id="ada", thread_id="long")
     for number in range(8):
@@ -187,7 +187,7 @@ async def test_a_summary_before_the_page_is_named_above_it(store: ConversationSt
 
 
 def test_a_limit_that_the_policy_has_not_is_not_named() -> None:
-    """As in a view under another policy than the one for which the reason was found."""
+    """A limit is not named as the reason if the policy does not have it."""
     reason = ViewReason(first=1, last=2, state="left_out", limit="max_tokens")
     assert "budget of 9 tokens" in limit_of(reason, HistoryPolicy(max_tokens=9))
     assert limit_of(reason, HistoryPolicy(max_tokens=None)) == ""
@@ -210,7 +210,10 @@ async def test_the_parts_add_up_to_the_view(browse: Browse, chat: Conversation, 
 
 
 async def test_calls_and_results_are_linked_both_ways(browse: Browse, store: ConversationStore) -> None:
-    """Also when the id of a call is used again; a citation leads to its source, a failure is marked at both."""
+    """Calls and results link to each other, even if two calls have the same id.
+
+    A citation links to its source. A failure is marked at the call and at the result.
+    """
     chat = store.conversation(user_id="ada", thread_id="calls")
     for number, status in ((1, "success"), (2, "error")):
         turn = rag_turn("What about orcas?", sources=2)
@@ -228,7 +231,10 @@ async def test_calls_and_results_are_linked_both_ways(browse: Browse, store: Con
 
 
 async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: ConversationStore) -> None:
-    """Where one is near; its turn has the number that it has in the whole log. Any message can be gone to."""
+    """A page of the log begins with a question if one is near, and its turn has its number in the whole log.
+
+    Any message can be opened by its number.
+    """
     chat = store.conversation(user_id="ada", thread_id="cut")
     await chat.append([message for number in range(20) for message in rag_turn(f"Question {number}?")])
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
@@ -329,7 +335,7 @@ async def test_a_source_is_found_by_its_number(browse: Browse, chat: Conversatio
 
 
 async def test_a_summary_opens_to_the_messages_that_it_covers(browse: Browse, chat: Conversation, here: str) -> None:
-    """Its text, its size, and each message as it is in the log."""
+    """The page of a summary shows the range of the summary and the messages that it covers, and no others."""
     text = text_in(await page(browse(), f"{here}/summaries/1"))
     [summary] = await chat.summaries()
     assert f"{summary.first} to {summary.last}" in text
@@ -373,7 +379,7 @@ async def test_an_item_is_a_closed_row_in_its_place(browse: Browse, store: Conve
 
 
 async def test_an_empty_conversation_has_a_page(browse: Browse, store: ConversationStore) -> None:
-    """One that has a title alone."""
+    """A conversation that has only a title has a page."""
     chat = store.conversation(user_id="ada", thread_id="empty")
     await chat.update(title="Nothing yet")
     assert "nothing left out" in await page(browse(), f"/c/{(await chat.info()).conversation_id}")
@@ -591,7 +597,7 @@ async def test_another_policy_can_be_tried(browse: Browse, chat: Conversation, h
 
 
 async def test_a_search_leads_to_the_message(browse: Browse, chat: Conversation, here: str) -> None:
-    """Its words are marked and counted, and text, whatever they are."""
+    """A search names the matching messages, marks the words in them, and shows hostile words as text."""
     body = await page(browse(), f"{here}/search", q="squid")
     assert "<mark>squid</mark>" in body
     text = text_in(body)
@@ -605,7 +611,7 @@ async def test_a_search_leads_to_the_message(browse: Browse, chat: Conversation,
 async def test_a_search_goes_across_conversations(
     browse: Browse, chat: Conversation, store: ConversationStore, here: str
 ) -> None:
-    """Those that the request may see, or those of one user; each hit leads to its position in its log."""
+    """A search covers the conversations that the request may see, or those of one user, and links to each hit."""
     other = store.conversation(user_id="grace", thread_id="other")
     await other.append(HumanMessage("Are squid clever?"))
     there = f"/c/{(await other.info()).conversation_id}"
@@ -623,7 +629,7 @@ async def test_a_search_goes_across_conversations(
 
 
 async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, database_name: str) -> None:
-    """However long the conversation is: commands and documents are those of a short one, and no page has 100 KB."""
+    """A page of a long conversation takes no more commands than one of a short one, and is smaller than 100 KB."""
     store = ConversationStore(
         client[database_name], collection_prefix="pages_", policy=HistoryPolicy(max_tokens=1_000), search_index=False
     )

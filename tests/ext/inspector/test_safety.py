@@ -67,7 +67,7 @@ def test_without_a_rule_who_may_see_what_it_is_not_mounted(store: ConversationSt
 
 
 async def test_the_permission_limits_every_page(store: ConversationStore, chat: Conversation, here: str) -> None:
-    """Another user's conversation answers exactly like one that does not exist."""
+    """A page of another user's conversation is answered exactly like a page of one that does not exist."""
     app = inspector(store, authorize=lambda request: {"user_id": request.headers["x-user"]})
     for path in PAGES:
         own = await get(app, here + path, headers={"x-user": "ada"})
@@ -109,7 +109,7 @@ async def test_an_empty_permission_is_refused(store: ConversationStore, here: st
 async def test_a_wrong_permission_shows_nothing(
     store: ConversationStore, chat: Conversation, here: str, permission: Any
 ) -> None:
-    """It is an error of the backend, never a wider filter."""
+    """A wrong permission gives status 500, never a wider filter."""
     app = inspector(store, authorize=lambda _: permission)
     for path in ("/", "/search?q=whales", here):
         answer = await get(app, path)
@@ -148,7 +148,7 @@ async def test_every_answer_has_the_headers(store: ConversationStore, browse: Br
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "X"])
 async def test_only_get_is_answered(browse: Browse, here: str, method: str) -> None:
-    """Nothing can be changed, not even by mistake."""
+    """Every method but GET gets status 405."""
     assert (await browse().request(method, here)).status_code == 405
 
 
@@ -222,7 +222,10 @@ IMAGES = (  # each block with what the address of its image sends
 
 
 async def test_an_image_comes_from_the_store_and_is_one_of_four_types(store: ConversationStore, browse: Browse) -> None:
-    """Its first bytes say which; anything else is not found, and nothing is loaded from elsewhere."""
+    """An image is served from the store if its first bytes show one of four types. Any other image is not found.
+
+    The pages load nothing from elsewhere.
+    """
     chat = store.conversation(user_id="ada", thread_id=new_id())
     await chat.append([HumanMessage([block for block, _ in IMAGES], id="a/b ?"), AIMessage("Pictures.")])
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
@@ -260,7 +263,10 @@ async def hello(scope: dict[str, str], receive: Any, send: Any) -> None:
 
 
 async def test_the_token_works_once_and_becomes_a_cookie() -> None:
-    """Then the address is clean; a second browser with the same address is refused."""
+    """The token works once, becomes a cookie and is removed from the address.
+
+    A second browser with the same address is refused.
+    """
     gate = LocalGate(hello, port=4000, token="token")
     first = await get(gate, "/?token=token")
     assert (first.status_code, first.headers["location"]) == (303, "/")
@@ -290,7 +296,7 @@ async def test_the_gates_own_answers_have_the_headers() -> None:
     "path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"]
 )
 async def test_without_the_token_nothing_is_shown(path: str) -> None:
-    """And a wrong one does not use it up."""
+    """Without the token nothing is shown, and a wrong token does not use up the right one."""
     gate = LocalGate(hello, port=4000, token="token")
     assert (await get(gate, path)).status_code == 403
     assert (await get(gate, "/?token=token")).status_code == 303

@@ -43,7 +43,10 @@ async def body(client: httpx.AsyncClient, path: str) -> str:
 async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(
     store: ConversationStore, browse: Browse
 ) -> None:
-    """That is what the application loads; the page names it, and so does the page of a message."""
+    """The next call is shown under the policy of the newest stamp, which the application loads too.
+
+    The page of the conversation and the page of a message both name that policy.
+    """
     chat = await talk(store, SMALL, turns=9)
     loaded, here = await chat.load_history(SMALL), await address(chat)
     assert loaded.tokens < (await chat.load_history()).tokens
@@ -59,7 +62,7 @@ async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(
 
 
 async def test_without_a_stamp_the_policy_is_that_of_the_store(store: ConversationStore, browse: Browse) -> None:
-    """And the page says that it is a guess."""
+    """Without a stamp the view has the policy of the store, and the page says that no call has a stamp."""
     store.policy = HistoryPolicy(max_tokens=777)
     chat = store.conversation(user_id="ada", thread_id="plain")
     await chat.append(rag_turn("What about orcas?"))
@@ -91,7 +94,10 @@ async def test_a_given_policy_is_taken_where_no_call_has_its_own(store: Conversa
 
 
 async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversation, here: str) -> None:
-    """Whatever is opened from it shows that moment, until "Back to now"; the title says which one it is."""
+    """Links of a past view lead to pages of the same moment, or to pages that are not of a moment.
+
+    The title of a past view names its moment.
+    """
     client = browse()
     now = await body(client, here)
     waiting, seen = [f"{here}?at=9"], set[str]()

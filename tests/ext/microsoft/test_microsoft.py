@@ -61,12 +61,12 @@ def user() -> str:
 
 
 def dumped(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """What messages are, all of it."""
+    """Return all fields of the messages as dicts."""
     return [message.to_dict() for message in messages]
 
 
 async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) -> None:
-    """What a run stored is shown to the next one, its long result as a stub that the tool brings back."""
+    """The next run is shown the stored messages, with a long result as a stub that the tool can read again."""
     client = Scripted(Content.from_function_call("c1", "look", arguments='{"place":"sea"}'), "Fish.", "Yes.")
     provider = ConvstoreHistoryProvider(store, user_id=user)
     agent = Agent(client, tools=[look], context_providers=[provider])
@@ -189,9 +189,9 @@ async def test_the_budget_of_the_view_counts(store: ConversationStore, user: str
 
 
 async def test_the_scope_may_come_from_the_session(store: ConversationStore, user: str) -> None:
-    """What the constructor does not name is in the session's state; without it a run is refused.
+    """Scope values that the constructor does not name come from the session's state. Without them a run is refused.
 
-    What the constructor names stands, whatever the state says.
+    Values that the constructor names take precedence over the state.
     """
     client = Scripted("Hello.", "Hello.")
     agent = Agent(client, context_providers=[ConvstoreHistoryProvider(store)])

@@ -72,7 +72,7 @@ async def ask(agent: Agent[Any], text: str, session: Any, *, streamed: bool = Fa
 
 
 def shown(model: ScriptedModel, call: int = -1) -> list[Any]:
-    """What the model was shown, which the API accepts."""
+    """Return the items that the model was shown in a call, after checking that the API accepts them."""
     items: Any = model.calls[call].input
     assert responses_errors([{"type": "message", **item} for item in items]) == []
     return list(items)
@@ -111,7 +111,7 @@ async def test_a_run_is_shown_the_view_of_the_turns_before(viewed: ConvstoreSess
 
 
 async def test_an_answer_names_the_view_that_it_answers(viewed: ConvstoreSession) -> None:
-    """So that the inspector can show what the model saw."""
+    """An answer has the stamp of the view that it answers, so that the inspector can show this view."""
     agent, _ = agent_of(looks("seals"), [assistant_message("Fish.")], [assistant_message("Same.")])
     for text in ("What do they eat?", "And whales?"):
         await ask(agent, text, viewed)
@@ -124,7 +124,7 @@ async def test_an_answer_names_the_view_that_it_answers(viewed: ConvstoreSession
 
 
 async def test_each_run_begins_with_what_the_run_before_it_began_with(viewed: ConvstoreSession) -> None:
-    """So that prompt caches hold; a turn changes once, when its results become stubs."""
+    """The view of each run begins with the view of the run before, so that prompt caches hold."""
     steps = [step for number in range(4) for step in (looks(f"seals {number}"), [assistant_message("Fish.")])]
     agent, model = agent_of(*steps)
     for number in range(4):

@@ -112,7 +112,10 @@ async def test_an_answer_is_one_message_and_other_items_are_none(session: Convst
 
 
 async def test_pop_gives_the_newest_first(any_session: Any) -> None:
-    """One item at a time, also one of several calls of a step; None when there is none."""
+    """pop_item() removes and returns the newest item, even one of several calls of a step.
+
+    From an empty session it returns None.
+    """
     items = [*OTHERS[:1], USER, *STEP, APPROVAL, *OTHERS, ANSWER]
     await any_session.add_items(items)
     while items:
@@ -124,7 +127,7 @@ async def test_pop_gives_the_newest_first(any_session: Any) -> None:
 
 
 async def test_popped_items_can_be_added_again(any_session: Any) -> None:
-    """As the SDK does when it rewinds too far."""
+    """Popped items can be added again, as the SDK does when it rewinds too far."""
     await any_session.add_items([USER, *STEP])
     popped = [await any_session.pop_item() for _ in range(3)]
     await any_session.add_items(popped[::-1])
@@ -144,7 +147,7 @@ async def test_clear_removes_everything(session: ConvstoreSession) -> None:
 
 
 async def test_clear_can_erase(either: ConversationStore, scope: dict[str, str]) -> None:
-    """Then the log is empty."""
+    """With `erase_on_clear`, clear_session() empties the log too."""
     session = ConvstoreSession(either, view="all", erase_on_clear=True, **scope)
     await session.add_items([USER, SAID])
     await session.clear_session()
@@ -215,7 +218,7 @@ async def test_a_cancelled_call_ends_with_its_outcome_known(session: ConvstoreSe
 
 
 async def test_a_cancelled_call_is_safe_to_repeat(session: ConvstoreSession) -> None:
-    """Whether its items were stored or not, they are there once; the same items after that are others."""
+    """A cancelled add_items() can be repeated, and its items are stored once. A later call adds them again."""
     batch = [USER, *STEP]
     for cycles in range(0, 16, 3):
         work = asyncio.ensure_future(session.add_items(batch))
@@ -232,7 +235,7 @@ async def test_a_cancelled_call_is_safe_to_repeat(session: ConvstoreSession) -> 
 
 
 async def test_sessions_and_tenants_are_apart(session: ConvstoreSession) -> None:
-    """Another thread and another user see nothing, and what they clear is theirs."""
+    """Another thread or another user sees no item of a session and clears only its own items."""
     await session.add_items([USER])
     own = session.conversation().scope
     for other in ({**own, "thread_id": "other" + own["thread_id"]}, {**own, "user_id": "eve"}):
@@ -351,7 +354,7 @@ def test_what_it_is_given_is_checked(store: ConversationStore, scope: dict[str, 
 
 
 async def test_a_limit_of_the_settings_counts_items(session: ConvstoreSession) -> None:
-    """As in the SDK's sessions: for every call that names none."""
+    """The limit of the session settings counts items, and applies to every call without a limit of its own."""
     await session.add_items([USER, SAID, USER])
     for view in ("all", "policy"):
         settings = SessionSettings(limit=2)
@@ -380,7 +383,7 @@ async def test_messages_of_other_apis_are_items(session: ConvstoreSession) -> No
 
 
 async def test_a_batch_of_many_megabytes_is_taken(session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of small items, in parts, each once although the call failed after a part; large texts are stored apart."""
+    """A batch of 8,000 items is stored in parts. Repeated after a failure, it stores each item once."""
     append, calls = type(session.conversation()).append, count()
 
     async def failing(chat: Any, *args: Any, **options: Any) -> Any:
@@ -476,7 +479,7 @@ _fields = {
 
 @given(st.lists(st.fixed_dictionaries({}, optional=_fields), max_size=6))
 def test_any_items_come_back(items: Any) -> None:
-    """Whatever their fields hold, as messages or as items that are none."""
+    """Items with any fields come back unchanged, both messages and items that are not messages."""
     back: list[Any] = []
     for logged in to_log(items, "seed"):
         back += [logged.data] if isinstance(logged, LogItem) else items_of(logged) or ["lost"]

@@ -188,7 +188,7 @@ async def test_entries_are_named_for_ever(conversations: PydanticStore, user: st
 
 
 async def test_an_old_copy_cannot_be_saved(conversations: PydanticStore, user: str) -> None:
-    """One saved since it was loaded, a new one under a stored id, and one deleted since."""
+    """A stale copy cannot be saved: one saved or deleted since, or a new one under a stored id."""
     conversation = await saved(conversations, user, "1", "2")
     old = await conversations.load(conversation.conversation_id)
     assert old
@@ -217,7 +217,10 @@ async def test_one_of_concurrent_saves_is_stored(conversations: PydanticStore, u
 
 
 async def test_a_rewritten_history_leaves_a_branch(conversations: PydanticStore, user: str) -> None:
-    """It goes on after the last message that both share; the branch stays, and can be returned to."""
+    """A rewritten history continues after the last message that both share.
+
+    The old messages stay as a branch, which can be returned to.
+    """
     conversation = await saved(conversations, user, "1", "2", "3", "4")
     copy = ConversationTypeAdapter.validate_json(ConversationTypeAdapter.dump_json(conversation))
     copy.messages[2:] = said("3b", "4b")
@@ -235,7 +238,10 @@ async def test_a_rewritten_history_leaves_a_branch(conversations: PydanticStore,
 
 
 async def test_a_branch_goes_on_from_an_earlier_message(conversations: PydanticStore, user: str) -> None:
-    """Also from none; the revision of the caller is needed, and an index or an entry that exists."""
+    """A branch continues from an earlier message or from the beginning.
+
+    It needs the current revision, and an index or an entry that exists.
+    """
     conversation = await saved(conversations, user, "1", "2", "3")
     key: Any = {"conversation_id": conversation.conversation_id}
     branched = await conversations.branch(**key, at=2, expected_revision=conversation.revision)
@@ -259,7 +265,7 @@ async def test_a_branch_goes_on_from_an_earlier_message(conversations: PydanticS
 
 
 async def test_a_fork_goes_its_own_way(conversations: PydanticStore, user: str) -> None:
-    """It has the same entries up to its point, and outlives the conversation that it comes from."""
+    """A fork has the same entries up to its point, and outlives the conversation that it comes from."""
     conversation = await saved(conversations, user, "1", "2", "3")
     fork = await conversations.fork(conversation.conversation_id, at=2, new_conversation_id=uuid.uuid4().hex)
     again = await conversations.fork(conversation.conversation_id)
@@ -309,7 +315,7 @@ async def test_records_are_listed_newest_first(conversations: PydanticStore, use
 
 
 async def test_a_deleted_conversation_can_be_made_again(conversations: PydanticStore, user: str) -> None:
-    """It is new; deleting a missing one does nothing."""
+    """A deleted conversation can be created again and is new. Deleting a missing conversation does nothing."""
     conversation = await saved(conversations, user, "1", "2")
     await conversations.delete(conversation.conversation_id)
     await conversations.delete(conversation.conversation_id)
@@ -419,7 +425,7 @@ async def test_a_failed_save_can_be_repeated_at_once(
 
 
 async def test_a_save_goes_on_after_messages_of_others(ours: ConvstoreConversationStore) -> None:
-    """What another part of the application appends stays in the log, and is no entry."""
+    """A save continues after messages that other code appended. These stay in the log and are not entries."""
     conversation = await saved(ours, "", "1", "2")
     chat = await ours.conversation(conversation.conversation_id)
     await chat.append([{"role": "user", "content": "Hello?"}])
@@ -430,7 +436,7 @@ async def test_a_save_goes_on_after_messages_of_others(ours: ConvstoreConversati
 
 
 async def test_scope_keys_are_checked(store: ConversationStore) -> None:
-    """One key is left for the conversation id, or two; a new conversation needs the value of the first."""
+    """The fixed scope must leave one or two keys open. A new conversation needs `scope=` if two are open."""
     for wrong in ({"user_id": "ada", "thread_id": "x"}, {"course_id": "x"}):
         with pytest.raises(InvalidScopeError, match="scope keys"):
             ConvstoreConversationStore(store, **wrong)

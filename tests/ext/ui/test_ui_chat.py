@@ -78,7 +78,7 @@ async def use(
 
 
 async def reloaded(chat: Conversation) -> list[list[Any]]:
-    """What the page shows after a reload."""
+    """Return the roles and texts that the page shows after a reload."""
     page = await ui_messages(chat, client_tools={"pick"})
     parts = [(message["role"], message["parts"]) for message in page.messages]
     return [
@@ -119,7 +119,7 @@ async def test_a_user_decides(approved: bool, chat: Conversation, run_js: Callab
 
 
 async def test_a_tool_runs_on_the_page(chat: Conversation, run_js: Callable[..., Any]) -> None:
-    """Its output is the result."""
+    """The output of a tool that ran on the page becomes the result of the call."""
     done = await use(run_js, chat, ["send", "pick"], ["give", {"colour": "blue"}])
     assert done["errors"] == []
     assert done["shown"][1][1] == ["assistant", "Wait.", "output-available", '{"colour": "blue"}']
@@ -127,7 +127,7 @@ async def test_a_tool_runs_on_the_page(chat: Conversation, run_js: Callable[...,
 
 
 async def test_a_reloaded_page_resumes(chat: Conversation, run_js: Callable[..., Any]) -> None:
-    """What another worker streams just now is shown to its end; nothing happens if none does."""
+    """A reloaded page shows the answer that another worker is streaming to its end. Without one it shows nothing."""
     assert (await use(run_js, chat, ["resume"]))["shown"] == [[]]
     async with await chat.turn("q1", human="Hi") as turn:
         await turn.append(AIMessage("", tool_calls=[{"name": "refund", "args": {}, "id": "c1"}]))

@@ -84,7 +84,7 @@ def parts(page: UIPage, id_: str) -> list[dict[str, Any]]:
 
 
 async def test_the_ai_sdk_takes_every_message(chat: Conversation, run_js: Callable[..., Any]) -> None:
-    """It validates them, keeps every field, and makes a model's messages of them."""
+    """The AI SDK validates every message, keeps every field, and converts the messages for a model."""
     await chat.append(everything())
     page = await ui_messages(chat)
     checked = run_js("check_messages.mjs", page.messages)
@@ -96,7 +96,7 @@ async def test_the_ai_sdk_takes_every_message(chat: Conversation, run_js: Callab
 
 
 async def test_ag_ui_takes_every_message(chat: Conversation) -> None:
-    """Its models read them without a field that they do not know."""
+    """The models of AG-UI read every message and know each of its fields."""
     await chat.append(everything())
     page = await ui_messages(chat, format="ag-ui", system=True)
     read = AG_UI.validate_python(page.messages)
@@ -246,7 +246,7 @@ def facts(loaded: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
 
 
 async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) -> None:
-    """Its own adapters find the texts, the calls and the results of the log."""
+    """The adapters of Pydantic AI find the same texts, calls and results in both formats."""
     await chat.append([message for message in everything() if message.id not in ("a2", "r3", "a4", "r4")])
     ui = TypeAdapter(list[UIMessage]).validate_python((await ui_messages(chat)).messages)
     ag_ui = AG_UI.validate_python((await ui_messages(chat, format="ag-ui")).messages)
@@ -316,5 +316,5 @@ def test_whatever_the_log_takes_is_valid_json_in_both_formats(said: list[BaseMes
 
 
 async def test_an_empty_conversation_is_an_empty_page(chat: Conversation) -> None:
-    """Nothing is created by reading it."""
+    """A conversation that does not exist is an empty page."""
     assert await ui_messages(chat) == UIPage(messages=[])

@@ -50,7 +50,7 @@ async def answer(chat: Conversation, request: UIRequest, text: str) -> None:
 
 
 async def texts(chat: Conversation) -> list[str]:
-    """What a page shows."""
+    """Return the texts that a page shows."""
     return [stored.message.text for stored in await chat.list_messages()]
 
 
@@ -87,7 +87,7 @@ async def test_ag_ui_asks_edits_and_regenerates(chat: Conversation) -> None:
 
 
 def test_texts_and_files_become_blocks() -> None:
-    """Of both formats alike; a second opinion reads the same texts and bytes."""
+    """Texts and files of both formats become the same blocks. Pydantic AI reads the same texts and bytes."""
     url = f"data:image/png;base64,{PIXEL}"
     body = ai_sdk(
         said("Look.", "q1", {"type": "file", "mediaType": "image/png", "url": url}, {"type": "data-x", "data": 1})
@@ -199,7 +199,10 @@ async def test_approvals_are_decisions(chat: Conversation) -> None:
 
 
 async def test_a_question_cannot_take_the_id_of_a_result(chat: Conversation) -> None:
-    """Which a waiting call keeps; the call can still be answered."""
+    """A question cannot take the id that is reserved for the result of a waiting call.
+
+    The call can still be answered.
+    """
     [kept] = await waiting(chat, "pick")
     with pytest.raises(InvalidInputError, match="a call that waits"):
         await read_request(ai_sdk(said("Two?", kept))).turn(chat)
@@ -211,7 +214,7 @@ async def test_a_question_cannot_take_the_id_of_a_result(chat: Conversation) -> 
 
 
 async def test_a_decision_goes_on_with_the_answer_that_waits(chat: Conversation) -> None:
-    """Which may be another answer, to a turn that is finished."""
+    """A decision continues the answer that waits, even if that is another answer to a finished turn."""
     await answer(chat, read_request(ai_sdk(said("Go."))), "First.")
     again = read_request(ai_sdk(said("Go."), trigger="regenerate-message"), request_id="click")
     async with await again.turn(chat) as turn:
@@ -222,7 +225,7 @@ async def test_a_decision_goes_on_with_the_answer_that_waits(chat: Conversation)
 
 
 async def test_conflicts_and_unknown_turns_are_typed(chat: Conversation) -> None:
-    """So an endpoint answers 409 or 404 before its stream begins."""
+    """Conflicts and unknown turns raise typed errors, so that an endpoint can answer 409 or 404 before it streams."""
     with pytest.raises(UnknownMessageError):
         await read_request(ai_sdk(said("One?"), trigger="regenerate-message")).turn(chat)
     with pytest.raises(InvalidInputError):
@@ -263,7 +266,7 @@ BAD: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_request_is_a_typed_error(name: str) -> None:
-    """Whatever its shape, nothing else is raised."""
+    """A malformed request of any shape raises InvalidInputError and nothing else."""
     with pytest.raises(ConvstoreError) as raised:
         read_request(BAD[name])
     assert isinstance(raised.value, InvalidInputError)

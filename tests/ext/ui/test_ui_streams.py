@@ -137,7 +137,7 @@ def kinds(stream: str) -> list[str]:
 
 
 async def page_of(chat: Conversation, form: Any = "ai-sdk") -> Any:
-    """What a page shows after a reload; of AG-UI without what no event carries."""
+    """Return the messages that a page shows after a reload, for AG-UI without the fields that no event carries."""
     messages = (await ui_messages(chat, format=form)).messages
     return messages[-1] if form == "ai-sdk" else [bare(message) for message in messages[1:]]
 
@@ -180,7 +180,7 @@ async def test_the_ai_sdk_builds_the_message_of_a_reload(
 async def test_ag_ui_builds_the_messages_of_a_reload(
     provider: str, chat: Conversation, run_js: Callable[..., Any]
 ) -> None:
-    """Its agent verifies the order of the events; its models read each of them."""
+    """The client of AG-UI builds from the stream the messages of a reload. Its models read each event."""
     stream = await post(chat, RUN, Loop(STEPS[provider], [openai_chunk(content="They eat fish [1].")]), "ag-ui")
     read = [EVENTS.validate_python(event) for event in events(stream)]
     assert [event.model_extra for event in read] == [{}] * len(read)
@@ -250,7 +250,7 @@ async def test_a_call_waits_for_an_approval_and_the_answer_goes_on(
 
 
 async def test_a_client_tool_runs_on_the_page(chat: Conversation, run_js: Callable[..., Any]) -> None:
-    """Nobody is asked; its result, and no other tool's, is taken from the page."""
+    """A client tool needs no approval: the run ends, and the next request brings the result from the page."""
     loop = Loop(STEPS["openai"], [openai_chunk(content="Blue.")], waits=("search",))
     own = {"client_tools": {"search"}}
     first = await post(chat, RUN, loop, "ag-ui", **own)
@@ -284,7 +284,7 @@ async def test_a_stopped_turn_ends_the_stream(form: Any, chat: Conversation, dat
 async def test_an_error_is_told_without_its_details(
     form: Any, chat: Conversation, caplog: pytest.LogCaptureFixture, run_js: Callable[..., Any]
 ) -> None:
-    """And logged; the turn can be continued by the same request, which shows the whole answer."""
+    """An error is streamed without its details, which are logged. The same request then streams the whole answer."""
     stream = await post(chat, BODIES[form], Loop(["Half ", ValueError("key=secret")]), form)
     built = run_js("read_stream.mjs", {"stream": stream, "format": form})
     assert len(built["errors"]) == 1
@@ -295,7 +295,7 @@ async def test_an_error_is_told_without_its_details(
 
 
 async def test_a_reply_that_is_not_kept_is_taken_back(chat: Conversation, run_js: Callable[..., Any]) -> None:
-    """What was streamed and is not in the log leaves the page."""
+    """A streamed reply that is not in the log is removed from the page."""
 
     async def asks_twice(turn: TurnSession) -> AsyncGenerator[Any, None]:
         yield "What nobody "
@@ -344,7 +344,7 @@ async def test_a_reloaded_page_follows_from_another_worker(
 
 
 async def test_an_agent_in_the_turn_is_streamed(chat: Conversation, run_js: Callable[..., Any]) -> None:
-    """What `ConversationMiddleware` appends is shown, and its chunks as they come."""
+    """An agent with `ConversationMiddleware` streams the message that a reload shows."""
     model = ScriptedModel(replies=[AIMessage("In all seas.")])
     agent = create_agent(model, middleware=[ConversationMiddleware(chat.store)])
 
@@ -363,7 +363,7 @@ async def test_an_agent_in_the_turn_is_streamed(chat: Conversation, run_js: Call
 async def test_another_answer_is_followed_from_another_worker(
     chat: Conversation, database: Any, run_js: Callable[..., Any]
 ) -> None:
-    """Its draft while pages still show the first one, and all of it at its end."""
+    """Another worker follows a regenerated answer: first its draft, then all of it, and never the first answer."""
     await post(chat, ASKED, Loop(["First."]))
     go = asyncio.Event()
     async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
@@ -443,7 +443,7 @@ async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> No
 
 @pytest.mark.parametrize("junk", [{"type": ["text"], "text": 1}, {"type": "text", "text": ["x"]}, {"toolCallId": {}}])
 async def test_what_a_page_claims_to_have_harms_nobody(junk: dict[str, Any], chat: Conversation) -> None:
-    """Whatever its shape, the answer is made and sent."""
+    """Malformed messages of a page do no harm: the answer is streamed to its end."""
     async with await chat.turn("q1", human="What?"):
         pass
     shown = [junk, {"role": "assistant", "toolCalls": [1, {"id": 1, "function": 1}], **junk}]
