@@ -34,7 +34,10 @@ async def field() -> AsyncIterator[Field]:
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name != "no_fault"])
 async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
-    """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""
+    """Under every fault no acknowledged message is lost or doubled, and no reader sees a gap.
+
+    Every stub leads to its payload.
+    """
     rounds = [await field.round(fault) for _ in range(ROUNDS)]
     assert [findings.problems for findings in rounds] == [{}] * ROUNDS, table({fault: rounds})
     assert all(min(findings.acknowledged, findings.reads) > 10 for findings in rounds), "nobody worked"
@@ -198,7 +201,7 @@ async def ended(own_database: Any) -> Forged:
 
 
 async def test_the_checker_knows_what_a_deletion_leaves(ended: Forged) -> None:
-    """Nothing in the end; what was acknowledged before it may be missing, and what began after it is in the log."""
+    """The checker accepts that messages acknowledged before a deletion are missing. Later messages are in the log."""
     findings = await ended.check()
     assert (findings.problems, findings.deleted) == ({}, 1)
     assert await ended.database["heads"].count_documents({}) == 1
@@ -216,7 +219,7 @@ async def test_the_checker_finds_hits_of_a_deleted_conversation(ended: Forged) -
 @pytest.mark.parametrize("collection", ["log", "summaries", "annotations"])
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_the_checker_finds_what_is_left_behind(ended: Forged, collection: str, is_known: bool) -> None:
-    """Of a conversation that nothing names, or under a key that the sweeps of one that ended do not reach."""
+    """The checker finds documents of unknown conversations, and those that sweeps of a deleted one do not reach."""
     tombstone = await ended.database["heads"].find_one({"sweep_at": {"$exists": True}})
     conversation = tombstone["conversation"] if is_known else "nobody"
     await ended.database[collection].insert_one({"_id": f"strange:{conversation}", "conversation": conversation})

@@ -261,7 +261,7 @@ class Crowd:
 
     @property
     def states(self) -> Counter[str]:
-        """How often each request ended in which way."""
+        """Return how often each request ended in each way."""
         return sum((user.states for user in self.users), Counter[str]())
 
 
@@ -304,7 +304,7 @@ async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> l
 
 
 async def _check_turn(user: User, turn: Turn) -> list[str]:
-    """It is finished, with one answer of its own, or none if it was stopped; its variants are listed."""
+    """Return the problems of a turn. A finished turn has its one answer, unless stopped, and lists its variants."""
     id_, active = turn.turn_id, user.active.get(turn.turn_id)
     answers = [text.split()[:2] for text in _answers(turn.messages)]
     is_right = answers == [[id_, active]] or (answers == [] and active in user.stopped)
@@ -355,7 +355,10 @@ async def crowd(server_uri: str, own_database: Any, tmp_path: Path) -> AsyncIter
 
 
 async def test_each_question_is_answered_once(crowd: Crowd, own_database: Any, tmp_path: Path) -> None:
-    """Whatever is killed, cut, stopped and asked twice; nothing acknowledged is lost, and no lease is left."""
+    """Each question is answered once, whatever is killed, cut, stopped and asked twice.
+
+    No acknowledged message is lost, and no lease lasts longer than `LEASE_SECONDS`.
+    """
     problems = await crowd.run()
     now = (await own_database.client.admin.command("hello"))["localTime"]
     until = [state["turn"]["until"] async for state in own_database["log"].find({"turn": {"$exists": True}})]

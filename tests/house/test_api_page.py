@@ -165,7 +165,7 @@ def test_every_argument_is_documented() -> None:
 
 
 def test_errors_in_docstrings_exist() -> None:
-    """What a docstring says that a call raises is an error of the package."""
+    """Every error under "Raises:" in a docstring is an error of the package or a built-in one."""
     known = {error.__name__ for error in tree()} | {"Exception", "ValueError", "RuntimeError", "TypeError", "OSError"}
     for call in calls():
         section = (inspect.getdoc(call) or "").partition("Raises:\n")[2]

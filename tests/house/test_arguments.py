@@ -57,14 +57,14 @@ async def chat(database: Any) -> Conversation:
 def test_what_is_no_policy_is_refused_where_it_is_passed(
     chat: Conversation, take: Callable[[Conversation, Any], Any], wrong: Any
 ) -> None:
-    """It is refused when a store or an integration is made, and never taken for the default."""
+    """A value that is not a policy is refused when a store or an integration is made, never taken for the default."""
     with pytest.raises(InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"):
         take(chat, wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"max_tokens": 5}, {}, "default", 0], ids=repr)
 async def test_what_is_no_policy_is_refused_by_a_load(chat: Conversation, wrong: Any) -> None:
-    """Also if it is empty, which is not the same as none."""
+    """load_history() refuses a value that is not a policy, even if the value is empty."""
     with pytest.raises(InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"):
         await chat.load_history(wrong)
 
@@ -79,7 +79,7 @@ def test_a_store_that_is_to_summarise_has_a_summarizer() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 1_001, None, True, 1.0, "20"], ids=repr)
 async def test_both_listings_take_the_same_limits(chat: Conversation, limit: Any) -> None:
-    """And refuse the rest in the same words, with the bounds and the value."""
+    """Both listings refuse a wrong limit in the same words, with the bounds and the value."""
     expected = f"limit must be a whole number from 1 to 1000, not {limit!r}"
     with pytest.raises(InvalidInputError) as of_messages:
         await chat.list_messages(limit=limit)
@@ -90,7 +90,7 @@ async def test_both_listings_take_the_same_limits(chat: Conversation, limit: Any
 
 @pytest.mark.parametrize("limit", [1, 1_000])
 async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int) -> None:
-    """One and a thousand."""
+    """The limits 1 and 1,000 are allowed."""
     await chat.append(HumanMessage("hi"))
     assert len(await chat.list_messages(limit=limit)) == 1
     assert len((await chat.store.list_conversations(everything=True, limit=limit)).conversations) == 1
@@ -116,7 +116,7 @@ def test_the_error_about_a_number_without_a_maximum_says_so() -> None:
 async def test_one_id_is_called_by_the_name_of_its_argument(
     chat: Conversation, name: str, ask: Callable[[Conversation, Any], Any]
 ) -> None:
-    """Not by a place in a list that the caller never made."""
+    """An error about a single id names its argument, not an index in a list."""
     for wrong, problem in ((3, "must be a plain str, not int"), ("", "must not be empty")):
         with pytest.raises(InvalidInputError) as caught:
             await ask(chat, wrong)

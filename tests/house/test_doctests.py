@@ -16,7 +16,7 @@ ROOMS = [room.name for room in pkgutil.iter_modules(convstore.__path__, "convsto
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_examples_in_docstrings_are_true(room: str) -> None:
-    """Of every module of a room, those of private functions too."""
+    """The examples in the docstrings of a room are true, even those of private functions."""
     folder = getattr(importlib.import_module(room), "__path__", [])
     names = [room, *(module.name for module in pkgutil.walk_packages(folder, f"{room}."))]
     modules = [importlib.import_module(name) for name in names if "__main__" not in name and can_import(name)]

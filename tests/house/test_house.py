@@ -102,7 +102,7 @@ KNOW_REWINDS = {
 
 
 class Import(NamedTuple):
-    """One import statement: the full name of what it names, and whether only a type checker makes it."""
+    """An import statement: the full name that it imports, its line, and if it is for type checkers only."""
 
     target: str
     line: int
@@ -215,7 +215,7 @@ def test_the_edges_import_the_public_side() -> None:
 
 
 def test_the_conversation_does_not_know_the_store() -> None:
-    """It is given a `Host`."""
+    """The conversation does not import the store: it is given a `Host`."""
     assert "store" not in map(room_of, internal(module_paths()["conversation"]))
 
 
@@ -253,7 +253,7 @@ def test_other_packages_are_imported_where_they_belong() -> None:
 
 
 def test_no_import_is_hidden_from_these_tests() -> None:
-    """Nothing of ours is imported by a text, which could go up."""
+    """No module is imported by a name in a string, which these tests could not see."""
     found = {
         (module, name)
         for module, path in module_paths().items()

@@ -55,7 +55,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_the_package_alone_loads_nothing() -> None:
-    """Its names are looked up when they are used."""
+    """Importing the package loads neither its modules nor its dependencies. Names are resolved when they are used."""
     loaded = loaded_by("import convstore")
     assert {name for name in loaded if name.startswith("convstore.")} == set()
     assert loaded.isdisjoint({"langchain_core", "pydantic", "pymongo"})

@@ -62,7 +62,7 @@ def names_in(wheel: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_migration(wheel: Path) -> None:
-    """And the file that tells type checkers to read the annotations."""
+    """The wheel contains every module, every migration, and the file that marks the package as typed."""
     sources = [*(ROOT / "convstore").rglob("*.py"), ROOT / "convstore" / "py.typed"]
     migrations = [f"convstore/_migrations/{path.name}" for path in (ROOT / "migrations").glob("[0-9]*.py")]
     assert migrations
@@ -81,7 +81,7 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
-    """Its metadata are those of the project: version, Python, extras, licence, command."""
+    """The metadata of the wheel are those of the project: version, Python, extras, licence and command."""
     folder = f"convstore-{__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         metadata = message_from_bytes(archive.read(f"{folder}/METADATA"))

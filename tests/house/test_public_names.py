@@ -121,7 +121,7 @@ def test_the_package_shows_what_it_names() -> None:
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    """As in any module, with the package's own name."""
+    """A name that does not exist raises AttributeError with the name of the package."""
     with pytest.raises(AttributeError, match="module 'convstore' has no attribute 'nothing'"):
         _ = convstore.nothing
     with pytest.raises(AttributeError, match=r"module 'convstore\.summarization' has no attribute 'nothing'"):
@@ -143,7 +143,7 @@ def test_every_public_object_is_explained() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    """Its docstring opens with a sentence."""
+    """The docstring of every module opens with a sentence."""
     assert [name for name, module in modules().items() if not re.match(r"[^.]{10,}[.:]", module.__doc__ or "")] == []
 
 

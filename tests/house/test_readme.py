@@ -35,7 +35,7 @@ SHELL = [block for block in BLOCKS if block.language == "sh"]
 
 
 def test_the_page_is_short() -> None:
-    """What needs more room has a page under docs."""
+    """The README has at most `MOST_LINES` lines. Longer explanations have a page under docs."""
     assert README.count("\n") <= MOST_LINES
 
 
@@ -51,7 +51,7 @@ def test_the_program_prints_what_it_is_said_to(tmp_path: Path) -> None:
 
 
 async def test_a_turn_on_a_provider_s_sdk_is_three_calls() -> None:
-    """As the table says, in this order; the response is as Anthropic's SDK has it."""
+    """The three calls in the table, in this order, are a turn on Anthropic's SDK."""
     calls = re.findall(r"^\| (?:store|ask) [\w ]+ \| `(.+)` \|$", README, re.MULTILINE)
     asked = list[dict[str, Any]]()
 
@@ -75,7 +75,7 @@ async def test_a_turn_on_a_provider_s_sdk_is_three_calls() -> None:
 
 
 def test_the_first_screen_shows_it_working() -> None:
-    """It says what convstore is, has a program of fewer than 25 lines and its output, and ends with two commands."""
+    """The first screen says what convstore is and shows a short program and the first commands."""
     opening = README.partition("```")[0].lower()
     assert "the log is complete and immutable; the view is small, valid and stable; " in opening
     assert "everything left out of the view has an id that brings it back" in opening
@@ -89,7 +89,7 @@ def test_no_block_is_left_out() -> None:
 
 
 def test_two_commands_are_enough() -> None:
-    """One runs the demo and one the tests, each from an empty folder with Python alone."""
+    """Two commands are enough: one installs and runs the demo, and one installs and runs the tests."""
     demo, tests = SHELL[0].text.splitlines()
     start = "python3.11 -m venv .venv && .venv/bin/pip install -q -e "
     assert demo == f"{start}'.[cli,memory]' && .venv/bin/convstore demo"
