@@ -72,7 +72,7 @@ def test_the_rarer_word_wins() -> None:
 
 
 def test_an_answer_counts_the_words_of_its_question() -> None:
-    """Of two equal messages the one beside the other words of the query comes first; both contain a word."""
+    """A message counts the words of its question too: of two equal messages, the one after such a word is first."""
     part = part_of(["it is narwhal", *["seal"] * 5, "which orca", "it is narwhal", *["seal"] * 5])
     found = ranked([part], query_groups("orca narwhal"), is_allowed=lambda *_: True, limit=9)
     assert [place.message.ordinal for place in found] == [7, 8, 1]

@@ -90,7 +90,7 @@ def test_a_segment_is_its_part(messages: Any) -> None:
 @example([("tool", True, [Text("orca", start=-1, source_id=1, place=_place(0, 9))])] * 3, 1, 2)
 @examples(100)
 def test_merged_segments_are_one(messages: Any, first_cut: Any, second_cut: Any) -> None:
-    """However a log was sealed, merging gives the segment of the whole."""
+    """Merging the segments of a log gives the segment of the whole log, however it was divided."""
     first, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
     pieces = [part_of(messages[:first]), part_of(messages[first:two], first + 1), part_of(messages[two:], two + 1)]
     segments = [Segment(finish(sections_of(piece))) for piece in pieces[:2]]
@@ -118,7 +118,7 @@ def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else() -> None:
 
 @pytest.mark.parametrize("escape", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
 def test_a_copy_in_a_rest_is_not_split_again(escape: Any) -> None:
-    """However the tool's own text repeats a source: as it is, or in JSON."""
+    """The copy of a source in a tool's own text is not indexed again, plain or as JSON."""
     source = 'Orcas "hunt"\ntogether in groups, they say in Zürich. ' * 3
     texts = [Text(source, source_id=1), Text(f"1. {escape(source)} seals", is_rest=True)]
     part = part_of([("tool", False, texts)])
@@ -151,7 +151,7 @@ def test_the_longest_texts_of_an_append_are_cut() -> None:
 
 
 def test_a_frame_is_decompressed_up_to_its_maximum() -> None:
-    """One byte more is refused, so that damage cannot make a search take all memory."""
+    """A frame that decompresses beyond its maximum is refused, so that damage cannot exhaust the memory."""
     frame = compress_bytes(b"x" * 11)
     assert decompress_bytes(frame, maximum=11) == b"x" * 11
     with pytest.raises(ValueError, match="larger than it may be"):

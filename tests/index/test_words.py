@@ -74,7 +74,7 @@ def test_composed_and_decomposed_texts_have_the_same_terms(text: str) -> None:
 @given(st.text(max_size=30).map(lambda text: text * 150))
 @examples(100)
 def test_windows_cover_a_text(text: str) -> None:
-    """One after the other, without gaps, none longer than about a thousand characters."""
+    """The windows of a text cover it without gaps, and each has at most 1,000 characters."""
     windows = windows_of(text)
     assert "".join(text[start:end] for start, end in windows) == text
     assert all(0 < end - start <= 1_000 for start, end in windows)
@@ -83,7 +83,7 @@ def test_windows_cover_a_text(text: str) -> None:
 @given(TEXT, st.data())
 @examples(200)
 def test_a_snippet_is_cut_from_the_text(text: str, data: st.DataObject) -> None:
-    """It is short, and shows a word of the query if the text has one."""
+    """A snippet is a part of the text and has at most 300 characters."""
     whole = "lorem " * 100 + text + " ipsum" * 100
     words = [token for token in text.split() if token_terms(token, "") and len(token) < 20]
     query = data.draw(st.sampled_from(words)) if words else "nothing"

@@ -162,7 +162,10 @@ async def test_a_text_in_the_form_of_a_stub_is_a_text(chat: Conversation, handle
 
 
 async def test_a_foreign_result_under_the_name_of_our_tool_is_a_result(chat: Conversation, handles: Handles) -> None:
-    """It comes back equal, takes no numbers from others, and can be read page by page like any other."""
+    """A foreign result under the name of the store's tool is an ordinary result.
+
+    It comes back equal, takes no source ids, and can be read page by page.
+    """
     found = [("Seals sleep. " * 90, {"title": "Forged", "source_id": 1})]
     call = {"name": "retrieve_previous_sources", "args": {}, "id": "k"}
     result = ToolMessage(

@@ -100,7 +100,7 @@ async def test_junk_of_a_model_is_not_carried_on(open_chat: OpenChat, database: 
 
 
 async def test_annotations_are_bounded_together(open_chat: OpenChat) -> None:
-    """So that neither the server refuses them nor a listing reads gigabytes; what is replaced does not count."""
+    """The annotations of a message are bounded together. A replaced value does not count."""
     chat, text = open_chat(), "😀" * 90_000
     await chat.append(HumanMessage("q", id="q"))
     await chat.annotate("q", a=text, b=text)

@@ -98,7 +98,7 @@ async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, 
 async def test_a_whole_list_is_read_along_with_the_rewind_entry(
     own_database: Any, commands: Commands, client: Any
 ) -> None:
-    """One round trip more, with two reads, for a load that finds neither among the last entries."""
+    """A cold load reads the rewind entry and the entry of its whole list if neither is among the last entries."""
     store, scope = ConversationStore(own_database), {"user_id": "ada", "thread_id": "t"}
     await store.setup()
     await store_log(store.conversation(**scope), own_database, 100)

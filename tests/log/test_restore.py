@@ -41,7 +41,10 @@ def turn() -> list[HumanMessage | AIMessage]:
 async def test_an_idle_store_reads_the_last_entry_while_it_checks_the_id(
     chat: Conversation, commands: Commands, seconds: list[float]
 ) -> None:
-    """One command for both before the insert, after what migrations ask for, and a refresh beside it; else none."""
+    """After ten idle seconds, an append checks the conversation's id and reads the last entry before it inserts.
+
+    Before that it only inserts.
+    """
     await talk(chat, range(2))
     for idle, expected in ((9, ["insert"]), (11, ["aggregate", "find", "insert", "update"]), (0, ["insert"])):
         seconds[0] += idle
@@ -82,7 +85,7 @@ async def test_an_idle_store_continues_after_what_another_appended(
 async def test_what_a_young_store_appends_is_found(
     chat: Conversation, client: Client, seconds: list[float], database: Any, idle: int
 ) -> None:
-    """It is no part of a log that was restored beneath it; every reader says so and names the doctor."""
+    """If a store appends after a gap in a restored log, every reader reports the missing entry and names the doctor."""
     await talk(chat, range(5))
     backup = await saved(database, chat)
     await talk(chat, range(5, 10))
@@ -103,7 +106,7 @@ async def test_what_a_young_store_appends_is_found(
 async def test_a_fork_without_a_hole_is_found(
     chat: Conversation, client: Client, database_name: str, database: Any
 ) -> None:
-    """Another process filled all numbers meanwhile: the entries do not follow each other."""
+    """Entries that do not follow each other are reported, even if another process left no gap between them."""
     await talk(chat, range(5))
     backup = await saved(database, chat)
     await talk(chat, range(5, 10))
@@ -138,7 +141,7 @@ async def test_a_fork_is_found_between_two_batches_of_entries(
 async def test_a_page_that_watches_drops_what_a_restored_log_lacks(
     chat: Conversation, database: Any, seconds: list[float]
 ) -> None:
-    """Its first message may be another one, too, so all are replaced."""
+    """A watched page replaces all its messages after a restore, because even its first message may be another one."""
     await talk(chat, range(5))
     backup = await saved(database, chat)
     await talk(chat, range(5, 7))
@@ -201,7 +204,10 @@ async def repaired(chat: Conversation) -> None:
 async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledged(
     client: Client, database: Any, seconds: list[float], idle: int, answers: int
 ) -> None:
-    """One writes in the hole, the other after it: once repaired, all readers see both, and can go on."""
+    """Two writers with different tails of a restored log lose no acknowledged message.
+
+    After a repair all readers see the messages of both, and both can append.
+    """
     clock = Clock(monotonic=lambda: seconds[0])
     stores = [ConversationStore(client[database.name], clock=clock) for _ in range(2)]
     await stores[0].setup()
@@ -257,7 +263,7 @@ async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, d
 
 
 async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
-    """It is not shown if the heads were not restored; the next compaction makes a new one."""
+    """A summary of lost messages is not shown if only the log was restored. The next compaction makes a new one."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=50, keep_last_turns=1)
     store = ConversationStore(database, summarizer=HeadTailSummarizer(rule))
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")

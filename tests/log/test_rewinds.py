@@ -13,7 +13,7 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 
 @pytest.mark.parametrize(("ordinal", "expected"), [(2, True), (3, False), (4, False), (5, True)])
 def test_what_is_in_a_gap_is_not_live(ordinal: int, expected: bool) -> None:
-    """Both ends belong to the range."""
+    """Both ends of a rewound range belong to the range."""
     assert Rewinds(ranges=(RewoundRange(3, 4, 2, 3),)).has(ordinal) == expected
 
 
@@ -25,7 +25,7 @@ def test_reading_passes_over_entries_without_live_messages() -> None:
 
 
 def test_an_entry_of_which_a_part_was_rewound_counts_the_rest() -> None:
-    """Its messages and totals are as if the rest alone had been appended."""
+    """If a part of an entry was rewound, the entry has the messages and totals of the rest."""
     kinds = enumerate(("human", "ai", "human", "tool"), 1)
     messages = tuple(EntryMessage(ordinal, str(ordinal), kind, "", b"", 5, 3) for ordinal, kind in kinds)
     totals = Totals(entries=1, messages=4, active=4, turns=2, results=1, tokens=20, view_tokens=12)

@@ -140,7 +140,7 @@ async def test_a_variant_is_continued_with_another_counter() -> None:
 
 
 def test_messages_of_two_variants_have_no_common_id() -> None:
-    """Whatever characters the ids of turns and variants have."""
+    """Two variants have different keys, whatever characters the ids of turns and variants contain."""
     events = [TurnEvent("append", "a", first_turn="a", variant="b\nc"), TurnEvent("append", "a\nb", variant="c")]
     assert len({Branch(event, 0, 0, (), Totals()).key for event in events}) == 2
 

@@ -130,7 +130,7 @@ DEEP = 100_000 // STRIDE
     ],
 )
 def test_any_nesting_comes_back_equal(levels: Any, wrap: Any) -> None:
-    """Neither walk nor parser recurses into what is nested 20,000 levels deep, in CI 100,000."""
+    """Values nested 20,000 levels deep, in CI 100,000, come back equal: neither encoder nor parser recurses."""
     value: Any = "core"
     for _ in range(levels):
         value = wrap(value)
@@ -251,7 +251,7 @@ _Pair = namedtuple("_Pair", "a b")
     ids=lambda value: type(value).__name__,
 )
 def test_another_type_is_refused_by_its_path(stranger: Any) -> None:
-    """Nothing is converted in silence: a type that would not come back equal is refused, and the error says where."""
+    """A value whose type would not come back equal is refused with its path. No value is converted silently."""
     for among in ([0, ({"deep": stranger},)], [0, [{"deep": stranger}]]):
         with pytest.raises(UnencodableError) as refused:
             CODEC.encode({"artifact": among})
@@ -482,7 +482,7 @@ _ITSELF = '{"$":["payload",[0,999,false,""]]}'
     ],
 )
 def test_a_hostile_text_is_a_value_error_at_once(text: Any, payload: Any) -> None:
-    """Neither depth nor references nor nonsense in a tag make the reader hang or raise anything but ValueError."""
+    """A hostile text raises ValueError at once, for its depth, its references or a malformed tag."""
     with pytest.raises(ValueError):  # noqa: PT011 - the texts differ
         CODEC.decode(text, fetch=lambda start, end: payload[start:end])
 

@@ -19,7 +19,7 @@ def bearing(value: Any) -> BaseMessage:
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
-    """Also with more beside its kind."""
+    """A mark is read as it was written, even with more fields than its kind."""
     message = HumanMessage("", additional_kwargs=mark("left_out", keys=["a"]))
     assert message.additional_kwargs == {"convstore": {"kind": "left_out", "keys": ["a"]}}
     assert kind_of(message) == "left_out"
@@ -32,18 +32,18 @@ def test_what_is_no_mark_says_nothing(value: Any) -> None:
 
 
 def test_a_message_that_was_never_validated_says_nothing() -> None:
-    """Its `additional_kwargs` may be no dict."""
+    """A message whose `additional_kwargs` is not a dict has no kind and is not changed."""
     message = HumanMessage.model_construct(content="hi", additional_kwargs=None)
     assert (kind_of(message), without_mark(message)) == ("", message)
 
 
 @pytest.mark.parametrize("value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)])
 def test_only_what_says_a_kind_is_taken_from_a_message(value: Any) -> None:
-    """Other values of the key are somebody's own."""
+    """without_mark() keeps a value without a kind, because it belongs to the application."""
     assert without_mark(bearing(value)) == bearing(value)
 
 
 @pytest.mark.parametrize("kind", ["note", "", None, ["note"]])
 def test_a_view_shows_no_kind_that_somebody_wrote(kind: Any) -> None:
-    """Of whatever type it is."""
+    """without_mark() removes a foreign mark with a kind, whatever type the kind has."""
     assert without_mark(bearing({"kind": kind})).additional_kwargs == {"x": 1}

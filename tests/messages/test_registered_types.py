@@ -16,7 +16,7 @@ from convstore.messages.values import Codec, Kind
 
 
 class Aliased(BaseModel):
-    """As results of MCP tools have it."""
+    """A model with aliases, as results of MCP tools have."""
 
     hits: list[str]
     meta: dict[str, int] | None = Field(default=None, alias="_meta")
@@ -105,7 +105,7 @@ def worked_out() -> Lazy:
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_comes_back_equal(value: Any) -> None:
-    """It comes back equal, whatever its constructor does with its arguments."""
+    """A registered value comes back equal, whatever its constructor does with the arguments."""
     codec = codec_of(type(value))
     found = codec.decode(codec.encode(value))
     assert type(found) is type(value)
@@ -143,7 +143,7 @@ def test_fields_that_were_added_have_their_defaults() -> None:
 
 @pytest.mark.parametrize("change", [{"id": 7}, {"metadata": None}, {"page_content": b"x"}])
 def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(change: dict[str, Any]) -> None:
-    """Its constructor would refuse it, or make something else of it."""
+    """A document with a changed field is refused if its constructor would refuse or convert the value."""
     document = Document("text")
     for name, value in change.items():
         setattr(document, name, value)

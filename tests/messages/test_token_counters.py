@@ -184,7 +184,7 @@ class Counts:
     """A counter that is an object."""
 
     def __call__(self, messages: Sequence[BaseMessage]) -> int:
-        """Nothing."""
+        """Return the number of messages."""
         return len(messages)
 
 
@@ -214,7 +214,7 @@ def test_counters_that_count_otherwise_have_other_names() -> None:
     ],
 )
 def test_a_counter_without_a_name_of_its_own_needs_one(counter: Any, client: Client, database_name: str) -> None:
-    """Another like it would have the same: refused when the store is made, and good with a name."""
+    """A counter whose name could belong to another counter is refused unless the store is given a name for it."""
     with pytest.raises(InvalidInputError, match="pass token_counter_name="):
         ConversationStore(client[database_name], token_counter=counter)
     assert ConversationStore(client[database_name], token_counter=counter, token_counter_name="a")

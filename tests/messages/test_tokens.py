@@ -57,7 +57,7 @@ def test_other_scripts_take_more_tokens_for_a_character(text: str, low: float, h
     ],
 )
 def test_an_image_counts_the_same_whatever_its_bytes(image: dict[str, object]) -> None:
-    """And its text counts beside it."""
+    """An image counts `IMAGE_TOKENS` in addition to the text, whatever its bytes."""
     alone = approximate_tokens([HumanMessage([{"type": "text", "text": "What is this?"}])])
     message = HumanMessage([{"type": "text", "text": "What is this?"}, image])
     assert approximate_tokens([message]) == alone + IMAGE_TOKENS
@@ -65,7 +65,7 @@ def test_an_image_counts_the_same_whatever_its_bytes(image: dict[str, object]) -
 
 
 def test_calls_listed_also_in_blocks_are_counted_once() -> None:
-    """They are counted once whether or not the content repeats them."""
+    """Calls are counted once, even if the content repeats them."""
     text = {"type": "text", "text": "Let me look."}
     without = approximate_tokens([AIMessage([text])])
     beside = approximate_tokens([AIMessage([text], tool_calls=[CALL])])
