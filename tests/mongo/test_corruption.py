@@ -100,7 +100,7 @@ async def shorten(prompt: str) -> str:
 
 
 def summarizer(kind: str) -> Any:
-    """One of both kinds."""
+    """Return a summarizer that writes text, or one of chains."""
     config = ChainSummarizerConfig(last_section_bytes=3_000, max_pair_bytes=1_500)
     return Writer() if kind == "text" else ChainSummarizer(shorten, config=config, rule=RULE)
 
@@ -231,7 +231,7 @@ def place(path: Path) -> str:
 
 
 def wrongs(right: Any, index: int) -> list[Any]:
-    """Nothing, a value of another type, and values of the same type that are not what was written."""
+    """Return wrong values: a missing one, values of other types, and changed values of the same type."""
     others = [value for value in (None, -1, "wrong", ["x"], {"x": 1}, b"x") if type(value) is not type(right)]
     same: list[Any] = []
     if isinstance(right, bytes):
@@ -400,7 +400,7 @@ async def test_a_missing_summary_is_named(damage: Damage) -> None:
 
 
 async def test_an_entry_that_lost_its_messages_is_damage() -> None:
-    """It is not an entry without messages."""
+    """An entry that lost its messages is damage, not an entry without messages."""
     database = AsyncMongoMockClient()["damaged"]
     async with ConversationStore(database) as store:
         await store.setup()

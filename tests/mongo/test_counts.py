@@ -57,7 +57,10 @@ async def test_a_warm_append_refreshes_the_head_concurrently(
 
 
 async def test_a_turn_is_two_commands_more(chat: Conversation, commands: Commands) -> None:
-    """Its lease and its return; every message is one insert. In a new conversation an entry and its head come first."""
+    """A turn takes two commands for its lease, and one insert for each message.
+
+    In a new conversation, an entry and its head come first.
+    """
     with commands.counted():
         async with await chat.turn("turn", human="And orcas?") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}]))
@@ -100,7 +103,7 @@ async def test_a_history_that_comes_again_is_one_command_more(
 async def test_a_history_of_two_turns_reads_little_of_a_long_log(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
-    """As many entries as the batch could know and a few more, without their content."""
+    """Comparing a history of two turns with a long log reads fewer than 30 documents, without their content."""
     for number in range(60):
         await chat.append([HumanMessage(f"q{number}"), AIMessage(f"a{number} " * 3_000)])
     other = cold(client, database_name, chat)
@@ -176,7 +179,7 @@ async def test_a_cold_load_of_some_turns_reads_about_those(
     database_name: str,
     seconds: list[float],
 ) -> None:
-    """However much more the budget allows, or if there is none."""
+    """A cold load of the last turns reads about as many entries as it shows, with or without a token budget."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     for number in range(120):
         await chat.append([HumanMessage(f"q{number}"), AIMessage(f"a{number} " * 20)])
@@ -323,7 +326,7 @@ async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(chat: Conv
 
 
 async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, commands: Commands) -> None:
-    """Its text and what the tool said of it come at once, with no chunk that holds neither."""
+    """Reading a source of a large result takes two commands, and reads only chunks with its text or its fields."""
     turn = rag_turn("And seals?")
     texts = [uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)]  # 9.6 MB, 320 B, 6.4 MB, 320 B
     artifact = [{"content": text, "title": f"T{index}"} for index, text in enumerate(texts)]
@@ -339,7 +342,7 @@ async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, co
 
 
 async def test_a_page_of_many_sources_is_one_command_for_each_result(chat: Conversation, commands: Commands) -> None:
-    """However many sources of it are on the page."""
+    """A page of many sources takes one command for each tool result, and one more for the entries."""
     receipts = [await chat.append(rag_turn(f"And {name}?", sources=8)) for name in ("orcas", "seals")]
     numbers = [number for receipt in receipts for number in receipt.source_ids or ()]
     with commands.counted():
@@ -363,7 +366,7 @@ async def test_a_rewind_costs_other_processes_nothing(
 async def test_a_cold_load_passes_over_what_was_rewound(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
-    """However much that is: it reads about what it shows."""
+    """A cold load skips rewound entries and reads about as many as it shows, however many were rewound."""
     first = HumanMessage("begin", id=uuid.uuid4().hex)
     await chat.append(first)
     for _ in range(150):
@@ -440,7 +443,7 @@ async def test_a_record_that_does_not_belong_to_the_log_is_ignored(
 
 
 async def test_system_messages_in_many_entries_are_all_shown(store: ConversationStore) -> None:
-    """However many entries the log begins with that hold nothing else, before a view that leaves turns out."""
+    """All leading system messages are shown, even from many entries and before a view that leaves turns out."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     for number in range(11):
         await chat.append(SystemMessage(f"Rule {number}.", id=f"s{number}"))
@@ -495,7 +498,7 @@ async def test_every_command_has_the_concerns_of_the_store(
 
 
 async def test_the_state_of_an_application_costs_no_load_anything(store: ConversationStore, commands: Commands) -> None:
-    """It takes two commands to read and three to change, and a load reads no document more."""
+    """Reading the application's state takes two commands, changing it takes three, and a load does not read it."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     with commands.counted():
         await chat.state.update({"step": 1})

@@ -244,7 +244,7 @@ def test_database_uri_names_the_default_database(single: DevServer) -> None:
 
 
 def test_uri_of_a_stopped_server_is_refused() -> None:
-    """There is no address before ``start``, and the error says what to do."""
+    """The address of a server that was not started is refused, with advice to call ``start``."""
     with pytest.raises(DevServerError, match="start"):
         _ = DevServer().uri
 
@@ -371,7 +371,7 @@ async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pyte
 
 
 def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[str]]) -> None:
-    """Neither ``mongod`` nor its data outlives a Python process that had no chance to clean up."""
+    """A killed Python process leaves neither a running ``mongod`` nor its data."""
     process = module()
     assert process.stdout is not None
     with MongoClient(process.stdout.readline()) as client:

@@ -127,7 +127,7 @@ async def test_in_memory_only_plain_indexes_are_made(new_store: NewStore) -> Non
 async def test_every_name_begins_with_the_prefix(
     new_store: NewStore, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is made beside the collections that carry it, and stores with other prefixes are not set up by it."""
+    """Setup makes only collections with the prefix, and does not set up a store without it."""
     with caplog.at_level("INFO", "convstore"):
         await new_store(collection_prefix="chat_").setup()
     lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
@@ -167,7 +167,7 @@ async def test_other_scope_keys_get_their_indexes(new_store: NewStore, database:
 
 
 async def test_two_stores_at_once_leave_one_record(new_store: NewStore, database: Any) -> None:
-    """One of them works, the other waits; both are set up afterwards and no lease stays."""
+    """If two stores are set up at once, each migration is recorded once, and both stores work."""
     stores = [new_store() for _ in range(2)]
     await asyncio.gather(*(store.setup() for store in stores))
     assert await applied(database) == [migration.name for migration in discover()]
@@ -209,7 +209,7 @@ async def test_a_live_lease_is_respected(new_store: NewStore, database: Any, mon
 async def test_a_step_that_failed_is_run_again(
     new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its finished work stays and is done again; it counts as applied only when it completes."""
+    """A step that failed is run again, and is recorded as applied only when it completes."""
     [first, *_] = discover()
 
     async def half(target: Target) -> None:

@@ -160,7 +160,7 @@ async def test_a_step_of_the_phase_after_waits_for_the_end_of_the_deployment(
 async def test_a_new_database_gets_every_step_at_once(
     database: Any, steps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no older processes, so nothing waits for them."""
+    """A new database runs every step at once, because it has no older processes to wait for."""
     monkeypatch.setattr(migrate.Migrator, "_announce", None)
     ran = steps(_after={"phase": "after", "level": LEVEL + 1}, _last={})
     await ConversationStore(database).setup()
@@ -189,9 +189,9 @@ async def announcement(database: Any, migrating: asyncio.Future[None]) -> Any:
 async def test_a_step_begins_when_older_writers_are_out(
     database: Any, old: ConversationStore, steps: Any, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:
-    """It is announced, and runs when every older process has learnt that and its appends have ended.
+    """A step begins when every older process has learnt of it and the appends of older processes have ended.
 
-    The time since the announcement counts, whoever made it.
+    The time since the announcement counts, even if the process that made it was killed.
     """
     ran = steps(_after={"phase": "after", "level": LEVEL + 1})
     monkeypatch.setattr(migrate, "_POLL_SECONDS", 0.01)
@@ -216,7 +216,7 @@ async def test_a_step_begins_when_older_writers_are_out(
 
 
 async def test_a_new_database_waits_for_no_deployment(own_database: Any, steps: Any) -> None:
-    """It has no older processes, so `setup` runs the steps of both phases."""
+    """In a new database `setup` runs the steps of both phases, because there are no older processes."""
     ran = steps(_after={"phase": "after"})
     await ConversationStore(own_database).setup()
     assert ran == ["9_after"]
@@ -225,7 +225,7 @@ async def test_a_new_database_waits_for_no_deployment(own_database: Any, steps: 
 async def test_the_server_says_when_a_step_begins(
     own_database: Any, steps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clock measures the time since the announcement."""
+    """The server's clock measures the time between the announcement of a step and its beginning."""
     monkeypatch.setattr(migrate, "_OLDER_ARE_OUT", timedelta(milliseconds=50))
     await ConversationStore(own_database).setup()
     ran = steps(_after={"phase": "after", "level": LEVEL + 1})

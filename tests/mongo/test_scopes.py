@@ -103,7 +103,7 @@ def test_an_unknown_key_is_named_before_a_missing_one() -> None:
     ],
 )
 def test_a_value_that_has_a_text_says_how_to_pass_it(value: Any, problem: str) -> None:
-    """Nothing is converted by itself, and what has no text of its own gets no such advice."""
+    """A scope value of another type is refused. The error says how to pass it, if it has a text."""
     with pytest.raises(InvalidScopeError) as caught:
         check_partial_scope(KEYS, {"user_id": value})
     assert str(caught.value) == f"scope value user_id {problem}"
@@ -119,7 +119,7 @@ def test_a_partial_scope_has_only_keys_of_the_store() -> None:
 
 @pytest.mark.parametrize("keys", [("user_id",), ["a", "b"], tuple("abcdefgh"), ["_x", "größe"]])
 def test_names_are_scope_keys(keys: Any) -> None:
-    """One to eight different names, in the order given."""
+    """One to eight different names are valid scope keys and keep their order."""
     assert check_scope_keys(keys) == tuple(keys)
 
 
@@ -158,7 +158,7 @@ def test_anything_else_is_no_scope_key(keys: Any) -> None:
 
 @pytest.mark.parametrize("ids", ["m1", b"m1", {"m1": 1}, None, 7])
 def test_ids_are_a_list(ids: Any) -> None:
-    """One id in the place of a list is refused, not taken apart."""
+    """A single id or another value in place of a list of ids is refused."""
     with pytest.raises(InvalidInputError, match="list of message ids"):
         check_ids(ids, name="ids")
 

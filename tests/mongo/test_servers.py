@@ -178,7 +178,7 @@ async def test_abandoned_commands_end_at_the_server(own_database: Any, client: C
 
 
 async def test_a_limit_of_the_client_is_kept(server_uri: str, own_database: Any) -> None:
-    """Its ``timeoutMS`` may be shorter than the store's."""
+    """If the ``timeoutMS`` of the client is shorter than the store's limit, every command keeps to it."""
     seen = Commands()
     async with AsyncMongoClient[dict[str, Any]](server_uri, timeoutMS=5_000, event_listeners=[seen]) as client:
         store = ConversationStore(client[own_database.name])

@@ -95,7 +95,7 @@ async def stored(database: Any) -> dict[str, Any]:
 
 
 def newer_in(documents: dict[str, Any]) -> list[Any]:
-    """Those that a newer version wrote."""
+    """Return the documents that a newer version wrote."""
     return [document for collection in documents.values() for document in collection if document.get("v") == 2]
 
 
@@ -116,7 +116,7 @@ async def test_a_newer_entry_or_head_stops_its_conversation(database: Any, chat:
 
 @pytest.mark.parametrize("kind", ["entry", "head"])
 async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: Conversation, kind: str) -> None:
-    """Other rows are as they were."""
+    """A document of a newer version marks the row of its conversation in a listing, and no other row."""
     await renew(database, chat, kind)
     rows = {
         conversation.scope["thread_id"]: conversation
@@ -174,7 +174,7 @@ async def draft_of(chat: Conversation) -> str:
 
 
 async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, chat: Conversation) -> None:
-    """Whatever form it has: the turn goes on without, and its own draft is not kept."""
+    """The draft of a newer version is not shown, replaced or removed. The turn continues without a draft."""
     async with await chat.turn("r1", human="More?") as turn:
         await break_off(turn)
     late = again(database, chat)
@@ -191,7 +191,10 @@ async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, cha
 
 
 async def test_a_newer_state_of_the_application_is_not_read_or_changed(database: Any, chat: Conversation) -> None:
-    """Its calls say to upgrade, and annotations go on."""
+    """Calls for an application state of a newer version say to upgrade, and do not change it.
+
+    Annotations of this version are still read.
+    """
     await chat.state.update({"step": 1})
     key = application_state_id(await id_of(database, chat))
     await database["annotations"].update_one({"_id": key}, {"$set": {"v": 2}})
@@ -205,7 +208,10 @@ async def test_a_newer_state_of_the_application_is_not_read_or_changed(database:
 
 
 async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Conversation) -> None:
-    """What was annotated is not derived, so calls for it say to upgrade; other messages and all else go on."""
+    """Calls for annotations of a newer version say to upgrade, and do not change them.
+
+    Annotations of other messages and the view are not affected.
+    """
     await renew(database, chat, "annotation")
     late, before = again(database, chat), await stored(database)
     for call in (late.annotations(["a1"]), late.annotate("a1", rating=2)):
@@ -218,7 +224,7 @@ async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Co
 
 
 async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat: Conversation) -> None:
-    """It is not taken or asked to stop; a holder from before goes on, and gives back what is its own."""
+    """The lease in a state of a newer version is neither taken nor stopped. Its holder continues and releases it."""
     holder = again(database, chat)
     async with await holder.turn("r1", human="More?") as turn:
         await renew(database, chat, "state")
@@ -238,7 +244,7 @@ async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat:
 
 @pytest.mark.parametrize("kind", COLLECTIONS)
 async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conversation, kind: str) -> None:
-    """They are no damage: a finding says what was not checked, and other conversations are checked."""
+    """A repair leaves documents of a newer version as they are and reports those that it could not check."""
     await renew(database, chat, kind)
     before = await stored(database)
     report = await made(database, clock=LATER).verify(repair=True)
@@ -278,7 +284,7 @@ async def test_fields_by_rules_of_another_version_are_not_compared(database: Any
 
 @pytest.mark.parametrize("swept", [False, True])
 async def test_a_newer_tombstone_is_swept(database: Any, chat: Conversation, swept: bool) -> None:
-    """What came late to a conversation that a newer version deleted goes, and the tombstone after the second sweep."""
+    """A tombstone of a newer version is swept. The second sweep removes the tombstone itself."""
     conversation = await id_of(database, chat)
     await chat.delete()
     past = datetime.now(UTC) - timedelta(minutes=1)

@@ -55,7 +55,7 @@ def result(artifact: Any, content: str = "see artifact") -> ToolMessage:
 @pytest.mark.parametrize("key", ["sources", "results", "documents", "data"])
 @pytest.mark.parametrize("text", [PASSAGE, "short"])
 async def test_the_rest_of_an_artifact_with_sources_is_read_back(chat: Conversation, key: str, text: str) -> None:
-    """Other values of the artifact, and all that is said of each source; no text of a source is there twice."""
+    """Reading a result shows all values of its artifact and all fields of its sources, and each source's text once."""
     items = [{"file_id": f"f{n}", "content": f"{n} {text}", "raw_html": f"<RAW-{n}>" + "h" * 900} for n in (1, 2, 3)]
     await chat.append(result({key: items, "answer": "THE ONLY ANSWER", "debug": {"x": "DEBUG ONLY"}}))
     read = await text_of(chat, "r")
@@ -92,7 +92,7 @@ async def test_an_artifact_is_read_back_when_the_content_has_sources(chat: Conve
 
 @pytest.mark.parametrize("part", ["a", "b"])
 async def test_a_large_part_of_an_artifact_without_a_stub_is_read_back(chat: Conversation, part: str) -> None:
-    """It is stored outside the entry by itself."""
+    """A large value of an artifact is stored outside the entry and is read back whole."""
     await chat.append(result({"a": "ALL OF A " * 3_000, "b": ["ALL OF B " * 3_000], "c": 1}, content="ok"))
     read = await text_of(chat, "r")
     assert read.count(f"ALL OF {part.upper()} ") == 3_000
@@ -260,7 +260,7 @@ async def counted(client: Client, database_name: str, scope: dict[str, str]) -> 
 
 
 async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Commands) -> None:
-    """However many messages and turns came with each append."""
+    """A listing reads at most five documents, however many messages came with each append."""
     for batch in range(30):
         turns = [(HumanMessage(f"q{batch}-{n}"), AIMessage("a " * 100)) for n in range(50)]
         await counted.append([message for turn in turns for message in turn])
@@ -294,7 +294,10 @@ async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conver
 async def test_a_listing_in_full_reads_large_results_of_successive_appends_at_once(
     counted: Conversation, commands: Commands
 ) -> None:
-    """One command for the entries, one for the payloads of successive messages, and one for each of those apart."""
+    """A full listing reads the large results of successive messages with one command.
+
+    Results that are not next to each other take one command each.
+    """
     for number in range(12):
         large = ToolMessage(f"{number} " * 20_000, id=f"r{number}", tool_call_id=f"c{number}", name="run")
         call = AIMessage("", tool_calls=[{"name": "run", "args": {}, "id": f"c{number}"}])
