@@ -37,7 +37,7 @@ def test_the_end_of_the_loop_cancels_a_seal_quietly(caplog: pytest.LogCaptureFix
 async def test_a_seal_that_fails_is_logged_and_waits(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other conversations are sealed; searches and appends begin no further try for ten minutes."""
+    """A failed seal is logged and tried again after ten minutes. Other conversations are sealed meanwhile."""
     seconds, failed = 0.0, list[str]()
     put = Segments.put
 
@@ -70,7 +70,7 @@ async def test_a_seal_that_fails_is_logged_and_waits(
 async def test_conversations_are_sealed_in_the_order_in_which_they_were_scheduled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that is scheduled when the work is about to end is sealed too."""
+    """Conversations are sealed in the order of their scheduling, even one scheduled when the work is about to end."""
     store, order = ConversationStore(AsyncMongoMockClient()["background"]), list[str]()
     await store.setup()
     sealer = (await host_of(store).services()).sealer
@@ -90,7 +90,7 @@ async def test_conversations_are_sealed_in_the_order_in_which_they_were_schedule
 
 
 def test_an_error_of_unawaited_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It is a defect, so the event loop names it."""
+    """The event loop logs an error of work that is not awaited."""
 
     async def fail() -> None:
         raise ValueError("a defect")
@@ -106,7 +106,10 @@ def test_an_error_of_unawaited_work_is_logged(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_a_task_that_has_just_ended_is_not_waited_for() -> None:
-    """Its callbacks have not run yet; since Python 3.12 a wait for it spun for ever, and the loop never ran them."""
+    """A task that has ended is not waited for, even if its callbacks have not run yet.
+
+    Since Python 3.12 such a wait never let the event loop run the callbacks.
+    """
     background, ended = Background(), asyncio.get_running_loop().create_future()
     background._tasks.add(ended)
     ended.add_done_callback(background._tasks.discard)

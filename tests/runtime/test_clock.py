@@ -21,7 +21,7 @@ AHEAD = timedelta(days=3)
 
 
 def test_the_clock_counts_while_the_machine_sleeps() -> None:
-    """As far as the system can; Linux does."""
+    """The clock counts the time that the machine sleeps, where the system has such a clock."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         assert abs(Clock().monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1
 

@@ -178,7 +178,7 @@ async def test_a_load_that_fails_leaves_nothing_behind(chat: Conversation, monke
 
 
 async def test_loads_at_the_same_time_are_each_whole(chat: Conversation) -> None:
-    """One of them may have what is held, the others read."""
+    """Concurrent loads are each complete, although only one of them may use the cached entries."""
     views = await asyncio.gather(*(questions(chat) for _ in range(5)))
     assert views == [[f"q{number}" for number in range(20)]] * 5
     assert (await chat.load_history()).report.documents == 2

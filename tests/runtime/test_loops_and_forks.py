@@ -53,7 +53,7 @@ async def crowd(store: ConversationStore, scope: dict[str, str], name: str) -> N
 
 
 def test_memory_works_in_one_loop_after_the_other(scope: dict[str, str]) -> None:
-    """As in a notebook or a Streamlit page, where each call has a loop of its own."""
+    """An in-memory store works in one event loop after another, as in a notebook."""
     store = asyncio.run(ConversationStore.connect("memory://"))
     asyncio.run(store.setup())
     for name in "abc":
@@ -98,7 +98,7 @@ def test_memory_works_in_two_loops_at_once(scope: dict[str, str]) -> None:
 def test_a_server_in_a_second_loop_is_refused_with_advice(
     server_uri: str, database_name: str, scope: dict[str, str]
 ) -> None:
-    """Also where tasks of both loops wait for each other: one error of this package, never a lock's."""
+    """A store on a server raises StoreError with advice in a second event loop, even if tasks of both loops wait."""
     client = AsyncMongoClient[dict[str, Any]](server_uri)
     store = ConversationStore(client[database_name])
 

@@ -94,7 +94,7 @@ async def test_a_small_result_is_decoded_at_once(store: ConversationStore, decod
 async def test_many_messages_are_read_in_a_thread(
     store: ConversationStore, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both what is made of documents and the messages of a view or a page of a thousand."""
+    """Many messages are read and decoded in a thread, for a view and for a page of a thousand."""
     made: list[int] = []
     entry_from = log.entry_from
 
@@ -116,7 +116,7 @@ async def test_many_messages_are_read_in_a_thread(
 
 
 async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is encoded in one; a small one is composed at once."""
+    """A large batch is composed in a thread, a small one in the event loop."""
     threads: list[int] = []
 
     def noted(*arguments: Any, **options: Any) -> Any:
@@ -134,7 +134,7 @@ async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, m
 
 
 async def test_appends_at_once_take_turns(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tasks run between any two that are prepared, so many users block the loop no longer than one of them."""
+    """Other tasks run between any two concurrent appends, so many users block the loop no longer than one."""
     steps: list[str] = []
 
     async def another() -> None:
@@ -172,7 +172,7 @@ def _values_in(value: Any) -> int:
 
 
 def test_a_long_value_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call of C would keep all threads waiting; a short value is written in one."""
+    """A long value is encoded in slices, so that no call of C blocks all threads. A short value takes one call."""
     counting = _Counting(ensure_ascii=False, check_circular=False, separators=(",", ":"))
     for module in (values, json_text):
         monkeypatch.setattr(module, "write_line", counting.encode)
@@ -219,7 +219,7 @@ def test_a_long_text_is_counted_as_the_sum_of_its_pieces() -> None:
 async def test_the_loop_turns_while_a_large_result_is_loaded(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others have their turn between the beginning and the end of the decoding."""
+    """The event loop runs other tasks while a large result is decoded."""
     begun, turned, decode = threading.Event(), threading.Event(), reading.decode_message
 
     def waits(*arguments: Any, **options: Any) -> BaseMessage:

@@ -132,7 +132,7 @@ async def test_a_message_that_a_new_primary_lacked_is_found_once_it_has_it(
 async def test_a_message_that_a_new_primary_lacks_is_waited_for(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is missing for as long as the end of the log is."""
+    """A message that a new primary lacks is looked for again, as long as the end of the log is missing too."""
     behind, find = Behind(monkeypatch, 0), Log.messages_by_id
     behind.left["last_totals"] = 1
 
@@ -156,7 +156,7 @@ PAYLOAD_READS: dict[str, Callable[[Conversation], Awaitable[object]]] = {
 async def test_a_chunk_that_a_new_primary_lacks_is_read_again(
     chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Its entry was read from the primary before; a chunk that is missing for good is damage."""
+    """A chunk that a new primary lacks is read again. A chunk that stays missing is damage."""
     call = {"name": "search", "args": {}, "id": "c"}
     sources = [{"content": "A walrus. " * 2_000}]
     result = ToolMessage(str(sources), id="r", tool_call_id="c", artifact=sources)
@@ -325,13 +325,13 @@ async def test_entries_that_a_tail_counts_are_read(
 async def test_messages_that_a_store_appended_are_found_by_id(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is missing is looked for again if the log has fewer entries than were acknowledged."""
+    """A message is looked for again if the log has fewer entries than were acknowledged."""
     Behind(monkeypatch, 1)
     assert [record.tool_message_id for record in await chat.get_tool_messages(["q2", "a0"])] == ["q2", "a0"]
 
 
 async def test_a_server_that_answers_nothing_is_given_up() -> None:
-    """It closes no connection either, so a driver alone would wait for ever."""
+    """A server that never answers raises StoreUnavailableError, where a driver alone would wait for ever."""
 
     async def command() -> None:
         async with driver_errors(seconds=0.01):

@@ -77,7 +77,7 @@ async def test_watchers_of_a_store_share_a_change_stream(
 async def test_a_watcher_reads_again_when_the_change_stream_opens(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What changed after its first read, and before the stream was open, is in no change of the stream."""
+    """A watcher reads again when the change stream opens, because the stream has no earlier changes."""
     is_open, never = asyncio.Event(), asyncio.Event()
 
     async def sleep(_seconds: float) -> None:
@@ -138,7 +138,7 @@ async def test_an_append_costs_a_watcher_five_commands(
 async def test_a_worker_that_leaves_while_a_watcher_reads_has_not_broken_off(
     chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It appended the rest after the log was read, and gave up its lease before that was read."""
+    """A worker that finishes while a watcher reads is not reported as broken off. The next update shows its answer."""
     leases, turn = (await chat._services()).watcher._leases, await elsewhere.turn("r1", human="Do seals sleep?")
     holder = leases.holder
 

@@ -84,7 +84,7 @@ async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any) -> 
 
 
 async def test_verify_names_segments_of_another_log(database: Any) -> None:
-    """It derives each segment from the log and compares it whole; a repair builds it again."""
+    """verify() finds a segment that was made from another log, and a repair builds it again."""
     chat = await restored(database)
     user = chat.scope["user_id"]
     assert (await chat.store.verify(user_id=user)).counts == {"segment": 1}
@@ -214,7 +214,7 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
 
 
 async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -> None:
-    """It is named, and the others are found."""
+    """A damaged rewind costs its conversation the hits and names it as incomplete. Other conversations are found."""
     store = store_on(database)
     await store.setup()
     user = new_id()

@@ -27,7 +27,7 @@ async def sealer_of(store: ConversationStore) -> sealing.Sealer:
 
 
 async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a conversation is sealed."""
+    """Each message is indexed once and merged at most once, however often its conversation is sealed."""
     monkeypatch.setattr(sealing, "_MERGED_AT_ONCE", 3)
     split, merges = Counter[int](), Counter[int]()
     adding, merged = part.IndexBuilder.adding, segment.merged
@@ -106,7 +106,7 @@ async def test_texts_of_a_deleted_conversation_reach_no_later_one(
 
 
 async def test_sealing_pauses(database: Any) -> None:
-    """It waits nine times as long as it works, and never works in a thread."""
+    """Sealing pauses at least nine times as long as it works."""
     pauses = list[float]()
 
     async def sleep(seconds: float) -> None:
@@ -165,7 +165,7 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
 
 
 async def test_what_waits_to_be_sealed_is_bounded(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many conversations rest: sealing takes a tenth of a core, and the next search sees to the others."""
+    """The sealer remembers a bounded number of conversations, however many rest or are due."""
     monkeypatch.setattr(sealing, "_MAX_REMEMBERED", 3)
     store = ConversationStore(database, clock=Clock(call_later=lambda *_: None))
     await store.setup()
@@ -199,7 +199,7 @@ async def test_a_version_that_a_migration_excludes_seals_nothing(
 async def test_a_search_across_leaves_the_conversation_cache_alone(
     client: Client, commands: Commands, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many conversations it reads and seals, the next append of one in use is one command."""
+    """A search across conversations leaves the cache alone: the next append to a conversation in use is one command."""
     monkeypatch.setattr("convstore.runtime.cache._MAXIMUM_CONVERSATIONS", 3)
     store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
@@ -243,7 +243,7 @@ async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytes
 
 
 async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only with a number of ours."""
+    """The fingerprint of the analyzer changes with the stemmer, not only with the version number in the code."""
     assert words.analyzer.__wrapped__() == words.analyzer()
     words._cached_terms.cache_clear()
     stemmed = words._stemmed

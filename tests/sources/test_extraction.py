@@ -422,7 +422,7 @@ def test_texts_in_an_artifact_are_sources(wrap: Any) -> None:
     ],
 )
 async def test_the_text_of_a_match_may_stand_among_its_details(match: dict[str, Any]) -> None:
-    """As vector stores answer; the rest is metadata, and the artifact is what it was."""
+    """The text of a match may be among its details. The rest is metadata, and the artifact is stored unchanged."""
     assert _facts(_found(artifact={"matches": [match, _HITS[1]]})) == _FACTS
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
@@ -670,7 +670,7 @@ def _said(found: FoundSources) -> list[Any]:
 @examples(400)
 @given(any_content.map(_as_content), st.none() | any_content | values)
 def test_anything_is_read_and_read_again(content: Any, artifact: Any) -> None:
-    """Nothing raises; sources can be stored and shown, and the restored message has the same ones."""
+    """Any content and artifact are read without an error, and the restored message has the same sources."""
     message = _message(content, artifact)
     found = _find(message)
     codec = Codec()

@@ -92,7 +92,7 @@ async def test_a_document_that_was_shown_says_so(chat: Conversation) -> None:
 
 
 async def test_parallel_answers_never_share_a_number(chat: Conversation, database: Any) -> None:
-    """Also where several stores answer in one conversation."""
+    """Parallel answers in one conversation never share a source id, even from several stores."""
     others = [ConversationStore(database).conversation(**chat.scope) for _ in range(3)]
     answers = await asyncio.gather(
         *(
@@ -122,7 +122,7 @@ async def test_json_keeps_its_form(chat: Conversation) -> None:
 
 @pytest.mark.parametrize("form", ["list", "documents", "tuple", "dict", "async"])
 async def test_a_function_of_any_form_is_wrapped(chat: Conversation, form: str) -> None:
-    """Its name, description and arguments are the tool's."""
+    """A function of any form is wrapped, and the tool has its description and its arguments."""
     items = [{"title": "T", "text": "one"}]
     values: dict[str, Any] = {
         "list": items,
@@ -211,7 +211,7 @@ async def test_the_content_is_written_as_the_application_wants_it(chat: Conversa
 
 
 async def test_with_a_store_the_run_says_which_conversation(store: ConversationStore) -> None:
-    """One tool for an agent that serves many."""
+    """With a store, the configuration of a run chooses the conversation, so that one tool serves many."""
     wrapped = number_sources(search, store)
     for user, first in (("ada", 1), ("ada", 3), ("eve", 1)):
         answer = await ask(wrapped, {"configurable": {"user_id": user, "thread_id": "t"}}, topic="x")
@@ -254,7 +254,7 @@ async def test_every_way_to_call_it_numbers(chat: Conversation) -> None:
 
 @pytest.mark.parametrize("value", [5, "text", {"flight": "X1"}, [1, 2], None])
 async def test_an_answer_without_sources_is_what_the_tool_alone_gives(chat: Conversation, value: Any) -> None:
-    """It is the same for every type."""
+    """A wrapped tool gives the same answer as the tool alone if the answer has no sources, of any type."""
 
     @tool
     def compute(topic: str) -> Any:
@@ -265,7 +265,7 @@ async def test_an_answer_without_sources_is_what_the_tool_alone_gives(chat: Conv
 
 
 async def test_a_tool_that_takes_the_id_of_its_call_gets_it(chat: Conversation) -> None:
-    """So commands answer the right call."""
+    """A tool that takes the id of its call gets it, so that a command answers the right call."""
 
     @tool
     def hand_over(topic: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -279,7 +279,7 @@ async def test_a_tool_that_takes_the_id_of_its_call_gets_it(chat: Conversation) 
 
 
 async def test_a_failure_that_was_handled_keeps_its_status(chat: Conversation) -> None:
-    """Of a tool that gives content alone too, and of arguments that the tool refuses."""
+    """A handled failure keeps its status "error", both of the tool and of refused arguments."""
 
     @tool
     def count(number: int) -> str:

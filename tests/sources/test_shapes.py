@@ -110,7 +110,7 @@ def _with_emptied(value: Any) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_item_without_text_does_not_cost_the_others_their_numbers(shape: Any) -> None:
-    """It is skipped, or a source without text if it has a title; in the artifact and in the content."""
+    """An item without text does not cost the other items their sources, in an artifact or in JSON content."""
     response = _with_emptied(SHAPES[shape])
     for found in (_found(artifact=response), _found(json.dumps(response))):
         assert [source.text for source in found if source.text] == [_SONG] * 2
@@ -144,7 +144,7 @@ async def test_the_rest_of_a_list_keeps_its_place(items: Any) -> None:
 
 @pytest.mark.parametrize("pair", [tuple, list])
 async def test_documents_with_scores_are_read_back(pair: Any) -> None:
-    """As `similarity_search_with_score` returns them, short and long; the score is metadata."""
+    """Documents with scores, as `similarity_search_with_score` returns, are sources with the score as metadata."""
     hits = [pair([Document(text, metadata={"title": "Songs"}, id="d"), 0.25]) for text in (_SONG, _SONG * 100)]
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()

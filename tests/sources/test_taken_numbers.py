@@ -13,7 +13,7 @@ from convstore.testing.samples import new_id
 
 
 async def test_taken_numbers_are_found_by_an_index(database: Any, client: Client, commands: Commands) -> None:
-    """However long the logs of the family are: the server reads no entry without sources."""
+    """Taken source ids are found by an index: the server examines at most two documents, however long the logs are."""
     chat = ConversationStore(client[database.name]).conversation(user_id=new_id(), thread_id="t")
     child = chat.child("researcher")
     for number in range(10):
