@@ -90,7 +90,7 @@ async def test_the_way_does_not_matter(
 
 
 async def test_setup_changes_no_document(old: Any) -> None:
-    """Not of the first format, as long as the newest code reads it as it is."""
+    """Setting up the newest version changes no document of the first format."""
     before = await dump(old)
     await ConversationStore(old, scope_keys=KEYS).setup()
     after = await dump(old)
@@ -115,7 +115,7 @@ async def test_every_message_comes_back_equal(chat: Conversation) -> None:
 
 
 async def test_sources_keep_their_numbers(chat: Conversation) -> None:
-    """Those found, and after the reserved ones those found later."""
+    """Sources keep their ids: those found first, and those found after a range of reserved ids."""
     page = await chat.get_sources("1-12", page_tokens=16_000)
     assert [(source.source_id, source.title) for source in page.sources] == [
         (1, "Dance 1.1"),
@@ -190,7 +190,7 @@ async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
 
 
 async def test_variants_and_sub_agents_are_there(old: Any) -> None:
-    """What was shown last is active, another answer can be, one that was begun goes on, the sub-agent is found."""
+    """Variants of the first format can be listed, continued and activated, and the sub-agent is found."""
     store = ConversationStore(old, scope_keys=KEYS)
     await store.setup()
     chat = store.conversation(**SCOPES[4])

@@ -48,7 +48,10 @@ def test_called_and_awaited_models_give_the_same(in_threads: bool) -> None:
 @pytest.mark.parametrize("in_threads", [False, True])
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ValueError("no"), SummaryError("empty")], ids=str)
 def test_an_error_of_the_model_is_raised_in_the_strategy(error: Exception, in_threads: bool) -> None:
-    """As the same object, also out of a thread; the strategy may go on."""
+    """An error of the model is raised in the strategy as the same object, even out of a thread.
+
+    The strategy can catch it and continue.
+    """
 
     def caught() -> Steps[Exception]:
         try:

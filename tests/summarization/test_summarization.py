@@ -155,7 +155,7 @@ def test_a_running_summary_is_made_like_that_of_langmem() -> None:
 
 
 def test_the_default_prompts_have_the_known_variables() -> None:
-    """So that a prompt written for langmem takes their place, and theirs can be tried out the same way."""
+    """The default prompts have the variables of langmem's prompts, so that either can replace the other."""
     prompts = (DEFAULT_INITIAL_SUMMARY_PROMPT, DEFAULT_EXISTING_SUMMARY_PROMPT, DEFAULT_FINAL_SUMMARY_PROMPT)
     variables = [{*prompt.input_variables, *prompt.optional_variables} for prompt in prompts]
     assert variables == [{"messages"}, {"messages", "existing_summary"}, {"system_message", "summary", "messages"}]
@@ -215,7 +215,7 @@ def test_the_summary_takes_the_place_of_the_oldest(summarize: Summarize) -> None
 
 
 def test_a_system_message_is_set_aside_counted_and_kept_first(summarize: Summarize) -> None:
-    """It is not shown to the summarizer, and takes of what the rest may have."""
+    """A system message stays first, is not shown to the summarizer, and reduces the room of other messages."""
     counter = lambda messages: sum(3 if message.type == "system" else 1 for message in messages)  # noqa: E731
     model, messages = ScriptedModel(), talk(*"shahahahaha")
     kwargs = {"max_tokens": 7, "max_tokens_before_summary": 2, "token_counter": counter}
@@ -328,7 +328,10 @@ def test_a_late_result_is_shown_as_text(summarize: Summarize) -> None:
 
 
 def test_a_result_shown_as_text_behind_the_newest_one_is_not_new(summarize: Summarize) -> None:
-    """What came out asks nothing when it comes in again; a message behind it does."""
+    """Summarizing the output again makes no call, even if its last message shows a result as text.
+
+    A new message after that result makes a call.
+    """
     options = {"max_tokens": 4, "max_tokens_before_summary": 1}
     first = summarize(talk("h", "a", "a x", "t y", "t x"), model=ScriptedModel(), **options)
     assert ids(first.messages[1:]) == ["3", "5", "4"]
@@ -345,7 +348,7 @@ def test_a_result_shown_as_text_behind_the_newest_one_is_not_new(summarize: Summ
 
 
 def test_a_later_summary_extends_the_earlier(summarize: Summarize) -> None:
-    """It gets the old text and only messages after the last summarised one."""
+    """A later summary is made from the earlier text and the messages after the last summarised one."""
     model, messages = ScriptedModel("first", "second"), talk(*"hahahah")
     result = summarize(messages[:5], model=model, max_tokens=4)
     two = summarize(
@@ -432,7 +435,7 @@ def test_a_summary_without_its_running_summary_is_summarised(summarize: Summariz
 
 
 def test_a_summary_of_another_kind_is_a_message(summarize: Summarize) -> None:
-    """Such as that of a stored conversation: it is kept, and folded when its turn comes."""
+    """A summary of another kind, such as that of a stored conversation, is kept and later summarised as a message."""
     stored = HumanMessage("[Record of earlier talk]", id="stored", additional_kwargs=MARK)
     running = RunningSummary("old", {"0"}, "0")
     kept = summarize([stored, *talk("h")], model=ScriptedModel(), max_tokens=9, running_summary=running)
@@ -461,7 +464,7 @@ def sized(*kinds: str) -> list[BaseMessage]:
 
 
 def test_a_long_question_is_folded_with_its_answer(summarize: Summarize) -> None:
-    """Nothing can be cut before the sum is reached, but after it: the result keeps to the limit."""
+    """A long question is summarised with its answer, so that the result keeps to the limit."""
     model = ScriptedModel("They met.")
     messages = [
         HumanMessage("word " * 95, id="1"),
@@ -478,7 +481,7 @@ def test_a_long_question_is_folded_with_its_answer(summarize: Summarize) -> None
 
 
 def test_a_paste_does_not_keep_all_that_follows_it(summarize: Summarize) -> None:
-    """However the conversation grows, each result keeps to the limit, and the model is not asked in every turn."""
+    """After a long paste each result keeps to the limit, and the model is not called in every turn."""
     messages: list[BaseMessage] = [HumanMessage("word " * 4_800, id="paste"), AIMessage("I see.", id="a")]
     options = {"max_tokens": 8_000, "max_tokens_before_summary": 4_000, "max_summary_tokens": 256}
     model, running = ScriptedModel(), None
@@ -562,7 +565,7 @@ def test_a_lower_limit_is_kept_without_a_new_message(summarize: Summarize) -> No
 
 
 def test_a_late_result_counts_as_it_comes_out(summarize: Summarize) -> None:
-    """As text with a heading, which is larger than the result."""
+    """A late result counts as it is shown: as text with a heading."""
     log = talk("h", "a x", "h", "a", "h", "t x", "t y")
     first = summarize(log[:4], model=ScriptedModel("Old."), max_tokens=4)
     result = summarize(
@@ -600,7 +603,7 @@ def test_a_late_result_counts_as_it_comes_out(summarize: Summarize) -> None:
 
 @pytest.mark.parametrize("maximum", [2, 100])
 def test_messages_need_ids(summarize: Summarize, maximum: int) -> None:
-    """One that is not summarised yet and has none is a ValueError, below the threshold too; not so a system message."""
+    """A new message without an id raises ValueError, even below the threshold. A system message needs no id."""
     model = ScriptedModel()
     messages = [SystemMessage("Be kind."), HumanMessage("hi", id="1"), AIMessage("hello")]
     with pytest.raises(ValueError, match="Messages are required to have ID field") as caught:
@@ -611,7 +614,7 @@ def test_messages_need_ids(summarize: Summarize, maximum: int) -> None:
 
 
 def test_messages_before_the_last_summarised_one_need_no_ids(summarize: Summarize) -> None:
-    """They are not looked at."""
+    """Messages before the last summarised one need no ids."""
     messages = [HumanMessage("no id"), *talk("h", "a", "h")]
     result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("old", {"2"}, "2"))
     assert ids(result.messages[1:]) == ["3"]
@@ -633,7 +636,7 @@ def test_a_message_summarised_twice_is_refused(summarize: Summarize) -> None:
 
 
 def test_an_id_that_comes_twice_is_refused(summarize: Summarize) -> None:
-    """It would be summarised twice, so it is an error before the model is called."""
+    """An id that occurs twice raises ValueError before the model is called, because it would be summarised twice."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 comes twice"):
         summarize([*talk("h", "a"), *talk("h", "a")], model=model, max_tokens=2)
@@ -689,7 +692,7 @@ def test_the_earlier_summary_takes_of_the_budget(summarize: Summarize) -> None:
 
 
 def test_a_long_list_is_planned_once(summarize: Summarize, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many calls of the model it takes: which result answers which call is found out twice, not for each."""
+    """The calls and results of a long list are paired at most twice, however many calls of the model it takes."""
     paired: list[int] = []
 
     def noting(messages: Sequence[BaseMessage]) -> Pairing:
@@ -705,7 +708,7 @@ def test_a_long_list_is_planned_once(summarize: Summarize, monkeypatch: pytest.M
 
 
 def test_trim_makes_one_call_without_the_oldest(summarize: Summarize) -> None:
-    """As langmem does: what does not fit is left out of the call, but counts as summarised."""
+    """With `trim`, one call is made without the oldest messages, which count as summarised, as in langmem."""
     model = ScriptedModel()
     result = summarize(
         long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words, overflow="trim"
@@ -726,7 +729,7 @@ def test_trim_leaves_what_fits(summarize: Summarize) -> None:
 
 
 def test_trim_shows_all_if_no_part_begins_with_a_human_message(summarize: Summarize) -> None:
-    """As langmem does, with a warning."""
+    """With `trim`, all messages are shown if no part begins with a human message. A warning says so."""
     model = ScriptedModel()
     messages = talk("h", "a x", "t x", "a y", "t y", "a")
     with pytest.warns(RuntimeWarning, match="shown all"):
@@ -735,7 +738,10 @@ def test_trim_shows_all_if_no_part_begins_with_a_human_message(summarize: Summar
 
 
 def test_a_message_that_alone_does_not_fit_is_shown_whole_and_alone(summarize: Summarize) -> None:
-    """It is a step of its own; so is a message with calls together with its results."""
+    """A message that exceeds the limit of a step is shown whole in its own step.
+
+    So is a message with calls together with its results.
+    """
     model = ScriptedModel()
     messages = talk("h", "a", "h", "a x y z", "t x", "t y", "t z", "a", "h", "a")
     summarize(messages, model=model, max_tokens=3, max_tokens_before_summary=10)
@@ -850,7 +856,7 @@ def test_an_empty_answer_is_an_error(summarize: Summarize, reply: Any, step: int
 
 
 def test_the_error_of_a_model_reaches_the_caller(summarize: Summarize) -> None:
-    """As it is; an exhausted iterator in a model is no end of the summarization."""
+    """An error of the model reaches the caller as it is. StopIteration does not end the summarization."""
     with pytest.raises(TimeoutError):
         summarize(talk("h", "a"), model=ScriptedModel(TimeoutError()), max_tokens=2)
     with pytest.raises((StopIteration, RuntimeError)):
@@ -894,7 +900,10 @@ def test_a_running_summary_of_langmem_is_taken_up(summarize: Summarize, stored: 
 
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_two_fields_are_a_running_summary(summarize: Summarize, as_dict: bool) -> None:
-    """As in langmem's reference: messages that it names are passed over, wherever they stand, and the rest goes on."""
+    """A running summary may have two fields alone, as an object or a dict, as in langmem's reference.
+
+    The messages that it names are skipped wherever they are, and the others are kept or summarised.
+    """
     fields = {"summary": "They met.", "summarized_message_ids": {"1", "2"}}
     running: Any = fields if as_dict else RunningSummary(**fields)
     model = ScriptedModel("They met again.")
@@ -920,7 +929,7 @@ def test_two_fields_are_a_running_summary(summarize: Summarize, as_dict: bool) -
 
 @pytest.mark.parametrize("wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}])
 def test_anything_else_is_no_running_summary(summarize: Summarize, wrong: Any) -> None:
-    """It is a ValueError that says what is wanted."""
+    """Any other value as running summary raises a ValueError that says which types are valid."""
     with pytest.raises(ValueError, match="running_summary must be a RunningSummary or None"):
         summarize(talk("h"), model=ScriptedModel(), max_tokens=2, running_summary=wrong)
 
@@ -957,7 +966,7 @@ def shown_to(*messages: BaseMessage, **options: Any) -> list[str]:
     ],
 )
 def test_a_long_message_is_shown_whole_in_pieces(text: Any) -> None:
-    """Nothing between the steps is lost or cut in a word, and no step is larger than it may be."""
+    """A long message is shown whole in pieces: no text is lost, no word is cut, and each step keeps to its limit."""
     shown = shown_to(HumanMessage(text), max_tokens=4_000, max_summary_tokens=500)
     assert len(shown) > 5
     assert all(count_tokens_approximately([HumanMessage(each)]) <= 4_000 for each in shown)

@@ -129,7 +129,7 @@ def test_a_wrong_state_is_refused(run: Any, state: Any, problem: str) -> None:
 
 
 def test_all_options_reach_the_summarization(run: Any) -> None:
-    """Such as the threshold and what is done with an overflow."""
+    """All options reach the summarization, such as the threshold and the overflow."""
     model = ScriptedModel()
     run(node_with(model, max_tokens_before_summary=6, overflow="trim"), {"messages": talk(*"hahaha")})
     assert model.shown == [["3", "4", "5", "6"]]
@@ -138,7 +138,7 @@ def test_all_options_reach_the_summarization(run: Any) -> None:
 
 
 def test_it_is_a_runnable(run: Any) -> None:
-    """It can be piped, run in batches and asked for its name."""
+    """The node is a Runnable: it can be piped, bound and run in batches, and has a name."""
     node = node_with(ScriptedModel())
     chain = node | (lambda update: len(update["summarized_messages"]))
     assert run(chain, {"messages": talk(*"hahah")}) == 2

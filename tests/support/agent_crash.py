@@ -59,12 +59,12 @@ class Listener(monitoring.CommandListener):
             self.events(f"{event.command_name} sent")
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        """It was answered."""
+        """Record the answer to a write."""
         if event.command_name in ("insert", "update", "findAndModify"):
             self.events(f"{event.command_name} answered")
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        """It was refused."""
+        """Ignore a command that failed."""
 
 
 class FileSaver(InMemorySaver):

@@ -86,7 +86,7 @@ class Stored:
 
     @property
     def ids(self) -> list[str]:
-        """Of the log."""
+        """The ids of the messages in the log."""
         return [str(message.id) for message in self.messages]
 
     @property
@@ -188,7 +188,7 @@ async def _check_deleted(database: Any, thread: str, notes: Notes, findings: Fin
 
 
 async def _check_ended(database: Any, findings: Findings) -> None:
-    """Of each conversation there is a head or a tombstone; when all sweeps are over, nothing of those that ended."""
+    """Check that each conversation has a head or a tombstone, and that all sweeps leave nothing of a deleted one."""
     if strays := await _conversations(database) - await _named(database):
         findings.wrong("left behind", f"without a head and a tombstone: {strays}")
     # An end that broke off has a head still.
@@ -203,12 +203,12 @@ async def _check_ended(database: Any, findings: Findings) -> None:
 
 
 async def _conversations(database: Any) -> set[str]:
-    """Those that there is anything of."""
+    """Return the ids of all conversations with stored documents."""
     return {id_ for name in OF_CONVERSATIONS for id_ in await _collection(database, name).distinct("conversation")}
 
 
 async def _named(database: Any, **query: Any) -> set[str]:
-    """Those that heads and tombstones name."""
+    """Return the ids of the conversations that matching heads and tombstones name."""
     return set(await _collection(database, "heads").distinct("conversation", query))
 
 

@@ -124,7 +124,7 @@ async def summarize(messages: Sequence[BaseMessage], summary: str | None) -> str
 
 
 class Summarizer:
-    """As `summarize`, under a rule that asks for it often."""
+    """A summarizer that calls `summarize`, under a rule that asks for it often."""
 
     rule = _RULE
     name = "scripted"

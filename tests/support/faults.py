@@ -129,7 +129,7 @@ class Field:
         return Path(self._folder.name)
 
     async def round(self, fault: str) -> Findings:
-        """One round with a fault of this name."""
+        """Run one round with this fault, and return its findings."""
         self._round = uuid.uuid4().hex[:8]
         self._threads = [f"{kind}-{self._round}" for kind in KINDS]
         began = time.time()
@@ -154,7 +154,7 @@ class Field:
 
 
 async def no_fault(field: Field) -> None:
-    """Nothing happens, for comparison."""
+    """Wait without any fault, for comparison."""
     await asyncio.sleep(_HELD)
 
 
@@ -200,7 +200,7 @@ async def stop_primary(field: Field) -> None:
 
 
 async def stop_secondaries(field: Field) -> None:
-    """Both secondaries are stopped: no majority confirms a write, and the primary steps down."""
+    """Stop both secondaries: no majority confirms a write, and the primary steps down."""
     secondaries = await field.cluster.secondaries()
     for node in secondaries:
         await field.cluster.pause(node)

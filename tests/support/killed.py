@@ -30,11 +30,11 @@ class Killer(monitoring.CommandListener):
         self._count(event)
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        """It was answered."""
+        """Count a command that was answered."""
         self._count(event)
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        """It was refused."""
+        """Count a command that was refused."""
         self._count(event)
 
     def _count(self, event: Any) -> None:

@@ -43,7 +43,7 @@ SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 class Mutation(NamedTuple):
-    """One change of one file."""
+    """A change of one expression or statement of a file."""
 
     path: Path
     node: ast.expr | ast.stmt

@@ -64,7 +64,7 @@ class Line:
 
     @property
     def size(self) -> int:
-        """Its tokens in full."""
+        """The tokens of the whole message."""
         return count_letters([self.message])
 
 
@@ -139,22 +139,22 @@ class Turn:
 
     @property
     def first(self) -> int:
-        """Its first ordinal."""
+        """The ordinal of the first line."""
         return self.lines[0].ordinal
 
     @property
     def last(self) -> int:
-        """Its last ordinal."""
+        """The ordinal of the last line."""
         return self.lines[-1].ordinal
 
     @property
     def answer(self) -> list[Line]:
-        """Its last step if that is an answer, else nothing."""
+        """The last step if it is an answer, else an empty list."""
         return self.steps[-1] if self.steps and _is_answer(self.steps[-1][-1].message) else []
 
 
 class Record(NamedTuple):
-    """What is stored for a policy: the three marks, and the entry of the start."""
+    """The stored record of a policy: the three marks, and the entry of the start."""
 
     start: int
     short_through: int
@@ -163,7 +163,7 @@ class Record(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """How a view shows a message.
+    """The form of a message in a view.
 
     Attributes:
         line: The message.
@@ -222,7 +222,7 @@ class Decision:
         return [_render(piece) for piece in self.shown if piece.form != "absent"]
 
     def forms(self) -> list[tuple[int, Form, int | None]]:
-        """How each active message is shown."""
+        """Return the ordinal, form and limit of each message that is shown."""
         return [(piece.line.ordinal, piece.form, piece.limit) for piece in self.shown]
 
 
@@ -329,7 +329,7 @@ class Oracle:
 
     @property
     def now_first(self) -> int:
-        """Where the turn in progress begins, or would begin."""
+        """The ordinal at which the turn in progress begins or would begin."""
         return self.now.first if self.now else self.log.last + 1
 
     @property
@@ -350,7 +350,7 @@ class Oracle:
 
     @cached_property
     def unseen(self) -> int:
-        """What the model has not read yet, counted with leading system messages and summary."""
+        """The tokens that the model has not read yet, with leading system messages and summary."""
         return sum(self._size(Shown(line, "whole")) for line in self.unseen_lines) + self.log.summary_size
 
     # forms of messages
@@ -630,7 +630,10 @@ def _until(steps: list[list[Line]], ordinal: int) -> list[list[Line]]:
 
 
 def _leaving(sizes: list[int], *, room: int, portion: int) -> int:
-    """How many of the oldest steps leave: all that begin in the first portions, as few portions as are enough."""
+    """Return how many of the oldest steps leave: all that begin in the first portions.
+
+    As few portions as possible leave.
+    """
     begins = [sum(sizes[:at]) for at in range(len(sizes))]
     count = 0
     for portions in range(sum(sizes) // max(1, portion) + 2):
@@ -647,7 +650,7 @@ def whole_view(log: Log, policy: HistoryPolicy) -> list[BaseMessage]:
 
 
 def essence(messages: Sequence[BaseMessage]) -> list[str]:
-    """What a model reads of the messages that are in the log, to be compared."""
+    """Return the parts of the logged messages that a model reads, for comparison."""
     kept = [message for message in messages if "convstore" not in message.additional_kwargs]
     return [json.dumps([message.id, message.type, message.content, _calls(message)]) for message in kept]
 

@@ -301,7 +301,7 @@ def _words(length: int, seed: str) -> str:
 
 @dataclass(frozen=True)
 class Round:
-    """One call of tools in a turn: the sizes of the results in characters; with sources or without."""
+    """A call of tools in a turn: the sizes of the results in characters, with sources or without."""
 
     sizes: tuple[int, ...]
     sources: bool

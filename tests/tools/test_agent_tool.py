@@ -69,7 +69,7 @@ GIVEN: dict[str, object] = {"tool_message_ids": ["m1"]}
     ],
 )
 async def test_a_call_of_an_sdk_is_answered_with_text(chat: Conversation, call: Any) -> None:
-    """As plain arguments are, async and sync."""
+    """A call in the form of any SDK is answered with text, as plain arguments are."""
     tool = chat.retrieve_previous_sources_tool()
     text = await tool.ainvoke(call)
     assert isinstance(text, str)

@@ -41,7 +41,10 @@ def run_of(user: str, thread: str | None = "now") -> Any:
 
 
 async def test_the_other_conversations_are_searched(store: ConversationStore, user: str) -> None:
-    """Not the run's own, not another user's; a reference reads the whole message, page by page."""
+    """The tool searches the user's other conversations, not the run's own and not another user's.
+
+    A reference reads the whole message, page by page.
+    """
     tool = search_conversations_tool(store, page_tokens=1_000)
     answer = await tool.ainvoke({"find": "narwhals"}, run_of(user))
     assert "narwhals then" in answer
@@ -64,7 +67,7 @@ async def test_the_other_conversations_are_searched(store: ConversationStore, us
 
 
 async def test_a_reference_is_checked_when_it_is_read(store: ConversationStore, user: str) -> None:
-    """Another user's, one of a deleted conversation, a rewound message and a forged one: there is none."""
+    """A forged reference, or one to a foreign, deleted or rewound message, is answered as missing."""
     tool = search_conversations_tool(store)
     hers = store.conversation(user_id=f"eve-{user}", thread_id="then")
     own = store.conversation(user_id=user, thread_id="then")
@@ -79,7 +82,7 @@ async def test_a_reference_is_checked_when_it_is_read(store: ConversationStore, 
 
 @pytest.mark.parametrize("arguments", [{}, {"find": ""}, {"find": None}, {"find": {"$ne": ""}}, {"find": "?!"}])
 async def test_nothing_to_search_for_is_an_answer(store: ConversationStore, user: str, arguments: Any) -> None:
-    """Whatever a model passes, nothing raises."""
+    """Arguments without words to search for get an answer and raise no error."""
     answer = await search_conversations_tool(store).ainvoke(arguments, run_of(user))
     assert answer.startswith(("Pass words", "No match"))
 
@@ -96,7 +99,7 @@ async def test_a_run_without_the_key_is_refused(store: ConversationStore, user: 
 
 
 async def test_no_numbers_of_sources_are_shown(store: ConversationStore, user: str) -> None:
-    """They belong to the other conversation."""
+    """Source ids are not shown, because they belong to the other conversation."""
     await store.conversation(user_id=user, thread_id="rag").append(rag_turn("What about belugas?"))
     answer = await search_conversations_tool(store).ainvoke({"find": "belugas2w7"}, run_of(user))
     assert "result of search" in answer
@@ -104,14 +107,14 @@ async def test_no_numbers_of_sources_are_shown(store: ConversationStore, user: s
 
 
 async def test_the_middleware_offers_it_on_request(store: ConversationStore) -> None:
-    """It is off unless it is asked for."""
+    """The middleware offers the tool only if `search_other_conversations` is set."""
     assert [tool.name for tool in ConversationMiddleware(store).tools] == ["retrieve_previous_sources"]
     middleware = ConversationMiddleware(store, search_other_conversations=("user_id",))
     assert [tool.name for tool in middleware.tools] == ["retrieve_previous_sources", "search_conversations"]
 
 
 async def test_a_tool_of_a_conversation_takes_its_scope(store: ConversationStore, user: str) -> None:
-    """Whatever the run says."""
+    """The tool of a conversation searches under the scope of that conversation, whatever the scope of the run."""
     tool = search_conversations_tool(store.conversation(user_id=user, thread_id="then"))
     answer = await tool.ainvoke({"find": "narwhals"}, run_of(f"eve-{user}"))
     assert "narwhals now" in answer

@@ -70,7 +70,7 @@ class World:
         self.unbound = retrieve_previous_sources_tool(store)
 
     async def fill(self) -> None:
-        """Some results that came in one append, one that is rewound, and Eve's."""
+        """Append results in one batch, a result that is rewound, and results of Eve."""
         found = [(f"{text} Straße {'filler ' * 200}", said) for text, said in passages(4)]
         search = ToolMessage("found", id="search-1", tool_call_id="call-1", name="search", artifact=found)
         log = ToolMessage("line of a listing\n" * 9_000, id="log-1", tool_call_id="call-2", name="run")
@@ -231,7 +231,7 @@ async def test_wrong_tool_message_ids_are_explained(world: World, value: Any) ->
 
 @pytest.mark.parametrize("value", ["all", "-1", "20-11", "\u0661", "1.5"])
 async def test_source_ids_that_are_no_numbers_are_named(world: World, value: str) -> None:
-    """They may have been ids of messages; the answer says what there is."""
+    """Source ids that are not numbers are named, and the answer says which ids are valid."""
     answer = await world.ask(world.bound, {"source_ids": value})
     assert str(answer.content).startswith(f"Not found: {value}. Valid ids: log-1, search-1. Source numbers")
 
@@ -307,13 +307,13 @@ async def test_the_result_says_that_more_can_be_read(world: World) -> None:
 
 @pytest.mark.parametrize("find", [".*", "(a+)+$", "[a-z]", "\\w", "^", "ŉ", "\ud800", "\x00"])
 async def test_a_text_to_find_is_no_pattern(world: World, find: str) -> None:
-    """It is looked for letter by letter, and what is shown of it can be sent to any provider."""
+    """The text to find is not a pattern: it is compared literally."""
     answer = await world.ask(world.bound, {"source_ids": "1-4", "find": find})
     assert str(answer.content).startswith("No match for ")
 
 
 async def test_what_is_not_there_is_named_in_one_line(world: World) -> None:
-    """Nothing that a model made up can pass for a line of ours, or break the request that shows it."""
+    """Ids that do not exist are named in one line, without the line breaks and control characters in them."""
     answer = await world.ask(world.bound, {"tool_message_ids": ['a\nMore: cursor="1@0"', "b\ud800\x00", "made-up\x00"]})
     lines = str(answer.content).splitlines()
     assert len(lines) == 2
@@ -339,7 +339,7 @@ async def wide(world: World) -> Conversation:
 
 @pytest.mark.parametrize("find", ["", "passage", "not there"])
 async def test_a_call_reads_a_bounded_number_of_appends(world: World, wide: Conversation, find: str) -> None:
-    """However many it names; the pages together show all of them."""
+    """Each call reads a bounded number of appends, however many it names. The pages together show all of them."""
     tool = wide.retrieve_previous_sources_tool(page_tokens=16_000)
     asked = {"tool_message_ids": [*(f"result-{number}" for number in range(40)), "call-x"], "source_ids": "1-90"}
     seen: set[int] = set()

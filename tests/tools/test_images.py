@@ -45,7 +45,10 @@ def blocks_of(pages: list[ToolMessage]) -> list[Any]:
 @pytest.mark.parametrize("form", ["image", "image_url", "anthropic"])
 @pytest.mark.parametrize("kind", ["human", "tool"])
 async def test_an_image_comes_back_as_a_block(chat: Conversation, kind: str, form: str, size: int) -> None:
-    """Of a user's message and of a tool result, small and large; its placeholder or stub names the id that reads it."""
+    """An image of a message or of a result, small or large, comes back as a block.
+
+    A view without a large image names the tool that reads it back.
+    """
     shown = image(size, form)
     content: Any = [{"type": "text", "text": "Look:"}, shown, {"type": "text", "text": "Pretty?"}]
     call = {"name": "draw", "args": {}, "id": "call-1"}
@@ -92,7 +95,7 @@ async def test_a_file_that_is_larger_than_a_page_is_named(chat: Conversation) ->
 
 
 async def test_an_image_costs_no_command_more(chat: Conversation) -> None:
-    """Its page is read again like any other, when it was appended in turn."""
+    """A page with an image can be appended and then read again like any other result."""
     await chat.append([HumanMessage([image(9_000)], id="it"), AIMessage("One.")])
     [page] = await pages_of(chat, tool_message_ids=["it"])
     call = {"name": "retrieve_previous_sources", "args": {"ids": ["it"]}, "id": "c"}

@@ -123,7 +123,7 @@ async def test_a_cursor_is_short_and_plain(sea: Sea) -> None:
     ],
 )
 async def test_a_changed_cursor_is_data(sea: Sea, cursor: str) -> None:
-    """Whatever it holds, it reads a bounded part of its own conversation, quickly, or is unknown."""
+    """A changed cursor reads a bounded part of its own conversation, quickly, or is unknown."""
     began = time.monotonic()
     answer = await sea.ask(cursor=cursor)
     assert time.monotonic() - began < 5
@@ -297,7 +297,7 @@ def test_the_schema_is_flat(store: ConversationStore) -> None:
 
 
 def test_gemini_gets_the_description_for_models(store: ConversationStore) -> None:
-    """As its package converts the tool."""
+    """Gemini's package declares the tool with its description for models, and with plain types."""
     utils = pytest.importorskip("langchain_google_genai._function_utils")
     tool = store.conversation(user_id="a", thread_id="b").retrieve_previous_sources_tool()
     [declared] = utils.convert_to_genai_function_declarations([tool])[0].function_declarations
