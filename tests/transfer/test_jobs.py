@@ -13,7 +13,7 @@ from convstore.transfer.jobs import in_a_thread, location_of, run_each
 
 
 async def test_no_more_items_are_read_than_are_worked_on() -> None:
-    """Of ten items three are in progress at a time, and each is worked on once."""
+    """Three of ten items are in progress at a time, no others are read ahead, and each is worked on once."""
     running = peak = read = 0
     done: list[int] = []
 

@@ -162,7 +162,7 @@ async def test_sessions_of_openai_agents_are_imported(
 async def test_threads_of_a_mongodb_saver_are_imported(
     store: ConversationStore, server_uri: str, own_database: Any
 ) -> None:
-    """As docs/migrating.md does it for a checkpointer: the newest state of each thread, with dates."""
+    """The newest state of a MongoDBSaver's thread is imported, as docs/migrating.md does it for a checkpointer."""
     saver = pytest.importorskip("langgraph.checkpoint.mongodb").MongoDBSaver
     graph = StateGraph(MessagesState)
     graph.add_node("answer", lambda state: {"messages": [AIMessage(f"Answer {len(state['messages'])}")]})

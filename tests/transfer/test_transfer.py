@@ -62,7 +62,7 @@ async def store(client: Client, database_name: str) -> ConversationStore:
 
 @pytest.fixture
 async def other(client: Client, database_name: str) -> ConversationStore:
-    """Another one, for what is brought back."""
+    """Return another store, into which exports are imported."""
     return await emptied(client, database_name, "other_")
 
 
@@ -175,7 +175,7 @@ async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
 async def test_a_turn_without_an_answer_stays_finished(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
 ) -> None:
-    """One that was stopped is finished in the copy; a question that was asked there since is not."""
+    """A turn that was stopped is finished in the copy too. A question that was asked there later is not."""
     await chat_of(store).append_turn("q1", human="Tell me a story")
     await chat_of(store).stop("q1")
     written = await exported(store)
@@ -207,7 +207,7 @@ async def test_two_imports_at_once_write_everything_once(client: Client, databas
 async def test_a_look_writes_nothing_and_says_what_would_be(
     store: ConversationStore, client: Client, database_name: str
 ) -> None:
-    """Neither on a store in use nor on a database that is not set up."""
+    """A dry run reports the effects of an import and writes nothing, even if the database is not set up."""
     await taken(store, record("one", 1))
     report = await taken(store, record("one"), record("two"), dry_run=True)
     assert (report.extended, report.imported, report.messages, report.known) == (1, 1, 10, 2)
@@ -253,7 +253,7 @@ async def test_records_are_read_as_places_become_free(store: ConversationStore) 
 async def test_a_server_that_does_not_answer_ends_the_import(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not taken for a problem of one conversation."""
+    """A server that does not answer ends the import and is not reported as a problem of one conversation."""
 
     async def fail(*_: Any, **__: Any) -> Any:
         raise StoreUnavailableError("gone")
@@ -264,7 +264,7 @@ async def test_a_server_that_does_not_answer_ends_the_import(
 
 
 async def test_a_cancelled_import_stops_at_once(store: ConversationStore) -> None:
-    """It does not go on to the end of long conversations; what it wrote is a first part, and can be completed."""
+    """A cancelled import stops at once, and has written the first part of a long conversation."""
     long = record("one", 2_000)
     running = asyncio.create_task(taken(store, long))
     while not await chat_of(store).list_messages(limit=1):
@@ -291,7 +291,7 @@ async def test_arguments_that_make_no_sense_are_refused(store: ConversationStore
 
 
 async def test_a_bad_message_keeps_its_conversation_out(store: ConversationStore) -> None:
-    """Nothing of it is written, the message and the reason are named, and others go on."""
+    """A conversation with a bad message is left out as a whole and reported with the reason. Others are imported."""
     bad = ConversationRecord(id="bad", where="x", messages=[*ask(0), {"role": "king", "content": ""}, {"role": "tool"}])
     report = await taken(store, bad, BadRecord("line 3", "no JSON"), record("one"))
     assert (report.left_out, report.imported, report.is_complete) == (2, 1, False)
@@ -379,7 +379,7 @@ async def test_a_scope_may_be_looked_up(store: ConversationStore) -> None:
     ],
 )
 async def test_what_are_no_records_is_refused(store: ConversationStore, records: Any, problem: str) -> None:
-    """It says what to pass."""
+    """A value that is not a list of records is refused, and the error says what to pass."""
     with pytest.raises(InvalidInputError, match=problem):
         await import_conversations(store, records)
 
@@ -394,7 +394,7 @@ async def test_long_turns_are_cut(store: ConversationStore) -> None:
 
 
 async def test_a_message_that_no_entry_can_hold_is_found_out_first(store: ConversationStore) -> None:
-    """Nothing of its conversation is written, not even what comes before it."""
+    """If a message fits in no entry, no message of its conversation is written, not even those before it."""
     many = {"role": "user", "content": [{"type": "text", "text": "x" * 400}] * 3_500}
     prompt = {"role": "system", "content": "x" * 1_100_000}
     for number, message in enumerate((many, prompt)):
@@ -431,7 +431,10 @@ async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(stor
 
 
 async def test_messages_have_the_dates_of_their_source(store: ConversationStore) -> None:
-    """So listings are in the order of the old store; title and metadata do not make a conversation newer."""
+    """Messages have the dates of their source, so listings keep the order of the old store.
+
+    Title and metadata do not make a conversation newer.
+    """
     old = ConversationRecord(
         id="old", title="T", metadata={"a": 1}, messages=[{"role": "user", "content": "Hi", "timestamp": 1_500_000_000}]
     )
@@ -540,7 +543,7 @@ async def test_a_history_that_grows_is_followed(
 
 
 async def test_other_names_of_fields(client: Client, database_name: str, histories: Any) -> None:
-    """As that class can be given them."""
+    """The fields of a session and its history may have other names, as in LangChain's class."""
     histories("s", session_id_key="chat", history_key="said").add_message(HumanMessage("Hi"))
     [found] = await read_all(client, database_name, histories, session_key="chat", history_key="said")
     assert (found.id, found.fields["chat"], len(found.messages)) == ("s", "s", 1)
@@ -711,7 +714,7 @@ async def _shown(chat: Conversation) -> list[str]:
 
 
 async def test_variants_come_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
-    """Other answers and edits, each with what followed it, one that is not finished too; a second export is equal."""
+    """Variants are exported and imported with their later turns, even an unfinished one. A second export is equal."""
     chat, there = chat_of(store), chat_of(other)
     asked: list[tuple[str, dict[str, Any]]] = [
         ("q1", {"human": "one"}),
@@ -746,7 +749,7 @@ async def test_variants_come_back(store: ConversationStore, other: ConversationS
 
 
 async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
-    """It names entries and a summary that are not there: its view differs, and says so."""
+    """A forged stamp of entries and a summary that do not exist does no harm: its view is reported as different."""
     await lived(store)
     written = (await exported(store)).replace(b'"stamp": {', b'"stamp": {"entry": 99, "summary": "none", ')
     assert written.count(b'"summary": "none"') == 2
@@ -902,7 +905,7 @@ _CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
     ],
 )
 async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationStore, turn: Any, reason: str) -> None:
-    """It is named with the reason; the others are written, and nothing of it."""
+    """A turn that fine-tuning refuses is left out as a whole and named with the reason. The others are written."""
     await chat_of(store).append([HumanMessage("first"), AIMessage("one")])
     await chat_of(store).append(turn)
     await chat_of(store).append([HumanMessage("last"), AIMessage("two")])
@@ -918,7 +921,7 @@ async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationSt
 
 
 async def test_a_conversation_without_an_answer_is_no_line(store: ConversationStore) -> None:
-    """It is left out with the reason, greeting and system prompt or not."""
+    """A conversation without an answer gives no line and is left out with the reason."""
     await chat_of(store, "a").append([SystemMessage("Be kind."), HumanMessage("Hello?")])
     await chat_of(store, "b").append([SystemMessage("Be kind.")])
     written = io.BytesIO()
@@ -968,7 +971,7 @@ async def test_an_export_that_makes_no_sense_is_refused(store: ConversationStore
 async def test_conversations_of_a_store_with_other_keys_are_named(
     store: ConversationStore, client: Client, database_name: str
 ) -> None:
-    """Those of this store are written; the others say which keys they have."""
+    """Conversations with other scope keys are left out and their keys are named. The others are written."""
     await taken(store, record())
     beside = ConversationStore(client[f"{database_name}_transfer"], scope_keys=("team",), collection_prefix="store_")
     await beside.conversation(team="red").append([HumanMessage("Hi")])
@@ -978,13 +981,13 @@ async def test_conversations_of_a_store_with_other_keys_are_named(
 
 
 async def test_a_path_is_no_function_that_writes(store: ConversationStore) -> None:
-    """It says what one is."""
+    """A path in place of the function that writes is refused, and the error shows such a function."""
     with pytest.raises(InvalidInputError, match=r'such as open\(path, "wb"\)\.write, not str'):
         await export_conversations(store, "backup.jsonl")
 
 
 async def test_what_writes_may_be_async(store: ConversationStore) -> None:
-    """Nothing is lost in a coroutine that nobody waits for."""
+    """The function that writes may be async: each of its coroutines is awaited."""
     await taken(store, record())
     file = io.BytesIO()
 
@@ -998,7 +1001,7 @@ async def test_what_writes_may_be_async(store: ConversationStore) -> None:
 async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It moves to the front of the listing while the export walks it; it is written all the same, once."""
+    """A conversation that moves to the front of the listing during an export is written once."""
     monkeypatch.setattr("convstore.transfer.exporting._PAGE", 2)
     await taken(store, *(record(f"c{number}", 1) for number in range(6)))
     page = await store.list_conversations(everything=True, limit=10)
@@ -1025,7 +1028,7 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
 
 
 async def test_a_damaged_conversation_is_left_out_whole(client: Client, database_name: str) -> None:
-    """It is named; nothing of it is written; the others are."""
+    """A damaged conversation is named and left out as a whole. The others are written."""
     store = await ready(client, database_name, f"bad{database_name}_")
     await taken(store, record("good"), record("bad"))
     log = client[database_name][f"bad{database_name}_log"]

@@ -157,7 +157,7 @@ def test_both_forms_of_langchain_are_read(message: Any) -> None:
     ],
 )
 def test_what_is_no_message_says_why(raw: dict[str, Any] | int, problem: str) -> None:
-    """Nothing but LangChain's message classes can come out of a file, and nothing raises."""
+    """A value that is not a message of LangChain is reported with the reason and is never loaded as another class."""
     item = dicts.item_of(raw)
     assert item.message is None
     assert problem in item.problem
@@ -200,7 +200,7 @@ def test_dates_are_those_that_a_message_says(raw: dict[str, Any], moment: Any) -
     ],
 )
 def test_unreadable_dates_are_reported(value: Any) -> None:
-    """It is no date of a message, and the report shows the value; an empty field is ignored."""
+    """A date that cannot be read is reported with its value and is not used. An empty field is ignored."""
     for form in ({"role": "user", "content": "Hi"}, {"type": "human", "content": "Hi"}):
         item = dicts.item_of({**form, "created_at": "", "timestamp": value})
         assert (item.at, item.unread_date) == (None, f"timestamp {reprlib.repr(value)}")
@@ -208,7 +208,7 @@ def test_unreadable_dates_are_reported(value: Any) -> None:
 
 
 def test_nested_dates_of_a_hostile_file_are_reported() -> None:
-    """However deep they are."""
+    """A date nested 100,000 levels deep is reported in a short text."""
     value: Any = "2024-08-26"
     for _ in range(100_000):
         value = {"$date": value}
@@ -244,7 +244,7 @@ def test_dicts_of_a_record_are_read_as_those_of_a_file() -> None:
 
 
 def test_the_date_of_an_item_is_a_datetime() -> None:
-    """One without a time zone is UTC, as PyMongo gives it; a text is refused at once."""
+    """The date of an item is a datetime. Without a time zone it is in UTC, and a text is refused."""
     item = RecordItem(message=HumanMessage("Hi"), at=datetime(2026, 3, 1, 12, 30, 15, 123_000))  # noqa: DTZ001
     assert item.at == AT
     with pytest.raises(InvalidInputError, match="at must be a datetime, not str"):
@@ -286,13 +286,13 @@ def test_unread_dates_of_a_conversation_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_path_may_be_text(tmp_path: Path) -> None:
-    """As that of `open`."""
+    """A path may be a str, as for `open`."""
     path = written(tmp_path / "x.jsonl", {"messages": [{"role": "user", "content": "Hi"}]})
     assert list(read_file(str(path))) == list(read_file(path))
 
 
 def test_a_conversation_a_line(tmp_path: Path) -> None:
-    """Its id, fields, title and messages are those of the line; a state of LangGraph is read too."""
+    """Each line is a conversation with its id, fields, title and messages. A state of LangGraph is read too."""
     asked = [{"role": "user", "content": "Hi"}, {"type": "ai", "content": "Hello"}]
     path = written(
         tmp_path / "chats.jsonl",
@@ -308,7 +308,7 @@ def test_a_conversation_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [{}, {"messages": []}, {"messages": {}}, {"messages": None, "values": []}])
 def test_a_line_without_messages_is_reported(tmp_path: Path, value: dict[str, Any]) -> None:
-    """It says what is needed."""
+    """A line without messages is reported with the list that is needed."""
     [bad] = read_file(written(tmp_path / "x.jsonl", value))
     assert isinstance(bad, BadRecord)
     assert 'a list "messages" is needed' in bad.problem
@@ -408,7 +408,7 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
     ],
 )
 def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines: Any, problem: str) -> None:
-    """It says what is wrong with it; conversations before and after it are read."""
+    """An incomplete conversation is left out with the reason. The conversations before and after it are read."""
     [before, bad, after] = read([*LINES, *lines, *LINES])
     assert isinstance(before, ConversationRecord)
     assert isinstance(bad, BadRecord)
@@ -553,7 +553,7 @@ def test_scopes_are_made_by_the_rule(rule: dict[str, Any], fields: dict[str, Any
     ],
 )
 def test_a_scope_that_can_not_be_is_refused(rule: dict[str, Any], fields: dict[str, Any], problem: str) -> None:
-    """It says which key or field is wrong."""
+    """An invalid scope is refused with the name of the wrong key or field."""
     with pytest.raises(InvalidScopeError, match=problem.replace("$", r"\$")):
         ScopeRule(keys=KEYS, **rule)(record(**fields))
 

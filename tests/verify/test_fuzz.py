@@ -69,7 +69,7 @@ Data = dict[str, dict[str, bytes]]
 
 
 class Mutation(NamedTuple):
-    """One change of stored data: what it is, and the documents that it replaces, None for one that it deletes."""
+    """A change of stored data: its name, and the replaced documents, None for a deleted one."""
 
     text: str
     collection: str
@@ -229,7 +229,7 @@ class Database:
         self.owners: dict[tuple[str, str], tuple[str, ...]] = {}
 
     async def fill(self) -> None:
-        """One conversation with everything, two with other system messages, and one that was deleted."""
+        """Store one conversation with everything, two with other system messages, and one that is deleted."""
         links = itertools.count(1_000_001, 7)
         clock = Clock(link=lambda: next(links))
         store = ConversationStore(self.database, summarizer=HeadTailSummarizer(SUMMARY_RULE), clock=clock)

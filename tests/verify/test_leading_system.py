@@ -70,7 +70,7 @@ def cut_off(system: Document) -> None:
 
 
 def counted_wrongly(system: Document) -> None:
-    """Another number of tokens."""
+    """Change the number of tokens of the first system message."""
     system["messages"][0]["view_tokens"] += 5
 
 
@@ -85,7 +85,7 @@ def of_another_id(system: Document) -> None:
 
 
 def beginning_elsewhere(system: Document) -> None:
-    """Another message after them."""
+    """Change the number of the last message that the copy covers."""
     system["through"] += 1
 
 
@@ -128,7 +128,7 @@ async def test_a_damaged_copy_is_found_and_rebuilt(
 async def test_the_copy_of_another_user_is_not_shown(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
-    """It names its conversation."""
+    """A copy of another user's system messages is not shown, because it names another conversation."""
     other = store.conversation(user_id=new_id(), thread_id="t")
     await other.append([SystemMessage("Be someone else.", id="s1"), HumanMessage("Hi")])
     system, right = (await state_of(database, other))["system"], await shown(database, chat)
@@ -152,7 +152,7 @@ async def test_a_damaged_copy_of_a_damaged_log_is_dropped(chat: Conversation, da
 
 
 async def test_a_healthy_copy_of_a_damaged_log_is_kept(chat: Conversation, database: Any) -> None:
-    """What was just reported as damaged is not copied."""
+    """A repair keeps a healthy copy and does not copy a message that it reports as damaged."""
     state = await state_of(database, chat)
     entry = f"{state['conversation']}:000000000001"
     await database["log"].update_one({"_id": entry}, {"$set": {"messages.0.view_tokens": 99}})

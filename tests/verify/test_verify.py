@@ -85,7 +85,7 @@ def findings(report: VerifyReport) -> list[tuple[str, str, str]]:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same type; ... if there is none."""
+    """Return another value of the same type, or ... if the type has none."""
     match value:
         case bool():
             return not value
@@ -236,7 +236,7 @@ async def test_other_conversations_are_not_taken_for_strays(database: Any, store
 async def test_a_conversation_that_begins_meanwhile_is_no_stray(
     database: Any, store: ConversationStore, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its head was not there when heads were read; it is looked for once more."""
+    """A conversation that begins during a check is no stray, because its head is looked up again."""
 
     async def not_yet(self: Any, *_: Any, **__: Any) -> Any:
         return []
@@ -281,7 +281,7 @@ async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database: An
 
 
 async def test_missing_indexes_are_made(database: Any, store: ConversationStore, full: str) -> None:
-    """Of the log and of the heads."""
+    """A repair makes missing indexes of the log and of the heads."""
     await database["log"].drop_index("message_ids")
     await database["heads"].drop_index("scope_user_id")
     expected = [("index_missing", LOG, "message_ids"), ("index_missing", HEADS, "scope_user_id")]
@@ -304,7 +304,7 @@ async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: C
 
 
 async def test_a_migration_that_can_not_run_is_reported(database: Any, store: ConversationStore, full: str) -> None:
-    """Its record is missing and an index is another one: the rest is looked at all the same."""
+    """A migration that cannot run is reported, and everything else is still checked."""
     name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
     await database[MIGRATIONS].delete_one({"_id": name})
     await database["log"].drop_index("lookup")
@@ -331,7 +331,10 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database: Any) -
 
 
 async def test_indexes_that_differ_or_expire_are_reported(database: Any, store: ConversationStore) -> None:
-    """They are left alone: only who runs the database knows when there is time to make them anew."""
+    """Indexes that differ or expire are reported and left alone.
+
+    Only an operator of the database knows when there is time to build them again.
+    """
     await database["log"].drop_index("lookup")
     await database["log"].create_index([("conversation", 1), ("lookup", 1)], name="lookup")
     await database["heads"].create_index("updated_at", name="old", expireAfterSeconds=99)
@@ -353,14 +356,14 @@ async def test_collections_without_the_options_are_reported(database: Any) -> No
 
 
 async def test_a_newer_database_is_not_judged(database: Any, store: ConversationStore) -> None:
-    """This version does not know what it should look like."""
+    """A database of a newer version raises SchemaVersionError, because this version does not know its form."""
     await database[MIGRATIONS].insert_one({"_id": "9999_later"})
     with pytest.raises(SchemaVersionError, match="9999_later"):
         await store.verify()
 
 
 async def test_a_prefix_is_part_of_every_name(database: Any) -> None:
-    """Nothing beside the collections that carry it is looked at."""
+    """Only collections with the prefix are checked."""
     store = ConversationStore(database, collection_prefix="chat_", clock=LATER)
     await store.setup()
     await store.conversation(user_id="ada", thread_id="t").append(rag_turn("What about seals?"))
@@ -399,7 +402,7 @@ async def test_memory_does_not_grow_with_the_conversation(database: Any, store: 
 
 
 async def test_findings_are_counted_beyond_a_thousand(database: Any, store: ConversationStore) -> None:
-    """Those that are listed are bounded, the counts are not."""
+    """A report lists at most 1,000 findings and counts all of them."""
     await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
     conversation = (await database["heads"].find_one({}))["conversation"]
     keys = [f"{conversation}#{ObjectId()}#000000" for _ in range(1_100)]
@@ -418,7 +421,7 @@ async def test_unused_names_of_memory_are_not_judged() -> None:
 
 
 async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number(own_database: Any) -> None:
-    """Its number is older than that of the source which showed the text first."""
+    """A source with a reserved number may copy a source with a higher number, because that source came first."""
     store = ConversationStore(own_database, clock=LATER)
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id="t")

@@ -58,7 +58,7 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
 
 
 async def test_a_stamp_shares_nothing_with_later_ones(chat: Conversation) -> None:
-    """Its policy is the caller's to change."""
+    """Each load returns its own stamp, so that a caller may change the policy in it."""
     policy = HistoryPolicy(never_stub={"search"})
     for _ in range(2):
         stamp = (await chat.load_history(policy)).stamp
@@ -69,7 +69,7 @@ async def test_a_stamp_shares_nothing_with_later_ones(chat: Conversation) -> Non
 async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(
     store: ConversationStore, chat: Conversation
 ) -> None:
-    """Also before the first message, where there is no conversation to name."""
+    """Every load has a stamp, even before the first message, and view_at() without a stamp equals the load."""
     stamp = (await chat.load_history()).stamp
     assert (stamp.conversation_id, stamp.entry) == ("", 0)
     assert ((await chat.view_at(stamp)).match, (await chat.view_at()).messages) == ("exact", [])
@@ -196,7 +196,7 @@ async def test_an_adapted_view_is_named(store: ConversationStore, chat: Conversa
 
 
 async def test_another_format_is_named(store: ConversationStore, chat: Conversation) -> None:
-    """As after an upgrade that builds views by other rules."""
+    """A stamp of another view format is reported as a difference, as after an upgrade with other rules."""
     await chat.append(rag_turn("Question?"))
     stamp = (await chat.load_history()).stamp.model_copy(update={"format": 0, "digest": "0" * 32})
     assert (await chat.view_at(stamp)).difference == "view format"
@@ -209,7 +209,7 @@ class Unregistered:
 async def test_a_type_that_is_not_registered_is_named(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
-    """Its value is kept as it is stored, and all other messages are whole."""
+    """A value of a type that is not registered is reported as a difference, and all messages are shown."""
     store.register_artifact_type(Unregistered, dump=lambda _: 1, load=lambda _: Unregistered())
     message = HumanMessage("Look at this", additional_kwargs={"value": Unregistered()}, id="q")
     await chat.append([message, AIMessage("Yes.", id="a")])
@@ -222,7 +222,10 @@ async def test_a_type_that_is_not_registered_is_named(
 async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(
     store: ConversationStore, chat: Conversation
 ) -> None:
-    """And for another conversation's stamp, and for what is not there."""
+    """view_at() in a deleted conversation raises UnknownMessageError, as in a missing one.
+
+    A stamp of another conversation and a missing message raise the same error.
+    """
     await chat.append(HumanMessage("Hi", id="hi"))
     stamp = (await chat.load_history()).stamp
     await chat.delete()
@@ -285,7 +288,7 @@ async def test_a_view_whose_summary_is_lost_is_damage(
     ],
 )
 async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, change: Any) -> None:
-    """Such as one with text that UTF-8 cannot encode; before anything is read or written."""
+    """A stamp that cannot be stored, such as one with text that UTF-8 cannot encode, is refused before any write."""
     await chat.append(HumanMessage("Hi"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
     for call in (chat.view_at(stamp), chat.append(AIMessage("No."), stamp=stamp)):
@@ -297,7 +300,10 @@ async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, cha
 async def test_the_stamp_of_another_conversation_is_refused(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
-    """Nothing is written, and no conversation begins; that of a scope before its first message is accepted."""
+    """The stamp of another conversation is refused: no message is written, and no conversation begins.
+
+    A stamp from the same scope before its first message is accepted.
+    """
     await chat.append(HumanMessage("Hi"))
     stamp, new = (await chat.load_history()).stamp, store.conversation(user_id="ada", thread_id=new_id())
     for handle in (new, other_process(store, database).conversation(**new.scope)):
@@ -343,7 +349,7 @@ async def test_anything_else_is_refused(chat: Conversation, at: Any) -> None:
 async def test_a_view_after_many_rewound_entries_is_rebuilt(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
-    """None of the entries that are read first shows anything."""
+    """A view is rebuilt exactly, although 120 rewound entries follow the entry that it shows."""
     await chat.append(rag_turn("Seals?"))
     asked = [HumanMessage(f"Whale {number}?", id=new_id()) for number in range(120)]
     for question in asked:

@@ -218,7 +218,7 @@ def characters(messages: Sequence[BaseMessage]) -> int:
 @pytest.mark.parametrize("counter", [approximate_tokens, characters])
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter) -> None:
-    """Also of messages that are shown in another way than they were appended."""
+    """The size of a view is that of its messages as shown, even of messages that were appended in another form."""
     store = ConversationStore(AsyncMongoMockClient()["app"], token_counter=counter)
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -237,7 +237,7 @@ async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter)
 
 @pytest.mark.parametrize("provider", ["gpt", "", 7, True])
 def test_an_unknown_provider_is_refused(provider: Any) -> None:
-    """It is refused when the policy is made."""
+    """An unknown provider is refused when the policy is made."""
     with pytest.raises(InvalidInputError, match="provider"):
         HistoryPolicy(provider=provider)
 

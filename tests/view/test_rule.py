@@ -254,7 +254,7 @@ def test_reading_from_the_end_gives_what_the_whole_log_gives(
 
 
 def _effect(decision: Decision) -> tuple[object, ...]:
-    """What a decision shows and stores; turns that left need not be shortened too."""
+    """Return all that a decision shows and stores, without the shortening of turns that left the view."""
     start, short, stubs = decision.stored
     return start, max(short, start - 1), stubs, decision.marks.start, decision.shown, decision.marks.gap
 

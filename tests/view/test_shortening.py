@@ -28,7 +28,7 @@ def _text(tokens: int, seed: str = "w") -> str:
 
 @given(_words, st.integers(1, 800), st.integers(1, 60))
 def test_a_text_is_shortened_by_its_middle(words: Any, times: Any, tokens: Any) -> None:
-    """Its beginning and end are shown, within the limit; a text that is not longer stays."""
+    """A long text keeps its beginning and its end, within the limit. A text that is not longer stays as it is."""
     text = words * times
     shown = shorten_text(text, tokens, "m7")
     if shown == text:
@@ -125,7 +125,10 @@ def _large(kind: str) -> list[BaseMessage]:
 
 @pytest.mark.parametrize("kind", ["paste", "blocks", "arguments"])
 def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> None:
-    """Its longest texts are shown as beginning and end with the id, when it is finished and in the next turn."""
+    """A newest turn over the budget is kept, with its longest texts as beginning and end and the id to read them.
+
+    It is shown alike when it is finished and in the next turn.
+    """
     policy, log = HistoryPolicy(), PureLog()
     log.append([HumanMessage("first", id="h0"), AIMessage("one", id="z0")])
     large = _large(kind)

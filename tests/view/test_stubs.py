@@ -234,13 +234,13 @@ def test_the_suffix_follows_the_content(message: Any, shown: str) -> None:
 
 
 def test_a_page_of_the_tool_has_no_suffix() -> None:
-    """It shows the numbers itself."""
+    """A page of the tool is stored without a suffix, because it shows the source ids itself."""
     page = "[1] T, characters 0-5 of 5\nwords\nEnd."
     assert _stored(_result(page, name=RETRIEVAL_TOOL)).stub is None
 
 
 def test_an_empty_result_gets_its_stub() -> None:
-    """It has no content that could stay."""
+    """A result with an artifact and no text gets its stub, because it has no content that could stay."""
     assert json.loads(str(_stored(_result(" ", artifact=_TEN[:1])).stub))["result_count"] == 1
 
 

@@ -201,7 +201,7 @@ def test_media_of_a_finished_turn_are_placeholders(block: Any, about: Any) -> No
     ids=["document", "file"],
 )
 def test_a_file_of_plain_text_is_text(block: dict[str, Any]) -> None:
-    """It is what somebody said, so it stays whole."""
+    """A file of plain text is part of the user's message, so it stays whole."""
     message = HumanMessage([block], id="m")
     assert same(_log([message, AIMessage("done", id="z")]).view(DEFAULT).messages[0], message)
 
@@ -248,7 +248,7 @@ def test_a_lower_limit_makes_stubs_when_loading(content: Any) -> None:
 
 
 def test_a_short_result_is_never_replaced_by_a_longer_stub() -> None:
-    """However low the limit, a stub is shorter than its result."""
+    """A short result stays even with the lowest limit for stubs, because its stub would be longer."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
     log = _log(
         [HumanMessage("?", id="h"), call, ToolMessage("ok", id="t", tool_call_id="c"), AIMessage("done", id="z")]
@@ -338,7 +338,10 @@ def _with_everyone() -> list[BaseMessage]:
 
 
 def test_a_result_whose_call_is_left_out_is_shown_as_text() -> None:
-    """Nothing that comes late is lost after a note; what comes later moves it nowhere; its id is its own."""
+    """A late result is shown as text under its own id, after the messages already shown, if its call is left out.
+
+    Later messages do not move it.
+    """
     call = AIMessage("", id="a", tool_calls=[{"name": "pay", "args": {"invoice": 7}, "id": "c"}])
     log = _log([HumanMessage("Pay.", id="h"), call], *(turn(number, said=2_000) for number in range(9)))
     late = ToolMessage("Paid.", id="t", tool_call_id="c")

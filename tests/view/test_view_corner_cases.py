@@ -125,7 +125,7 @@ async def test_a_policy_that_rested_for_a_day_makes_room(database: Any) -> None:
 async def test_a_load_that_lost_decides_again(
     stores: list[ConversationStore], database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another process stored meanwhile is not moved back by a decision on an older state."""
+    """A load that loses to another process decides again, and does not move the other's stored view back."""
     policy = HistoryPolicy(max_tokens=3_000)
     [chat, other] = handles(stores)
     states: Any = (await host_of(chat).services()).loader._states
@@ -231,7 +231,7 @@ async def test_a_view_that_fits_writes_nothing(client: Client, database_name: st
 
 
 async def test_a_record_that_cannot_be_stored_fails_no_load(server_uri: str, database_name: str) -> None:
-    """Where the server refuses to store a record, each load shows the view decided."""
+    """If the server refuses to store a record, each load still shows the view that the rule decides."""
     name = "a store that cannot write"
     async with AsyncMongoClient[dict[str, Any]](server_uri, appname=name) as client:
         store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)

@@ -119,7 +119,10 @@ def test_a_whole_stream_is_the_whole_reply(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "cut"), [(kind, cut) for kind, all_ in KINDS.items() for cut in range(1, len(all_))])
 def test_a_stream_may_be_cut_anywhere(kind: str, cut: int) -> None:
-    """What was said is a prefix; a call is whole, invalid or missing; the chunks are as they were."""
+    """A stream can be cut anywhere. Its text is a prefix, and each call is whole, invalid or missing.
+
+    The chunks themselves are not changed.
+    """
     before = repr(KINDS[kind])
     reply = _reply(KINDS[kind][:cut])
     assert "Let me see.".startswith(reply.text)

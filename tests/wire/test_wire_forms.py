@@ -78,7 +78,7 @@ def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
 
 
 def test_a_call_that_was_cut_is_valid_and_named() -> None:
-    """Its arguments are an empty object, its result says that there is none, and `.dropped` says why."""
+    """A call that was cut has an empty object as arguments and a placeholder result, and is named in `.dropped`."""
     cut = {"name": "search", "args": '{"q": "or', "id": "call_1", "error": None, "type": "invalid_tool_call"}
     history = view(HumanMessage("?"), AIMessage("", invalid_tool_calls=[cut]))
     for request in (history.to_openai(), history.to_openai(api="responses"), history.to_anthropic()):
@@ -98,7 +98,7 @@ def test_a_repeated_call_id_is_another_one_the_second_time() -> None:
 
 
 def test_names_of_tools_and_users_have_the_characters_of_the_api() -> None:
-    """Others become underscores; where there are no names of users, `.dropped` says so."""
+    """Characters that the API refuses in names become underscores. A name without a field is in `.dropped`."""
     made = view(HumanMessage("?", name="Ada L."), calling(call(name="functions.search")))
     assert made.to_openai()[0]["name"] == "Ada_L."
     assert made.to_openai()[1]["tool_calls"][0]["function"]["name"] == "functions_search"
@@ -132,7 +132,7 @@ def test_an_image_in_a_result_goes_where_the_api_takes_it() -> None:
     ],
 )
 def test_media_of_a_user(block: Any, chat: str, responses: str, anthropic: str) -> None:
-    """As far as the API takes them; else a text names them."""
+    """Media of a user are sent as far as the API takes them. A text names all others."""
     history = view(HumanMessage([{"type": "text", "text": "See:"}, block]))
     assert history.to_openai()[0]["content"][1]["type"] == chat
     assert history.to_openai(api="responses")[0]["content"][1]["type"] == responses
@@ -160,7 +160,7 @@ def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, 
 
 
 def test_thinking_in_langchains_standard_form_is_thinking_again() -> None:
-    """As messages of langchain-anthropic have it under ``output_version="v1"``; a signature of Gemini is none."""
+    """Thinking in LangChain's standard form becomes Anthropic's thinking again. Thinking of Gemini is dropped."""
     standard = {"type": "reasoning", "reasoning": "Hm.", "extras": {"signature": "c2ln"}}
     history = view(HumanMessage("?"), thinking(standard, ANTHROPIC))
     assert history.to_anthropic()["messages"][1]["content"][0] == THOUGHT

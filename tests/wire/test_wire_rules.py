@@ -149,7 +149,7 @@ def test_any_log_gives_valid_requests(log: list[BaseMessage], model: str | None)
 @given(st.lists(awkward_messages, max_size=5))
 @examples(200)
 def test_any_value_gives_valid_requests(log: list[BaseMessage]) -> None:
-    """Also values that no model writes, in every field."""
+    """Any values in any field, even values that no model writes, give valid requests."""
     assert errors(view(log)) == []
 
 
