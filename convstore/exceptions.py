@@ -218,10 +218,11 @@ class TurnConflictError(ConflictError):
         self, turn_id: str, *, is_newest: bool = True, position: int | None = None, key: str | None = None
     ) -> None:
         self.turn_id, self.is_newest, self.position, self.key = turn_id, is_newest, position, key
-        place = "" if position is None else f", the first at position {position} (the question is 0)"
+        place = f", the first at position {position} (the question is 0)" if position else ""
         named = "" if key is None else f" under the key {key!r}"
+        what = "another question" if position == 0 else "different messages"
         problem = (
-            f"has different messages{named}{place}; get_turn returns them. For another question, pass a new turn_id; "
+            f"has {what} in the log{named}{place}; get_turn returns it. For another question, pass a new turn_id; "
             "for another answer, pass regenerate= to chat.turn, or rewind this one and pass a new key to append_turn"
             if is_newest
             else "is no longer the newest, so its answer would end up in another turn; load the history again and "
@@ -251,7 +252,9 @@ class ForkRefusedError(ConflictError):
 
 
 class TurnLostError(ConflictError):
-    """This worker left the turn, or another one took it over after 30 seconds of silence; nothing was written.
+    """This worker left the turn, lost it after 30 seconds of silence, or the conversation was deleted.
+
+    Nothing was written.
 
     Attributes:
         turn_id: The turn.
@@ -260,8 +263,8 @@ class TurnLostError(ConflictError):
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
         super().__init__(
-            f"this worker does not hold turn {turn_id!r} any more: it left the session, or another one took the turn "
-            "over after 30 seconds of silence; stop working on it, or call chat.turn again"
+            f"this worker does not hold turn {turn_id!r} any more: it left the session, the conversation was deleted, "
+            "or another worker took the turn over after 30 seconds of silence; stop working on it"
         )
 
 

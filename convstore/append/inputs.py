@@ -37,7 +37,7 @@ from convstore.append.formats import (
 )
 from convstore.append.usage import usage_of
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
-from convstore.messages.json_text import MAX_LEVELS, has_few_levels
+from convstore.messages.json_text import has_few_levels
 from convstore.values.scope import id_problem
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
@@ -67,7 +67,7 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
 # A fixed limit and sentence: json's depend on the caller's stack and on Python, but a retry must make the same message.
-_NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {MAX_LEVELS} levels; correct the call"
+_NOT_ARGUMENTS = "the arguments are not a JSON object, or they nest too deeply; correct the call"
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
 # A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.

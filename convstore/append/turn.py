@@ -52,6 +52,8 @@ def turn_messages(
 
 def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> BaseMessage:
     """Return the human message with the id of its turn, which is also set on the caller's object."""
+    if isinstance(given, str) and not given.strip():
+        raise InvalidInputError("human is a blank text; pass the question, or leave it out to continue a turn")
     message = HumanMessage(given) if isinstance(given, str) else given
     own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
     if own not in (None, turn_id):

@@ -9,14 +9,15 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.append.inputs import normalize_messages
-from convstore.conversation.host import host_of
-from convstore.exceptions import InvalidInputError, InvalidMessageError, StoreError
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError
 from convstore.log.entry import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
+from convstore.sources.detection import find_sources, given_sources
+from convstore.sources.source import FoundSources
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
@@ -52,6 +53,7 @@ class TurnSession:
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
+        self._numbers = dict[str, tuple[list[str], Any]]()  # reserved for a result whose append may have failed
 
     def __repr__(self) -> str:
         return f"TurnSession({self.turn_id!r})"
@@ -155,8 +157,9 @@ class TurnSession:
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
             UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
-            TurnClosedError: The turn was finished or stopped. Nothing was written. Until the session marks a stop, as
-                it is left, what the model has said by then is still taken.
+            TurnClosedError: The turn was ended by `finish` or by a stop. Nothing was written. After an answer, more of
+                it is taken, and the last message is the answer. Until the session marks a stop, as it is left, what
+                the model has said by then is still taken.
         """
         whole = self._normalized(messages)
         for index, message in enumerate(whole):
@@ -246,32 +249,56 @@ class TurnSession:
     ) -> Receipt:
         """Append the result of an open call. Results of parallel calls may be added at once, in any order.
 
+        The same result again, in this session or a later one, writes nothing.
+
         Args:
             call: One of `open_calls`.
-            content: What the tool returned for the model: a text, or a list of content blocks.
-            sources: What the tool found, such as LangChain documents or dicts. They get numbers of the conversation,
-                and the content shows them with these numbers, as for `number_sources`. One command more.
-            artifact: A value that the model does not see.
-            error: True if the tool failed, and `content` says why.
+            content: What the tool returned for the model: a text, a list of content blocks, or a value, which becomes
+                JSON.
+            sources: What the tool found: a list of LangChain documents, texts, ``(text, metadata)`` pairs, or dicts
+                with a text, a title or an address. They get numbers of the conversation. The model sees the content,
+                then each source as ``[number] title (address)`` above its text. One command more.
+            artifact: A value that the model does not see. With sources, the message's artifact is
+                ``{"sources": [...], "artifact": artifact}``.
+            error: True if the tool failed, and `content` says why; it has no sources then.
 
         Raises:
-            InvalidInputError: The call is not open.
+            InvalidInputError: The call is not open, a source is none, or JSON cannot express the content.
+            ContentConflictError: The call has another result. Nothing was written.
         """
-        self._check_open(call)
-        message = result_of(call, content, is_error=error)
-        message.artifact = list(sources) if sources and artifact is None else artifact
-        if sources and not error:
-            from convstore.tools.numbering import number_message  # noqa: PLC0415 - LangChain's tools load slowly
-
-            message = await number_message(message, self._numbers, host_of(self._chat).source_extractors)
+        found = given_sources(sources)
+        if error and found.items:
+            raise InvalidInputError("a failed call has no sources; leave out error=True, or the sources")
+        message = result_of(self._checked(call), content, is_error=error)
+        message.artifact = artifact
+        if found.items:
+            message = await self._with_numbers(message, found)
         return await self._keeper.append(self._held, [message])
 
-    async def _numbers(self, texts: Sequence[str]) -> tuple[range, list[int | None]]:
-        return await self.reserve(len(texts)), await self._chat.find_shown_sources(texts)
+    async def _with_numbers(self, message: ToolMessage, found: FoundSources) -> ToolMessage:
+        """Return a result with numbers on its sources; a repetition gets the numbers of the first time."""
+        from convstore.tools.numbering import with_numbers  # noqa: PLC0415 - LangChain's tools load slowly
 
-    def _check_open(self, call: TurnCall) -> None:
-        if not isinstance(call, TurnCall) or call.result_id not in {pending.result_id for pending in self.open_calls}:
-            raise InvalidInputError(f"call must be one of turn.open_calls, which {call!r} is not")
+        id_, texts = str(message.id), [source.text for source in found.items]
+        if stored := self._held.record.result(id_):
+            if texts != [source.text for source in find_sources(stored, None).items]:
+                raise ContentConflictError(id_)
+            return stored
+        if id_ not in self._numbers or self._numbers[id_][0] != texts:
+            self._numbers[id_] = texts, (await self.reserve(len(texts)), await self._chat.find_shown_sources(texts))
+        return with_numbers(message, found, self._numbers[id_][1])
+
+    def _checked(self, call: TurnCall) -> TurnCall:
+        """Return a call that is open or has its result; refuse any other."""
+        if not isinstance(call, TurnCall):
+            raise InvalidInputError(f"call must be one of turn.open_calls, not {type(call).__name__}")
+        if call.result_id not in self._open_ids and not self._held.record.result(call.result_id):
+            raise InvalidInputError(f"the call {call.id!r} of {call.name!r} is none of turn.open_calls")
+        return call
+
+    @property
+    def _open_ids(self) -> set[str]:
+        return {pending.result_id for pending in self.open_calls}
 
     async def finish(self) -> None:
         """End a turn that has no answer, such as one that ends with a tool's result. Nothing happens if it is finished.
@@ -286,9 +313,12 @@ class TurnSession:
 
         The call leaves `open_calls` until then. When only such calls are left, the turn is waiting: leave the session,
         and enter the turn again after the decision, days later and in any worker. A new question closes a waiting turn.
-        One command.
+        Nothing happens if the call waits already. One command.
         """
-        self._check_open(call)
+        if call in self.waiting_calls:
+            return
+        if self._checked(call).result_id not in self._open_ids:
+            raise InvalidInputError(f"the call {call.id!r} of {call.name!r} has its result already")
         await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
 
     async def reserve(self, number: int) -> range:

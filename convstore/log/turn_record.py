@@ -17,6 +17,7 @@ from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnC
 from convstore.log.entry import TurnEvent
 from convstore.messages.filing import Filing, is_question, turn_of
 from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
+from convstore.messages.values import is_text
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
@@ -78,6 +79,11 @@ class TurnRecord:
     def unknown(self, messages: Iterable[BaseMessage]) -> set[str]:
         """Return the ids that messages name as their questions, and that may be those of other turns."""
         return {turn for message in messages if (turn := turn_of(message))} - {self.turn_id} - self.others
+
+    def result(self, result_id: str) -> ToolMessage | None:
+        """Return the result with an id, None if the turn has no such result."""
+        results = (message for message in self.messages if isinstance(message, ToolMessage))
+        return next((message for message in results if message.id == result_id), None)
 
     @property
     def answer(self) -> AIMessage | None:
@@ -240,7 +246,27 @@ def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
     return []
 
 
-def result_of(call: TurnCall, content: str, *, is_error: bool = False) -> ToolMessage:
-    """Return the result of a call, with the id by which it is found."""
+def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMessage:
+    """Return the result of a call, with the id by which it is found.
+
+    Raises:
+        InvalidInputError: The content is neither a text nor a list of content blocks, and JSON cannot express it.
+    """
     status: Literal["error", "success"] = "error" if is_error else "success"
-    return ToolMessage(content, tool_call_id=call.id, name=call.name, id=call.result_id, status=status)
+    return ToolMessage(_shown(content), tool_call_id=call.id, name=call.name, id=call.result_id, status=status)
+
+
+def _shown(content: Any) -> Any:
+    """Return a text or content blocks as they are, and any other value as JSON."""
+    if is_text(content) or (type(content) is list and content and all(map(_is_block, content))):
+        return content
+    try:
+        return json.dumps(content, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"content must be a text, a list of content blocks or a value that JSON can express, not {error}"
+        ) from error
+
+
+def _is_block(value: Any) -> bool:
+    return is_text(value) or (type(value) is dict and "type" in value)

@@ -120,6 +120,28 @@ def extract_sources(
     return FoundSources(sources)
 
 
+def given_sources(values: Any) -> FoundSources:
+    """Return the sources that a caller names as such: a list in which each item is one.
+
+    >>> [source.text for source in given_sources(["Whales sing.", ("Seals sleep.", {"title": "Seals"})]).items]
+    ['Whales sing.', 'Seals sleep.']
+
+    Raises:
+        InvalidInputError: It is no list, or too long, or an item is no source.
+    """
+    if type(values) not in (list, tuple) or len(values) > MAX_SOURCES:
+        given = f"{len(values):,} items" if type(values) in (list, tuple) else type(values).__name__
+        raise InvalidInputError(f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}")
+    found = [_of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value) for value in values]
+    for index, source in enumerate(found):
+        if source is None:
+            raise InvalidInputError(
+                f"sources[{index}] must be a Document, a text that is not blank, a (text, metadata) pair, or a dict "
+                "with a text, a title or an address"
+            )
+    return FoundSources(tuple(source for source in found if source is not None))
+
+
 def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     """Return the sources in a tool result; those in the artifact take precedence over those in the content.
 

@@ -42,6 +42,7 @@ from convstore.testing.searching_across import SearchAcrossContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
+from convstore.testing.turn_results import TurnResultContract
 from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
 from convstore.testing.turn_variants import TurnVariantContract
@@ -71,6 +72,7 @@ class StoreContract(
     RewindContract,
     TurnContract,
     TurnSessionContract,
+    TurnResultContract,
     TurnStreamContract,
     TurnVariantContract,
     WaitingVariantContract,

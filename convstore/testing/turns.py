@@ -128,7 +128,7 @@ class TurnContract:
         with pytest.raises(TurnConflictError, match=r"position 3.*rewind") as caught:
             await chat.append_turn("r1", messages=_answer("No."))
         assert (caught.value.turn_id, caught.value.position, caught.value.key) == ("r1", 3, None)
-        with pytest.raises(TurnConflictError, match=r"'r1'.*position 0") as caught:
+        with pytest.raises(TurnConflictError, match=r"'r1' has another question") as caught:
             await chat.append_turn("r1", human="Do orcas sleep?")
         assert caught.value.position == 0
         await chat.append_turn("r2", human="Why?", messages=[AIMessage("So.")], key="k")

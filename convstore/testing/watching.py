@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError
+from convstore.runtime.changes import Changes
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead
 from convstore.types import StoredMessage, TurnSession, TurnState
@@ -257,6 +258,23 @@ class WatchContract:
             await page.until(lambda page: not page.texts)
             await chat.append(HumanMessage("anew"))
             await page.until(lambda page: page.texts == ["anew"])
+
+    async def test_a_deletion_elsewhere_is_told_when_it_wakes_a_watcher(
+        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A watcher that was woken by a deletion tells of it before it waits again."""
+        woken = asyncio.Event()
+
+        async def wait(*_: Any) -> None:
+            await woken.wait()
+            woken.clear()
+
+        monkeypatch.setattr(Changes, "wait", wait)
+        await chat.append([HumanMessage("q1"), AIMessage("a1")])
+        async with _page(elsewhere) as page:
+            await chat.delete()
+            woken.set()
+            await page.until(lambda page: not page.texts)
 
     async def test_a_watch_ends_with_its_store(self, hurried: Conversation) -> None:
         """Whoever waits gets an error at once."""

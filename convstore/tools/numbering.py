@@ -23,15 +23,15 @@ from convstore.sources.prompt import RenderSources, heading_of, render_sources
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.values.models import Source
 
-_Given = tuple[range, list[int | None]]
+Given = tuple[range, list[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before, or None."""
 
 
 class Numbering(NamedTuple):
     """Functions that assign numbers to sources by their texts, async and sync; and the tools' own extractors."""
 
-    give: Callable[[Sequence[str]], Awaitable[_Given]]
-    give_sync: Callable[[Sequence[str]], _Given]
+    give: Callable[[Sequence[str]], Awaitable[Given]]
+    give_sync: Callable[[Sequence[str]], Given]
     extractors: Mapping[str, SourceExtractor]
 
 
@@ -89,14 +89,14 @@ class _NumberedTool(BaseTool):
         return _parts(self.invoke(_call(self.name, arguments), config))
 
 
-async def number_message(
-    message: ToolMessage,
-    give: Callable[[Sequence[str]], Awaitable[_Given]],
-    extractors: Mapping[str, SourceExtractor],
-) -> ToolMessage:
-    """Return a result whose sources have numbers of the conversation, in content and artifact; `give` assigns them."""
-    found = _found(message, message.name or "", extractors)
-    return _numbered(message, found, await give(_texts(found)), render_sources) if found else message
+def with_numbers(message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
+    """Return a result with the sources that its tool named: with their numbers, in content and artifact."""
+    numbers, earlier = given
+    items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
+    artifact = items if message.artifact is None else {"sources": items, "artifact": message.artifact}
+    shown = list(map(_source, found.items, numbers, earlier))
+    content = _content(message.content, shown, render_sources)
+    return message.model_copy(update={"content": content, "artifact": artifact})
 
 
 def _tool_of(function: Any) -> BaseTool:
@@ -168,7 +168,7 @@ def _texts(found: FoundSources) -> list[str]:
     return [source.text for source in found.items]
 
 
-def _numbered(answer: ToolMessage, found: FoundSources, given: _Given, render: RenderSources) -> ToolMessage:
+def _numbered(answer: ToolMessage, found: FoundSources, given: Given, render: RenderSources) -> ToolMessage:
     """Return the message with numbers on its sources, in the content if possible."""
     numbers, earlier = given
     items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence, Set
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -101,7 +101,7 @@ class Watcher:
         told: _Told | None = None
         with self._changes.watched() as watched:
             while True:
-                with suppress(ConversationDeletedError):  # the next read sees that
+                try:
                     log = await self._log(scope)
                     watched.conversation = log.cached.conversation if log else ""
                     if told is None and log:
@@ -111,6 +111,8 @@ class Watcher:
                     async with aclosing(self._news(log, told, full=full)) as updates:
                         async for update in updates:
                             yield update
+                except ConversationDeletedError:
+                    continue  # the next read finds what the scope has now
                 await self._changes.wait(watched)
 
     async def _log(self, scope: Scope) -> Snapshot | None:

@@ -696,7 +696,7 @@ def test_unreadable_arguments_are_an_invalid_call(text: Any) -> None:
     assert message.tool_calls == []
     (invalid,) = message.invalid_tool_calls
     assert (invalid["name"], invalid["args"], invalid["id"]) == ("search", text, "c1")
-    assert invalid["error"].startswith("the arguments are not the JSON text of an object")
+    assert invalid["error"].startswith("the arguments are not a JSON object")
 
 
 def test_two_hundred_levels_are_readable() -> None:
