@@ -252,9 +252,7 @@ class ForkRefusedError(ConflictError):
 
 
 class TurnLostError(ConflictError):
-    """This worker left the turn, lost it after 30 seconds of silence, or the conversation was deleted.
-
-    Nothing was written.
+    """This worker does not hold the turn any more, or its conversation was deleted; nothing was written.
 
     Attributes:
         turn_id: The turn.
