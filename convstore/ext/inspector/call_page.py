@@ -103,14 +103,15 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
 async def render_call(
     request: Request, chat: Conversation, tab: str, calls: Calls, view: View, **more: Any
 ) -> Response:
-    """Return the page of a tab, with the header that all tabs share."""
+    """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
     info, history, is_own = await info_of(chat), view.history, bool(calls.moment and calls.moment.stamp)
     policy = None if is_own and not what_if_in(request) else view.policy
     at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
     full = history.report.tokens_before or info.tokens
     upcoming = await load_view(request, chat, before=1, near=calls.near) if calls.has_end and calls.moment else None
-    cut = calls.cut_by(calls.moment)
-    before = await load_view(request, chat, calls.before(calls.moment), before=1) if cut else view
+    cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
+    if "before" not in more:
+        more["before"] = await load_view(request, chat, calls.before(calls.moment), before=1) if cut else None
     return render(
         f"{tab}.html",
         request,
@@ -126,7 +127,7 @@ async def render_call(
         strip=strip_of(calls, view, upcoming if calls.moment else view),
         cut=cut,
         is_expected=cut not in UNEXPECTED,
-        held=sum(view.sizes[: same_beginning(before, view)]),
+        held=sum(view.sizes[: same_beginning(more["before"], view)]) if cut else 0,
         view=view,
         match=MATCHES.get(history.difference or history.match, ""),
         parts_of={title: (key, view.parts()[key]) for key, title in PARTS.items()},

@@ -22,7 +22,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "whole": ("whole", "The model gets this message as it is stored."),
     "stub": (
         "stub",
-        "Its turn ended or grew long, so a stub replaces the result. It can be read again with its id or its numbers.",
+        "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers read it again.",
     ),
     "shortened": ("shortened", "A long text of a finished turn: the model gets its beginning and its end."),
     "placeholder": ("placeholder", "Images, audio and files of finished turns are named, not sent again."),
@@ -49,7 +49,7 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "note": ("note", "Says how much is left out, and how the model gets it back."),
     "missing_result": (
         "no result",
-        "The agent stopped before the result was recorded. Models reject a call without one; only the view has this.",
+        "The agent stopped before the result was recorded; models reject a call without one.",
     ),
     "late_result": ("as text", "A result whose call is not in the view."),
     "joined": ("joined", "Messages that the provider wants as one."),

@@ -293,13 +293,13 @@ def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:
 
     Only if both are questions or both are answers, so that one stands in the place of the other.
     """
-    found = dict[int, int]()
-    runs = [list(run) for _, run in groupby(stored, key=lambda message: message.is_rewound)]
-    for (first, *_), (other, *_) in pairwise(runs):
-        is_whole = first.is_rewound and first is not stored[0]
-        if is_whole and first.message.type == other.message.type in ("human", "ai"):
-            found |= {first.ordinal: other.ordinal, other.ordinal: first.ordinal}
-    return found
+    firsts = [next(run) for _, run in groupby(stored, key=lambda message: message.is_rewound)]
+    pairs = [
+        (first.ordinal, other.ordinal)
+        for first, other in pairwise(firsts)
+        if first.is_rewound and first is not stored[0] and first.message.type == other.message.type in ("human", "ai")
+    ]
+    return {**dict(pairs), **{other: first for first, other in pairs}}
 
 
 def _line_of(record: ToolRecord | None, text: str) -> str:

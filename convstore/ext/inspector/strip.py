@@ -16,9 +16,6 @@ from convstore.values.stamps import ViewStamp
 
 _BEFORE, _CALLS = 7, 15
 _STEP, _WIDTH, _TOP, _BASE = 28, 18, 12, 68
-_LEAST, _GAP = 1.5, 0.5
-"""Height from which a part is drawn by itself, and the gap above it, in pixels."""
-
 _FARTHEST = 1.5
 """A budget above so many times the largest call would make all bars too low, so it is not drawn."""
 
@@ -77,30 +74,17 @@ class Strip:
     def _y(self, tokens: float) -> float:
         return _BASE - (_BASE - _TOP) * tokens / self.top
 
-    def _segments(self, bar: Bar) -> list[tuple[str, float]]:
-        """Return what is drawn of a bar, from below: parts and heights, which add up to its size.
-
-        A part that is too low to be seen is drawn with the next one, in the colour of the larger.
-        """
-        found, pending = list[tuple[str, float]](), dict[str, float]()
-        for part, tokens in bar.parts.items():
-            pending[part] = _BASE - self._y(tokens)
-            if sum(pending.values()) >= _LEAST:
-                found.append((max(pending, key=lambda name: pending[name]), sum(pending.values())))
-                pending = {}
-        rest = sum(pending.values())
-        below, height = found.pop() if found else (max(bar.parts, key=lambda name: bar.parts[name], default=""), 0.0)
-        return [*found, (below, height + rest)] if height + rest else []
-
     def paths(self) -> dict[str, str]:
-        """Return the rectangles of each part, and the marks, as paths."""
-        paths: dict[str, str] = dict.fromkeys(("system", "summary", "stub", "turn", "now", "ink", "bad"), "")
+        """Return the rectangles of each part, and the marks, as paths.
+
+        Each rectangle stands on the base line, behind those of the parts below it, so that bars are to scale.
+        """
+        paths: dict[str, str] = dict.fromkeys(("now", "turn", "stub", "summary", "system", "ink", "bad"), "")
         for index, bar in enumerate(self.bars):
-            left, y, segments = index * _STEP + (_STEP - _WIDTH) // 2, float(_BASE), self._segments(bar)
-            for number, (part, height) in enumerate(segments, 1):
-                top = y - height + (_GAP if number < len(segments) else 0)
-                paths[part] += f"M{left} {top:.2f}h{_WIDTH}v{y - top:.2f}h-{_WIDTH}z"
-                y -= height
+            left, size = index * _STEP + (_STEP - _WIDTH) // 2, 0
+            for part, tokens in bar.parts.items():
+                size += tokens
+                paths[part] += f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z" if tokens else ""
             middle = index * _STEP + _STEP // 2
             aside = 6 if bar.cut_by and bar.has_failed else 0
             paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""

@@ -235,12 +235,8 @@ def with_citations(body: Body, address: str, *, highest: int) -> Body:
     """
 
     def link(found: re.Match[str]) -> str:
-        cited = 0 < int(found[0]) <= highest
-        return (
-            f'<a class="cite" href="{escapeHtml(address.replace("{}", found[0]))}">{found[0]}</a>'
-            if cited
-            else found[0]
-        )
+        number, href = found[0], escapeHtml(address.replace("{}", found[0]))
+        return f'<a class="cite" href="{href}">{number}</a>' if 0 < int(number) <= highest else number
 
     def linked(piece: Piece) -> Piece:
         if not isinstance(piece.text, Markup) or not highest:

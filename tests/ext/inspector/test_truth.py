@@ -191,11 +191,9 @@ def bars_in(page: str) -> tuple[list[int], list[float]]:
     titles = re.findall(r'title="(?:Call|The next)[^:]*: ([\d,]+) tokens', page)
     tokens = [int(size.replace(",", "")) for size in titles]
     tops: dict[int, float] = {}
-    drawn = re.findall(r"M(\d+) ([\d.]+)h18v([\d.]+)h-18z", page)
-    bottoms = {float(top) + float(height) for _, top, height in drawn}
-    for left, top, _ in drawn:
-        tops[int(left)] = min(float(top), tops.get(int(left), 1_000))
-    return tokens, [max(bottoms) - top for _, top in sorted(tops.items())]
+    for left, top in re.findall(r"M(\d+) ([\d.]+)h18V68h-18z", page):
+        tops[int(left)] = min(float(top), tops.get(int(left), 68))
+    return tokens, [68 - top for _, top in sorted(tops.items())]
 
 
 async def test_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
@@ -209,13 +207,18 @@ async def test_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
         assert tokens[-1] == 467
 
 
-async def test_bars_have_their_colours(lesson: tuple[httpx.AsyncClient, str]) -> None:
-    """A part that is too low to be seen takes no room; one that can be seen is drawn."""
-    page = await body(lesson[0], lesson[1])
-    drawn = {part: path.count("h18") for part, path in re.findall(r'<path class="f-(\w+)" d="(M[^"]*h18[^"]*)"', page)}
-    assert drawn["stub"] >= 2
-    assert sum(drawn.values()) > 20
-    assert min(float(height) for height in re.findall(r"h18v([\d.]+)h", page)) >= 0.4
+async def test_parts_of_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
+    """Each is drawn before the parts below it and reaches above them by its size; none is raised to be seen."""
+    page = await body(lesson[0], lesson[1] + "?at=18")
+    _, heights = bars_in(page)
+    paths = re.findall(r'<path class="f-(\w+)" d="([^"]*h18V[^"]*)"', page)
+    drawn = {part: [float(top) for top in re.findall(r"M229 ([\d.]+)h18V68", path)] for part, path in paths}
+    assert list(drawn) == ["now", "turn", "stub", "summary", "system"]
+    tops = [68 - top for [top] in reversed(drawn.values())]
+    sizes = {"System": 21, "Summary, note": 158, "Stubs, shortened": 61, "Finished turns": 153, "Turn in progress": 20}
+    for size, low, high in zip(sizes.values(), [0, *tops], tops, strict=False):
+        assert abs(high - low - size * max(heights) / 2_017) < 0.02
+    assert all(f"{name} <strong>{size}</strong>" in page for name, size in sizes.items())
 
 
 async def test_every_citation_near_a_call_is_a_link(lesson: tuple[httpx.AsyncClient, str]) -> None:
@@ -306,6 +309,10 @@ async def test_what_stands_in_the_place_of_a_rewound_message_is_linked(
 async def test_a_call_without_a_result_is_explained(lesson: tuple[httpx.AsyncClient, str]) -> None:
     """Where the placeholder stands: it is in the view only."""
     client, here = lesson
-    page = await body(client, here)
-    assert "The agent stopped before the result was recorded" in page
-    assert "missing_result" not in await body(client, f"{here}/changes")
+    shown = text_in(await body(client, here))
+    assert "The agent stopped before the result was recorded" in shown
+    assert "Only the view has this message." in shown
+    assert "no result, only in the view" in text_in(await body(client, f"{here}/sent"))
+    changes = text_in(await body(client, f"{here}/changes"))
+    assert "No result was recorded for this call. The agent stopped before" in changes
+    assert "missing_result" not in changes
