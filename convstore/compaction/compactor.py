@@ -342,7 +342,7 @@ class Compactor:
 def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
     """Return why rows are summarised, as the end of a sentence."""
     if force:
-        return "the application asked for it"
+        return "the application called compact()"
     is_over = sum(weigh(rows)) > rule.trigger
     return f"more than {rule.trigger:,} tokens were not summarised" if is_over else "turns had left the view"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pytest
 from programs import ROOT, run_program
 
 from convstore import Conversation, ConversationStore
@@ -50,14 +51,19 @@ def test_the_program_prints_what_it_is_said_to(tmp_path: Path) -> None:
     assert doctest.OutputChecker().check_output(documented.text, printed, doctest.ELLIPSIS), printed
 
 
-async def test_a_turn_on_a_provider_s_sdk_is_three_calls() -> None:
-    """The three calls in the table, in this order, are a turn on Anthropic's SDK."""
-    calls = re.findall(r"^\| (?:store|ask) [\w ]+ \| `(.+)` \|$", README, re.MULTILINE)
+@pytest.mark.parametrize("other", ["OpenAI", "Anthropic"])
+async def test_a_turn_on_a_provider_s_sdk_is_three_calls(other: str) -> None:
+    """The three calls in the table, in this order, are a turn on the SDK of OpenAI or Anthropic."""
+    rows = re.findall(r"^\| ((?:store|ask|or ask) [\w ]+) \| `(.+)` \|$", README, re.MULTILINE)
+    calls = [call for step, call in rows if not step.endswith(other)]
     asked = list[dict[str, Any]]()
 
     async def create(**request: Any) -> dict[str, Any]:
         asked.append(request)
         usage = {"input_tokens": 9, "output_tokens": 3}
+        if other == "Anthropic":
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Fish."}}
+            return {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}
         content = [{"type": "text", "text": "Fish."}]
         return {"id": "m", "type": "message", "role": "assistant", "content": content, "model": "m", "usage": usage}
 
@@ -65,7 +71,8 @@ async def test_a_turn_on_a_provider_s_sdk_is_three_calls() -> None:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="orcas")
         names = {"chat": chat, "text": "What do orcas eat?", "MODEL": "m"}
-        names |= {"client": SimpleNamespace(messages=SimpleNamespace(create=create))}
+        api = SimpleNamespace(create=create)
+        names |= {"client": SimpleNamespace(messages=api, chat=SimpleNamespace(completions=api))}
         program = "async def turn():\n" + "".join(f"    {call}\n" for call in calls)
         exec(compile(program, "README.md", "exec"), names)  # noqa: S102 - ours
         await names["turn"]()
@@ -77,7 +84,7 @@ async def test_a_turn_on_a_provider_s_sdk_is_three_calls() -> None:
 def test_the_first_screen_shows_it_working() -> None:
     """The first screen says what convstore is and shows a short program and the first commands."""
     opening = README.partition("```")[0].lower()
-    assert "the log is complete and immutable; the view is small, valid and stable; " in opening
+    assert "the log is complete and immutable; the view is small and valid, " in opening
     assert "everything left out of the view has an id that brings it back" in opening
     assert PYTHON[0].text.count("\n") <= MOST_LINES_OF_THE_PROGRAM
     assert SHELL[0].line < FIRST_SCREEN
@@ -116,9 +123,14 @@ def test_what_is_said_to_be_missing_is_missing() -> None:
 def test_the_figures_are_those_of_the_comparison() -> None:
     """Each row of the table, and each saving of tokens, is on the page that says how it was measured."""
     comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\w ]+?) \| \*\*([\d.,]+).*?\*\* \| ([\d.,]+)", README, re.MULTILINE)
+    rows = re.findall(r"^\| ([\w ]+?) \| ([\d.,]+) ?(?:ms|[KM]B)? \| ([\d.,]+)", README, re.MULTILINE)
     measured = re.findall(r"^\| ([\w ]+?)(?:, ms)? \| \*\*([\d.,]+).*?\*\* \| ([\d.,]+)", comparison, re.MULTILINE)
-    assert rows
+    assert len(rows) >= 5
     assert set(rows) <= set(measured)
+    prices = re.findall(r"^\| [^|]+ \| (\d+ %) \| (\d+ %) \| (\d+ %) \|$", README, re.MULTILINE)
+    plain = comparison.replace("**", "")
+    bills = re.findall(r"\| \d+ % \| (\d+ %) \| \d+ % \| \d+ \| \d+ \| (\d+ %) \| (\d+ %) \|$", plain, re.MULTILINE)
+    assert len(prices) == 4
+    assert set(prices) <= set(bills)
     [saving] = re.findall(r"\*\*([\d,]+) tokens instead of ([\d,]+)\*\*", README)
     assert f"| {saving[1]} | {saving[0]} |" in comparison

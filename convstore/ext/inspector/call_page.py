@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.ext.inspector.calls import Calls, moment_of
+from convstore.ext.inspector.calls import UNEXPECTED, Calls, moment_of
+from convstore.ext.inspector.changes import same_beginning
 from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
@@ -102,11 +103,15 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
 async def render_call(
     request: Request, chat: Conversation, tab: str, calls: Calls, view: View, **more: Any
 ) -> Response:
-    """Return the page of a tab, with the header that all tabs share."""
+    """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
     info, history, is_own = await info_of(chat), view.history, bool(calls.moment and calls.moment.stamp)
     policy = None if is_own and not what_if_in(request) else view.policy
     at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
     full = history.report.tokens_before or info.tokens
+    upcoming = await load_view(request, chat, before=1, near=calls.near) if calls.has_end and calls.moment else None
+    cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
+    if "before" not in more:
+        more["before"] = await load_view(request, chat, calls.before(calls.moment), before=1) if cut else None
     return render(
         f"{tab}.html",
         request,
@@ -119,10 +124,13 @@ async def render_call(
         metadata=as_json(info.metadata),
         children=[member async for member in with_children(chat.store, info)][1:],
         calls=calls,
-        strip=strip_of(calls, view),
+        strip=strip_of(calls, view, upcoming if calls.moment else view),
+        cut=cut,
+        is_expected=cut not in UNEXPECTED,
+        held=sum(view.sizes[: same_beginning(more["before"], view)]) if cut else 0,
         view=view,
         match=MATCHES.get(history.difference or history.match, ""),
-        parts_of={title: (key, view.parts()[key]) for key, title in PARTS.items() if view.parts()[key]},
+        parts_of={title: (key, view.parts()[key]) for key, title in PARTS.items()},
         full=full,
         saved=max(0, full - history.tokens) * 100 // max(1, full),
         **more,

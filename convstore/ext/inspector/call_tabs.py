@@ -87,7 +87,7 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     compared = calls.before(calls.moment)
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
-    changes = changes_between(before, view) if before else None
+    changes = changes_between(before, view, calls.has_question) if before else None
     return await render_call(
         request,
         chat,
@@ -99,6 +99,7 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
         changes=changes,
         ordinals=ordinals,
         kind_of=kind_of,
+        added=ADDED,
     )
 
 

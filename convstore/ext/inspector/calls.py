@@ -31,17 +31,22 @@ class ToolCall:
     has_failed: bool = False
 
 
+UNEXPECTED = frozenset({"another policy", "summary set aside"})
+"""Causes of a lost cache that no rule of views brings about, but the application."""
+
+
 def cut_by(before: ViewStamp | None, after: ViewStamp | None) -> str:
-    """Return what made the later view not begin with the whole earlier one, in a word or two; "" if it does."""
+    """Return what made the later view not begin with the whole earlier one, in a few words; "" if it does."""
     if before is None or after is None:
         return ""
     old, new = before.marks, after.marks
     causes = {
-        "summary": before.summary != after.summary,
-        "policy": before.policy != after.policy,
+        "summary made": before.summary != after.summary != "",
+        "summary set aside": before.summary != after.summary,
+        "another policy": before.policy != after.policy,
         "turns left out": old.start != new.start,
-        "shortened": old.short_through != new.short_through,
-        "stub": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
+        "texts shortened": old.short_through != new.short_through,
+        "results became stubs": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
     }
     return next((cause for cause, is_true in causes.items() if is_true), "")
 
@@ -57,6 +62,11 @@ class Calls:
     def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
         self.near, self.moment = near, moment
         self.all = [call for call in near if call.message.type == "ai"]
+
+    @property
+    def has_end(self) -> bool:
+        """True if the end of the log is near."""
+        return self.moment is None or len(self.near) < _AROUND
 
     @property
     def previous(self) -> StoredMessage | None:
@@ -85,7 +95,17 @@ class Calls:
     def cut_by(self, call: StoredMessage | None) -> str:
         """Return what broke the prompt cache of a call, in a word or two; "" if nothing did."""
         before = self.before(call)
-        return cut_by(before.stamp, call.stamp) if before and call else ""
+        if not before or not call:
+            return ""
+        cause = cut_by(before.stamp, call.stamp)
+        has_ended = cause == "results became stubs" and self.has_question(before.ordinal, call.ordinal)
+        return "turn ended" if has_ended else cause
+
+    def has_question(self, after: int, before: int | None = None) -> bool:
+        """Return True if a question that is not rewound stands between two ordinals, by default up to the moment."""
+        end = before or (self.moment.ordinal if self.moment else self.near[-1].ordinal + 1 if self.near else 0)
+        between = (message for message in self.near if after < message.ordinal < end and not message.is_rewound)
+        return any(message.message.type == "human" for message in between)
 
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""

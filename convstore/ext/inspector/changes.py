@@ -1,8 +1,8 @@
-"""Compare the views of two calls: what a prompt cache can reuse of the later one, what broke it, and a diff."""
+"""Compare the views of two calls: what a prompt cache can reuse of the later one, what ended it, and a diff."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise, takewhile
@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.ext.inspector.comparison import STATES, View, limit_of, reason_at
 from convstore.ext.inspector.text import sent_text
+from convstore.messages.provenance import kind_of
 from convstore.types import PastView
 
 _MAX_LINES, _NEAR, _ALIKE = 60, 80, 40
@@ -24,9 +25,10 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One line of a diff: messages that are the same, were removed or were added; `kind` is "same", "was" or "add".
+    """One line of a diff: messages that are the same, were removed, have another form, or are new.
 
-    `text` is cut out of the message: `before` and `after` are what it has in common with its other form.
+    `kind` is "same", after the first change "again"; "was"; "form", also of a new summary or note; "add". `text` is cut
+    out of the first message: `before` and `after` are what it has in common with its other form.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Changes:
 
     Attributes:
         same_tokens: Size of the equal messages with which both begin, which a prompt cache can reuse.
+        new_tokens: Size of the messages that the log did not have at the call before; the rest is sent again.
         is_kept: True if the view begins with the whole view before.
         cause: The first change that is no addition, in words.
         lines: The diff, at most its first lines.
@@ -52,24 +55,36 @@ class Changes:
     """
 
     same_tokens: int
+    new_tokens: int
     is_kept: bool
     cause: str
     lines: Sequence[DiffLine]
     left: int
 
 
-def changes_between(before: View, after: View) -> Changes:
-    """Return what changed from the view of one call to the view of the next."""
+def same_beginning(before: View, after: View) -> int:
+    """Return the number of equal messages with which both views begin."""
     pairs = zip(before.history.messages, after.history.messages, strict=False)
-    same = sum(1 for _ in takewhile(lambda pair: _key(pair[0]) == _key(pair[1]), pairs))
+    return sum(1 for _ in takewhile(lambda pair: _key(pair[0]) == _key(pair[1]), pairs))
+
+
+def changes_between(before: View, after: View, has_ended: Callable[[int], bool]) -> Changes:
+    """Return what changed from the view of one call to the next; `has_ended` says so of the turn of an ordinal."""
+    same = same_beginning(before, after)
     lines = list(_diff(before, after, same))
     return Changes(
         same_tokens=sum(after.sizes[:same]),
+        new_tokens=sum(line.tokens for line in lines if line.kind == "add"),
         is_kept=same == len(before.history.messages),
-        cause=next(_causes(before.history, after.history), "another summary or note stands before them"),
+        cause=next(_causes(before.history, after.history, has_ended), "another summary or note stands before them"),
         lines=lines[:_MAX_LINES],
         left=len(lines[_MAX_LINES:]),
     )
+
+
+def _is_new(message: BaseMessage, before: View) -> bool:
+    """Return True for a message that neither the view before has in any form nor the store made of others."""
+    return message.id not in before.ids and kind_of(message) not in ("summary", "note")
 
 
 def _key(message: BaseMessage) -> tuple[str, str | None, str]:
@@ -89,7 +104,7 @@ def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
     for kind, first, last, start, stop in matcher.get_opcodes():
         removed, added = range(same + first, same + last), range(same + start, same + stop)
         if kind == "equal":
-            yield _line("same", after, added)
+            yield _line("again", after, added)
             continue
         forms = {old[index].id: index for index in removed} if kind == "replace" else {}
         kept = {new[index].id for index in added}
@@ -103,13 +118,13 @@ def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
 def _changed(before: View, after: View, earlier: int | None, index: int) -> Iterator[DiffLine]:
     """Yield the lines of a message that is new, or has another form than in the view before."""
     if earlier is None:
-        yield _line("add", after, [index])
+        yield _line("add" if _is_new(after.history.messages[index], before) else "form", after, [index])
         return
     texts = [sent_text(before.history.messages[earlier]), sent_text(after.history.messages[index])]
     head = _alike(*texts)
     tail = _alike(*(text[head:][::-1] for text in texts))
     head, tail = (head, tail) if head + tail >= _ALIKE else (0, 0)
-    for kind, view, at, text in zip(("was", "add"), (before, after), (earlier, index), texts, strict=True):
+    for kind, view, at, text in zip(("was", "form"), (before, after), (earlier, index), texts, strict=True):
         middle = text[head : len(text) - tail]
         yield _line(kind, view, [at], (text[:head][-_NEAR:], middle, text[len(text) - tail :][:_NEAR]))
 
@@ -128,11 +143,12 @@ def _line(kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, 
     return DiffLine(kind, first, last, len(indexes), tokens, head, text, tail)
 
 
-def _causes(before: PastView, after: PastView) -> Iterator[str]:
+def _causes(before: PastView, after: PastView, has_ended: Callable[[int], bool]) -> Iterator[str]:
     """Yield what happened to the ranges of messages that the views show differently, in words."""
     reasons = [*before.report.reasons, *after.report.reasons]
+    end = max((reason.last for reason in before.report.reasons), default=0)
     edges = sorted({reason.first for reason in reasons} | {reason.last + 1 for reason in reasons})
-    for first, end in pairwise(edges):
+    for first, following in pairwise(edges):
         old, new = (reason_at(view.report.reasons, first) for view in (before, after))
         if old and new and (old.state, old.summary) != (new.state, new.summary):
             change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
@@ -140,5 +156,13 @@ def _causes(before: PastView, after: PastView) -> Iterator[str]:
                 change += f" {limit}"
             if new.summary and new.summary == after.version and after.summary_reason:
                 change += f", made because {after.summary_reason}"
-            last = new.last if new.state in ("summarised", "left_out") else end - 1
-            yield f"messages {first} to {last} are now {change}" if last > first else f"message {first} is now {change}"
+            if new.state == "stub":
+                change += ", as its turn ended" if has_ended(first) else ", as its turn is long"
+            last = new.last if new.state in ("summarised", "left_out") else following - 1
+            late = f" ({_range(end + 1, last)} came after the call before)" if last > end >= first else ""
+            many = last > first
+            yield f"message{'s' * many} {_range(first, last)}{late} {'are' if many else 'is'} now {change}"
+
+
+def _range(first: int, last: int) -> str:
+    return f"{first} to {last}" if last > first else f"{first}"

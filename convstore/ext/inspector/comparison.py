@@ -22,7 +22,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "whole": ("whole", "The model gets this message as it is stored."),
     "stub": (
         "stub",
-        "The turn is finished, so a stub replaces the result. The model can read it again with its id or its numbers.",
+        "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers read it again.",
     ),
     "shortened": ("shortened", "A long text of a finished turn: the model gets its beginning and its end."),
     "placeholder": ("placeholder", "Images, audio and files of finished turns are named, not sent again."),
@@ -40,14 +40,17 @@ STATES: Mapping[str, tuple[str, str]] = {
     "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
     "answer": ("output", "The model answered the view with this message."),
     "later": ("later", "The message came after this view."),
-    "rewound": ("rewound", "Rewound, as after an edited question. The model does not get it; it stays in the log."),
+    "rewound": ("rewound", "Taken back, as for another answer or an edited question. It stays in the log alone."),
 }
 """Label and explanation of each state of a stored message."""
 
 ADDED: Mapping[str, tuple[str, str]] = {
     "summary": ("summary", "Replaces the older messages that it covers."),
     "note": ("note", "Says how much is left out, and how the model gets it back."),
-    "missing_result": ("added", "The call has no result in the log. Models reject a call without one."),
+    "missing_result": (
+        "no result",
+        "The agent stopped before the result was recorded; models reject a call without one.",
+    ),
     "late_result": ("as text", "A result whose call is not in the view."),
     "joined": ("joined", "Messages that the provider wants as one."),
     "media": ("added", "The provider does not take images and files in tool results."),
@@ -70,7 +73,7 @@ _SHOWN = frozenset({"whole", "stub", "shortened", "placeholder", "late"})
 PARTS: Mapping[str, str] = {
     "system": "System",
     "summary": "Summary, note",
-    "stub": "Stubs and shortened",
+    "stub": "Stubs, shortened",
     "turn": "Finished turns",
     "now": "Turn in progress",
 }
@@ -119,6 +122,7 @@ class View:
     def __init__(self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0) -> None:
         self.history, self.policy, self.origin, self._answer = history, history.policy, origin, answer
         self.sizes = [count(counter, message) for message in history.messages]
+        self.ids = {message.id for message in history.messages}
         report = history.report
         self.keys = parts_of(history.messages, {*report.stubbed, *report.placeholders, *report.shortened})
         self._late = frozenset(history.report.late_results)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from urllib.parse import urlencode
 
 from langchain_core.messages import AIMessage
@@ -30,7 +31,7 @@ from convstore.types import StoredItem, StoredMessage, ToolRecord
 _PAGE, _SCANNED, _LATER = 25, 300, 6
 _LOG_BYTES, _VIEW_BYTES, _LINE, _SHORT, _ARGUMENTS = 700, 600, 160, 100, 160
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
-_SOURCES, _TITLES, _TOOLS, _CALLS, _ITEMS = 6, 2, 20, 12, 40
+_TITLES, _TOOLS, _CALLS, _ITEMS = 2, 20, 12, 40
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
@@ -47,26 +48,20 @@ ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
 
 
 @dataclass(frozen=True, slots=True)
-class _ShownCall:
-    """A call of a tool in one line."""
-
-    text: str
-    call: ToolCall
-
-
-@dataclass(frozen=True, slots=True)
 class _Entry:
-    """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call."""
+    """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call.
+
+    Each of the `calls` of tools has its text in one line.
+    """
 
     stored: StoredMessage
     body: Body
     line: str
     tool: str
-    calls: list[_ShownCall]
+    calls: list[tuple[str, ToolCall]]
     more_calls: int
     caller: int
     sources: list[int]
-    more_sources: int
 
     @property
     def is_folded(self) -> bool:
@@ -149,11 +144,12 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         items={} if choice else await _items(chat, page),
         most_items=_ITEMS,
         on_page={message.ordinal for row in rows for message in row.stored},
-        highest=_highest_source(view, lines),
+        highest=_highest_source(view, [*calls.near, *page.stored], lines),
+        replaced=_replaced(page.stored),
         choice=choice,
         roles=ROLES,
         tools=_tools_of(calls),
-        legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
+        legend={line.given.label: STATES[line.given.state][1] for line in lines if line.given.state in STATES},
     )
 
 
@@ -276,20 +272,34 @@ def _entry(
         body_of(whole, _LOG_BYTES, is_stored=True, with_calls=False),
         _line_of(record, first_line(whole, _LINE)),
         (record.tool if record else "") or message.name or "",
-        [_ShownCall(_call_text(call), tools.get((stored.ordinal, str(call["id"])), lost)) for call in calls[:_CALLS]],
+        [(_call_text(call), tools.get((stored.ordinal, str(call["id"])), lost)) for call in calls[:_CALLS]],
         len(calls[_CALLS:]),
         tools.get((stored.ordinal, str(getattr(message, "tool_call_id", ""))), ToolCall(0)).caller,
-        numbers[:_SOURCES],
-        len(numbers[_SOURCES:]),
+        numbers,
     )
 
 
-def _highest_source(view: View, lines: Sequence[_Line]) -> int:
-    """Return the highest number of a source that stubs of the view or results of the page name."""
-    stubs = (message.text for message in view.history.messages if message.type == "tool")
+def _highest_source(view: View, near: Sequence[StoredMessage], lines: Sequence[_Line]) -> int:
+    """Return the highest number of a source that stubs, of the view or near it, or results of the page name."""
+    messages = [*view.history.messages, *(stored.message for stored in near)]
+    stubs = (message.text for message in messages if message.type == "tool")
     named = [int(found[1]) for text in stubs if (found := _STUB_SOURCES.search(text))]
     shown = [number for line in lines for entry in line.entries for number in entry.sources]
     return max([*named, *shown], default=0)
+
+
+def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:
+    """Return the first message of each rewound range and the one that follows it, by each other's ordinals.
+
+    Only if both are questions or both are answers, so that one stands in the place of the other.
+    """
+    firsts = [next(run) for _, run in groupby(stored, key=lambda message: message.is_rewound)]
+    pairs = [
+        (first.ordinal, other.ordinal)
+        for first, other in pairwise(firsts)
+        if first.is_rewound and first is not stored[0] and first.message.type == other.message.type in ("human", "ai")
+    ]
+    return {**dict(pairs), **{other: first for first, other in pairs}}
 
 
 def _line_of(record: ToolRecord | None, text: str) -> str:

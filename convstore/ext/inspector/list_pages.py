@@ -36,15 +36,6 @@ class _Choice:
     scope: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One conversation of the list; `budget` is that of its last call, None for no limit or if it is not known."""
-
-    info: ConversationInfo
-    budget: int | None
-    is_child: bool
-
-
 async def _choice_of(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> _Choice:
     """Return the choice that ``key=`` and ``like=`` in the address name; HTTPException if they do not exist."""
     key, like = (request.query_params.get(name, "") for name in ("key", "like"))
@@ -67,7 +58,7 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     return render(
         "listing.html",
         request,
-        rows=[_row(info) for info in await titled(store, shown)],
+        rows=[(info, _budget_of(info)) for info in await titled(store, shown)],
         more={
             family[_CHILDREN].conversation_id: len(family[1 + _CHILDREN :]) for family in families if family[_CHILDREN:]
         },
@@ -78,11 +69,11 @@ async def listing_page(request: Request, store: ConversationStore, permitted: Ma
     )
 
 
-def _row(info: ConversationInfo) -> _Row:
-    budget = None
+def _budget_of(info: ConversationInfo) -> int | None:
+    """Return the budget of the last call, None for no limit or if it is not known."""
     with suppress(InvalidInputError):  # a policy of a later version
-        budget = info.stamp.history_policy.max_tokens if info.stamp else None
-    return _Row(info, budget, is_child="path" in info.scope)
+        return info.stamp.history_policy.max_tokens if info.stamp else None
+    return None
 
 
 async def search_page(request: Request, chat: Conversation) -> Response:

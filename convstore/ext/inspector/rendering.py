@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from convstore.ext.inspector.text import as_json, clip, finalize, marked, with_citations
+from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
 from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53
@@ -66,7 +66,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "ago": _ago,
         "cited": with_citations,
-        "clip": clip,
+        "clip": shorten,
         "count": _count,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
         "failed": has_failed,

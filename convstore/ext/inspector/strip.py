@@ -1,7 +1,7 @@
 """The strip above a call: one thin bar for each model call, with what filled it and what happened.
 
-Its numbers come from stamps, so a call costs nothing to draw. Of a run, messages that were appended since the load of
-its view are added.
+Its numbers come from stamps, so a call costs nothing to draw; the next call has none, and its view is loaded. Of a
+run, messages that were appended since the load of its view are added.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
 
 _BEFORE, _CALLS = 7, 15
-_STEP, _WIDTH, _TOP, _BASE, _LEAST = 28, 18, 12, 68, 1.5
-_FARTHEST = 2
+_STEP, _WIDTH, _TOP, _BASE = 28, 18, 12, 68
+_FARTHEST = 1.5
 """A budget above so many times the largest call would make all bars too low, so it is not drawn."""
 
 
@@ -44,11 +44,10 @@ class Bar:
         happened = {
             "rewound": self.is_rewound,
             "a summary was made": self.has_summary,
-            f"a prompt cache broke ({self.cut_by})": self.cut_by,
+            f"the cache held up to a change ({self.cut_by})": self.cut_by,
             "a tool failed": self.has_failed,
         }
-        unknown = "no stamp" if self.ordinal else "open it to see its size"
-        size = f"{self.tokens:,} tokens" if self.tokens else unknown
+        size = f"{self.tokens:,} tokens" if self.tokens or not self.ordinal else "no stamp"
         return f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
 
 
@@ -63,14 +62,6 @@ class Strip:
     later: int
 
     @property
-    def marks(self) -> Sequence[tuple[str, str]]:
-        """What happened to the calls that are shown: the kind of each mark, and its meaning."""
-        kinds = (("summary", "summary made"), ("ink", "cache broken"), ("bad", "tool failed"))
-        paths = self.paths()
-        seen = {"summary": any(bar.has_summary for bar in self.bars), "ink": "ink" in paths, "bad": "bad" in paths}
-        return [(kind, meaning) for kind, meaning in kinds if seen[kind]]
-
-    @property
     def width(self) -> int:
         """Its width in pixels."""
         return _STEP * len(self.bars)
@@ -83,23 +74,17 @@ class Strip:
     def _y(self, tokens: float) -> float:
         return _BASE - (_BASE - _TOP) * tokens / self.top
 
-    def _heights(self, bar: Bar) -> dict[str, float]:
-        """Return the heights of the parts; the largest one gives up what the others need to be seen, and the gaps."""
-        parts = {part: max(_LEAST, _BASE - self._y(tokens)) for part, tokens in bar.parts.items() if tokens}
-        if parts:
-            rest = sorted(parts.values())[:-1]
-            largest = max(parts, key=lambda part: parts[part])
-            parts[largest] = max(_LEAST, _BASE - self._y(bar.tokens) - sum(rest) - len(rest))
-        return parts
-
     def paths(self) -> dict[str, str]:
-        """Return the rectangles of each part, and the marks, as paths."""
-        paths: dict[str, str] = dict.fromkeys(("system", "summary", "stub", "turn", "now", "ink", "bad"), "")
+        """Return the rectangles of each part, and the marks, as paths.
+
+        Each rectangle stands on the base line, behind those of the parts below it, so that bars are to scale.
+        """
+        paths: dict[str, str] = dict.fromkeys(("now", "turn", "stub", "summary", "system", "ink", "bad"), "")
         for index, bar in enumerate(self.bars):
-            left, y = index * _STEP + (_STEP - _WIDTH) // 2, float(_BASE)
-            for part, height in self._heights(bar).items():
-                paths[part] += f"M{left} {y - height:.1f}h{_WIDTH}v{height:.1f}h-{_WIDTH}z"
-                y -= height + 1
+            left, size = index * _STEP + (_STEP - _WIDTH) // 2, 0
+            for part, tokens in bar.parts.items():
+                size += tokens
+                paths[part] += f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z" if tokens else ""
             middle = index * _STEP + _STEP // 2
             aside = 6 if bar.cut_by and bar.has_failed else 0
             paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""
@@ -108,17 +93,20 @@ class Strip:
         return {part: path for part, path in paths.items() if path}
 
 
-def strip_of(calls: Calls, view: View) -> Strip:
-    """Return the strip of the calls near the moment, whose bar is that of the view."""
+def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
+    """Return the strip of the calls near the moment, whose bar is that of the view; the last is that of the next call.
+
+    The strip begins later than its first call only if they do not fit.
+    """
     moment = calls.moment
     before = [message for message in calls.all if moment is None or message.ordinal < moment.ordinal]
-    start = max(0, len(before) - (_BEFORE if moment else _CALLS))
+    start = max(0, min(len(before) - _BEFORE, len(calls.all) - _CALLS))
     shown = calls.all[start : start + _CALLS]
     failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
     bars = [_bar(message, calls, view, failed) for message in shown]
     is_last = not shown or shown[-1] is calls.all[-1]
-    if is_last:
-        bars.append(Bar(0, {} if moment else view.parts(), is_current=moment is None))
+    if is_last and upcoming:
+        bars.append(Bar(0, upcoming.parts(), is_current=moment is None))
     highest, budget = max([bar.tokens for bar in bars], default=0) or 1, view.policy.max_tokens
     is_near = budget is not None and budget <= _FARTHEST * highest
     has_earlier = bool(shown) and (start > 0 or calls.near[0].ordinal > 1)
@@ -127,7 +115,7 @@ def strip_of(calls: Calls, view: View) -> Strip:
         max(highest, budget or 0) if is_near else highest,
         budget,
         shown[0].ordinal if has_earlier else 0,
-        0 if is_last else shown[-1].ordinal,
+        shown[-1].ordinal if shown and not is_last else 0,
     )
 
 

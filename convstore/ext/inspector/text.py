@@ -89,6 +89,16 @@ def clip(text: str, limit: int) -> str:
     return begin if size <= limit else begin[: limit * len(begin) // size]
 
 
+def shorten(text: str, limit: int) -> str:
+    """Return a text, or its beginning of at most about `limit` bytes and an ellipsis.
+
+    >>> shorten("abc", 10), shorten("abcdef", 3)
+    ('abc', 'abc…')
+    """
+    beginning = clip(text, limit)
+    return text if len(beginning) == len(text) else f"{beginning}…"
+
+
 def marked(text: str, marks: Callable[[str], list[tuple[int, int]]]) -> list[str]:
     """Return a text in pieces, of which every second one is marked.
 
@@ -186,6 +196,7 @@ def body_of(
         left += len(text) - len(beginning)
         limit -= len(beginning)
         if beginning or not text:
+            beginning += "…" if len(beginning) < len(text) else ""
             shown = beginning if is_code else rendered(beginning)
             pieces.append(Piece(heading, shown, is_code, number))
     return Body(str(message.id), [piece for piece in pieces if piece.text or piece.heading], left)
@@ -211,9 +222,8 @@ def _sent_block(block: Any) -> str:
 def first_line(message: BaseMessage, limit: int) -> str:
     """Return the beginning of a message in one line, without its calls."""
     text = next((text for _, text, _, _ in _texts(message) if text.strip()), "")
-    line = " ".join(text[: 4 * limit].split())
-    beginning = clip(line, limit)
-    return beginning if len(beginning) == len(line) and len(text) <= 4 * limit else f"{beginning}…"
+    line = shorten(" ".join(text[: 4 * limit].split()), limit)
+    return line if len(text) <= 4 * limit or line.endswith("…") else f"{line}…"
 
 
 def with_citations(body: Body, address: str, *, highest: int) -> Body:
@@ -225,12 +235,8 @@ def with_citations(body: Body, address: str, *, highest: int) -> Body:
     """
 
     def link(found: re.Match[str]) -> str:
-        cited = 0 < int(found[0]) <= highest
-        return (
-            f'<a class="cite" href="{escapeHtml(address.replace("{}", found[0]))}">{found[0]}</a>'
-            if cited
-            else found[0]
-        )
+        number, href = found[0], escapeHtml(address.replace("{}", found[0]))
+        return f'<a class="cite" href="{href}">{number}</a>' if 0 < int(number) <= highest else number
 
     def linked(piece: Piece) -> Piece:
         if not isinstance(piece.text, Markup) or not highest:

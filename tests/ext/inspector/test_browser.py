@@ -48,9 +48,9 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
     await open_lesson(page)
     for name in ("in summary 1", "stub", "rewound"):
         assert await page.locator(".got", has_text=name).first.is_visible(), name
-    assert not await page.get_by_text("The user is new to machine learning").first.is_visible()
-    await page.get_by_text("replaces 8 messages").click()
-    assert await page.get_by_text("The user is new to machine learning").first.is_visible()
+    assert not await page.get_by_text("Deep learning learns its own features").last.is_visible()
+    await page.get_by_text(re.compile("replaces 8 messages: The user is new to machine learning")).click()
+    assert await page.get_by_text("Deep learning learns its own features").last.is_visible()
     assert await page.get_by_text("clear at last").is_visible()
     assert await fits(page)
     await follow(page, page.get_by_role("link", name="Open the whole message").last)
@@ -69,16 +69,30 @@ async def test_the_first_message_stands_high(page: Any) -> None:
     assert tools <= 200 or page.viewport_size["width"] < 700
 
 
+@pytest.mark.parametrize("window", ["wide-light"], indirect=True)
+async def test_the_head_of_a_call_stands_still(page: Any) -> None:
+    """From call to call nothing above the messages moves, all calls that fit are there, and the marks take one line."""
+    await open_lesson(page)
+    here, seen = page.url, set[tuple[float, ...]]()
+    for query in ("", "?at=3", "?at=7", "?at=11", "?at=14", "?at=18"):
+        await page.goto(here + query)
+        places = (".tools", ".links", ".about .keys >> nth=0", ".marks", ".lane a >> nth=0", ".lane a >> nth=9")
+        boxes = [await page.locator(place).first.bounding_box() for place in places]
+        assert boxes[3]["height"] <= 22
+        seen.add((*(box["y"] for box in boxes), boxes[4]["x"], boxes[5]["x"]))
+    assert len(seen) == 1, seen
+
+
 @pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
 async def test_the_tabs_of_a_call_tell_what_changed(page: Any) -> None:
     """Previous and next call stay on the tab."""
     await open_lesson(page)
-    await follow(page, page.get_by_role("link", name="Previous call"))
+    await follow(page, page.get_by_role("link", name="Last call, 413 tokens"))
     assert await page.get_by_text("exactly as sent").is_visible()
     for tab, words in (
         ("As sent", "exactly as the model got them"),
         ("Tools", "Tools called in messages"),
-        ("Changes", "because message 15 is now shown by a stub"),
+        ("Changes", "because message 15 is now shown by a stub, as its turn ended"),
     ):
         await follow(page, page.get_by_role("link", name=tab, exact=True))
         assert await page.get_by_text(words).is_visible()
@@ -133,7 +147,7 @@ async def test_everything_is_reached_by_keyboard(page: Any) -> None:
         focused = page.locator(":focus")
         assert await focused.is_visible()
         names.add(((await focused.inner_text()) or await focused.get_attribute("aria-label") or "").strip())
-    assert {"Search", "As sent", "JSON ▾", "Failed", "⇤"} <= names
+    assert {"Search", "As sent", "JSON ▾", "Failed", "First", "Last"} <= names
 
 
 async def test_the_token_of_the_address_works_once(browser: Any, address: str, cookies: Any) -> None:

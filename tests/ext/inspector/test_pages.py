@@ -53,11 +53,12 @@ async def test_the_list_shows_each_conversation_newest_first(
     body = await page(browse(), "/")
     greeting, whales = (text_in(row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL))
     stored = (await other.info()).tokens
-    assert greeting.startswith(f"Hello there grace / t 1 {stored:,} → {stamp.tokens:,}")
-    assert 'aria-label="50 % of the budget"' in body
+    assert greeting.startswith(f"Hello there grace / t 1 {stored:,} {stamp.tokens:,} 50 %")
+    assert f'aria-label="50 % of the budget of {stamp.history_policy.max_tokens:,}"' in body
+    assert "Turns Tokens stored Last call Failed tools" in text_in(body)
     info = await chat.info()
-    assert whales.startswith(f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} ")
-    assert "→" not in whales
+    assert whales.startswith(f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} not known ")
+    assert "Not known if the newest message is no answer of a model" in text_in(body)
     assert "failed" not in greeting + whales
     await other.append(ToolMessage("Timeout", tool_call_id="call", status="error"))
     assert "1 failed" in text_in(await page(browse(), "/"))
@@ -125,10 +126,11 @@ async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat:
     assert rows == ["system", "summary", *["turn"] * 2, "stub", *["turn"] * 3, "stub", "turn", "now", "rewound"]
     text = text_in(body)
     assert f"{history.tokens:,}" in text
-    assert "summary Summary 1 , made because the application asked for it, replaces 8 messages" in text
+    [said] = [" ".join(summary.text.split())[:60] for summary in await chat.summaries()]
+    assert f"summary Summary 1 , made because the application called compact(), replaces 8 messages: {said}" in text
     assert "rating 1" in text
     assert "A wrong answer" in text
-    assert "messages without rewound ones" in text
+    assert f"{(await chat.info()).message_count} messages and 1 rewound" in text
     assert history.report.stubbed
     assert all(f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed)
 
@@ -164,14 +166,15 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(store: Convers
     cuts = {row.ordinal for before, row in pairwise(stamped) if row.stamp.marks.start != before.stamp.marks.start}
     for row in stamped[-6:]:
         shown = await page(client, here, at=str(row.ordinal))
-        assert ("broke the cache: turns left out" in shown) == (row.ordinal in cuts)
+        assert ("held; expected, turns left out" in shown) == (row.ordinal in cuts)
         changed = text_in(await page(client, f"{here}/changes", at=str(row.ordinal)))
         assert ("left out to keep the view within its budget of 2,000 tokens" in changed) == (row.ordinal in cuts)
-        assert f"Broken at {', '.join(f'{ordinal} (turns left out)' for ordinal in sorted(cuts))}" in changed
+        listed = ", ".join(f"{ordinal} (turns left out)" for ordinal in sorted(cuts))
+        assert f"Held up to a change at {listed}" in changed
     assert "Before this page" not in await page(client, here, at="8")
     for unlimited in ({"max_tokens": ""}, {"max_tokens": "", "max_turns": "8"}):
         tried = text_in(await page(client, here, **unlimited))
-        assert "broke the cache" not in tried
+        assert "held; expected" not in tried
         assert ("its limit of 8 turns" in tried) == ("max_turns" in unlimited)
 
 
@@ -205,7 +208,7 @@ async def test_the_parts_add_up_to_the_view(browse: Browse, chat: Conversation, 
     listed = re.search(r'<ul class="keys".*?</ul>', await page(browse(), here), re.DOTALL)[0]
     parts = re.findall(r"</span>([A-Z][\w, ]+) <strong>([\d,]+)</strong>", listed)
     assert sum(int(tokens.replace(",", "")) for _, tokens in parts) == (await chat.load_history()).tokens
-    names = ["System", "Summary, note", "Stubs and shortened", "Finished turns", "Turn in progress"]
+    names = ["System", "Summary, note", "Stubs, shortened", "Finished turns", "Turn in progress"]
     assert [name for name, _ in parts] == names
 
 
@@ -449,7 +452,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
 
     async def changes(ordinal: Any) -> Any:
         body = await page(client, f"{here}/changes", at=str(ordinal))
-        kinds = re.findall(r'<li class="(same|was|add)"', body)
+        kinds = re.findall(r'<li class="(same|again|was|form|add)"', body)
         return kinds, text_in(re.search(r'<div class="verdict">.*?</ol>', body, re.DOTALL)[0])
 
     kinds, kept = await changes(4)
@@ -457,16 +460,21 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     assert kinds == ["same", "add", "add"]
     kinds, stubbed = await changes(6)
     assert re.search(
-        r"only the first \d+ of \d+ tokens can come from it, because message 3 is now shown by a stub\.", stubbed
+        r"Expected: only the first \d+ of \d+ tokens can come from the cache, because message 3 is now shown by "
+        r"a stub, as its turn ended\.",
+        stubbed,
     )
-    assert kinds == ["same", "was", "add", "add", "add"]
+    assert '"tool_message_id": "' in html.unescape(stubbed)
+    assert kinds == ["same", "was", "form", "add", "add"]
     kinds, folded = await changes(14)
     [summary] = await chat.summaries()
-    cause = f"messages 1 to {summary.last} are now in summary 1, made because {summary.reason}"
-    assert f"Cache broken: 0 of 192 tokens can come from it, because {cause}." in folded
-    assert re.search(r"Broken at 6 \(stub\), .*14 \(summary\)", folded)
+    late = f"({summary.last} came after the call before)"
+    cause = f"messages 1 to {summary.last} {late} are now in summary 1, made because {summary.reason}"
+    assert f"Expected: none of 192 tokens can come from the cache, because {cause}." in folded
+    assert re.search(r"Held up to a change at 6 \(turn ended\), .*14 \(summary made\)", folded)
+    assert re.search(r"to \d+ 11 messages, [\d,]+ tokens, from: What about orcas\?", folded)
     assert f"made because {summary.reason}, replaces" in text_in(await page(client, here, at="14"))
-    assert kinds == ["was", "add", "add"]
+    assert kinds == ["was", "form", "add"]
     assert "There is no call before this one" in await page(client, f"{here}/changes", at="2")
 
 
@@ -541,8 +549,8 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
     ]
     assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
     calls = [message for message in await chat.list_messages() if message.stamp]
-    cut, made = ", a prompt cache broke (stub)", ", a summary was made, a prompt cache broke (summary)"
-    happened = ["", "", f"{cut}, a tool failed", "", made, ""]
+    cut, made = (f", the cache held up to a change ({cause})" for cause in ("turn ended", "summary made"))
+    happened = ["", "", f"{cut}, a tool failed", "", f", a summary was made{made}", ""]
     for call, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
         assert title == f"Call for message {call.ordinal}: {call.stamp.tokens:,} tokens{more}"
         assert sum(call.stamp.parts) == call.stamp.tokens

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.cli.demo.conversations import opened_demo
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import ViewStamp
@@ -176,3 +179,146 @@ async def test_a_failed_call_is_marked(store: ConversationStore, browse: Browse,
     assert [row.count(">failed</span>") for row in rows] == [0, 1, 1, 0, 0]
     for ordinal, is_marked in ((3, True), (4, False)):
         assert (">failed</span>" in await body(client, f"{here}/messages/{ordinal}")) is is_marked
+
+
+@pytest.fixture
+async def lesson() -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
+    """A client of an inspector of the demo's conversations, and the path of the one that has everything."""
+    async with opened_demo("memory://") as store:
+        listed = await store.list_conversations(everything=True)
+        [id_] = [info.conversation_id for info in listed.conversations if (info.title or "").startswith("Machine")]
+        transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
+        async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
+            yield client, f"/c/{id_}"
+
+
+def bars_in(page: str) -> tuple[list[int], list[float]]:
+    """The tokens of each bar of the strip, by its title, and the height of each bar as it is drawn."""
+    titles = re.findall(r'title="(?:Call|The next)[^:]*: ([\d,]+) tokens', page)
+    tokens = [int(size.replace(",", "")) for size in titles]
+    tops: dict[int, float] = {}
+    for left, top in re.findall(r"M(\d+) ([\d.]+)h18V68h-18z", page):
+        tops[int(left)] = min(float(top), tops.get(int(left), 68))
+    return tokens, [68 - top for _, top in sorted(tops.items())]
+
+
+async def test_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
+    """However small a call or a part of it is; the bar of the next call is there whichever call is shown."""
+    client, here = lesson
+    for query in ("", "?at=3", "?at=7", "?at=18"):
+        tokens, heights = bars_in(await body(client, here + query))
+        assert len(tokens) == len(heights) == 10, query
+        scale = max(heights) / max(tokens)
+        assert all(abs(high - size * scale) < 0.02 for size, high in zip(tokens, heights, strict=True)), query
+        assert tokens[-1] == 467
+
+
+async def test_parts_of_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
+    """Each is drawn before the parts below it and reaches above them by its size; none is raised to be seen."""
+    page = await body(lesson[0], lesson[1] + "?at=18")
+    _, heights = bars_in(page)
+    paths = re.findall(r'<path class="f-(\w+)" d="([^"]*h18V[^"]*)"', page)
+    drawn = {part: [float(top) for top in re.findall(r"M229 ([\d.]+)h18V68", path)] for part, path in paths}
+    assert list(drawn) == ["now", "turn", "stub", "summary", "system"]
+    tops = [68 - top for [top] in reversed(drawn.values())]
+    sizes = {"System": 21, "Summary, note": 158, "Stubs, shortened": 61, "Finished turns": 153, "Turn in progress": 20}
+    for size, low, high in zip(sizes.values(), [0, *tops], tops, strict=False):
+        assert abs(high - low - size * max(heights) / 2_017) < 0.02
+    assert all(f"{name} <strong>{size}</strong>" in page for name, size in sizes.items())
+
+
+async def test_every_citation_near_a_call_is_a_link(lesson: tuple[httpx.AsyncClient, str]) -> None:
+    """Also of a source that is not among the first of its result, and came after the call."""
+    client, here = lesson
+    for query in ("", "?at=5", "?at=7", "?at=9", "?at=11"):
+        prose = " ".join(re.findall(r'<div class="prose">.*?</div>', await body(client, here + query), re.DOTALL))
+        numbers = re.findall(r"\[(?:<a[^>]*>)?(\d+)", prose.replace("like [3]", ""))
+        assert numbers, query
+        assert re.findall(r'class="cite"[^>]*>(\d+)', prose) == numbers, query
+
+
+async def test_a_change_is_shown_whole_or_with_an_ellipsis(lesson: tuple[httpx.AsyncClient, str]) -> None:
+    """A stub is never cut within its JSON."""
+    client, here = lesson
+    for at, numbers in ((7, "1-10"), (18, "21-23")):
+        shown = html.unescape(await body(client, f"{here}/changes?at={at}"))
+        assert f'"source_ids": "{numbers}"}}' in shown
+    assert "the part of the work where ex…" in shown
+
+
+async def test_a_lost_cache_says_how_much_held_and_whether_that_is_expected(
+    lesson: tuple[httpx.AsyncClient, str],
+) -> None:
+    """On each tab; what is sent again is told from what is new."""
+    client, here = lesson
+    for at, held, cause in ((7, "68 of 200", "turn ended"), (11, "21 of 195", "summary made"), (18, "306 of 413", "")):
+        for tab in ("", "/changes"):
+            assert f"cache: {held} held; expected, {cause}" in text_in(await body(client, f"{here}{tab}?at={at}"))
+    shown = text_in(await body(client, f"{here}/changes?at=18"))
+    assert "From the cache 306 Sent again or in another form 61 New 46" in shown
+    assert "held;" not in await body(client, f"{here}?at=14")
+
+
+async def test_a_cache_that_the_application_lost_is_not_expected(store: ConversationStore, browse: Browse) -> None:
+    """Another policy than that of the call before."""
+    chat = await talk(store, SMALL, turns=2)
+    await chat.append([*rag_turn("Seals?"), HumanMessage("More?")])
+    for policy in (SMALL, HistoryPolicy(max_tokens=4_000, media="never")):
+        stamp = (await chat.load_history(policy)).stamp
+        await chat.append(AIMessage("So."), stamp=stamp)
+        await chat.append(HumanMessage("And?"))
+    here, client = await address(chat), browse()
+    shown = text_in(await body(client, f"{here}?at=12"))
+    assert re.search(r"cache: \d+ of \d+ held; another policy", shown)
+    assert "Expected" not in await body(client, f"{here}/changes?at=12")
+
+
+async def test_a_stub_of_a_turn_in_progress_is_not_said_to_be_of_a_finished_one(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """A long turn settles its own results."""
+    policy = HistoryPolicy(max_tokens=1_200)
+    chat = store.conversation(user_id="ada", thread_id="long-turn")
+    await chat.append(HumanMessage("Count the seals."))
+    for number in range(8):
+        call = {"name": "count", "args": {}, "id": f"call-{number}"}
+        stamp = (await chat.load_history(policy)).stamp
+        await chat.append(AIMessage("", tool_calls=[call]), stamp=stamp)
+        await chat.append(ToolMessage("seal " * 300, tool_call_id=f"call-{number}", name="count"))
+    here, client = await address(chat), browse()
+    pages = [await body(client, f"{here}/changes?at={ordinal}") for ordinal in range(2, 18, 2)]
+    assert any("shown by a stub, as its turn is long" in page for page in pages)
+    assert not any("turn ended" in page for page in pages)
+    assert any("held; expected, results became stubs" in page for page in pages)
+
+
+async def test_what_stands_in_the_place_of_a_rewound_message_is_linked(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Another answer or another question, both ways; nothing is said of what went back to another kind."""
+    chat = store.conversation(user_id="ada", thread_id="rewound")
+    await chat.append([HumanMessage("Seals?", id="q"), AIMessage("No.", id="wrong")])
+    await chat.rewind(before="wrong")
+    await chat.append([AIMessage("Yes."), HumanMessage("Whales?", id="edited"), AIMessage("Big.")])
+    await chat.rewind(before="edited")
+    await chat.append([HumanMessage("Orcas?"), AIMessage("Black.", id="last")])
+    await chat.rewind(before="last")
+    await chat.append(HumanMessage("And krill?"))
+    page = await body(browse(), await address(chat))
+    rows = dict(re.findall(r'<li class="m p-\w+" id="m(\d+)">(.*?)</li>', page, re.DOTALL))
+    links = {int(at): re.findall(r'(Another \w+)[^<]*<a href="#m(\d+)">', row) for at, row in rows.items()}
+    expected = {2: ("Another answer", "3"), 3: ("Another answer", "2")}
+    expected |= {4: ("Another question", "6"), 6: ("Another question", "4")}
+    assert {at: found[0] for at, found in links.items() if found} == expected
+
+
+async def test_a_call_without_a_result_is_explained(lesson: tuple[httpx.AsyncClient, str]) -> None:
+    """Where the placeholder stands: it is in the view only."""
+    client, here = lesson
+    shown = text_in(await body(client, here))
+    assert "The agent stopped before the result was recorded" in shown
+    assert "Only the view has this message." in shown
+    assert "no result, only in the view" in text_in(await body(client, f"{here}/sent"))
+    changes = text_in(await body(client, f"{here}/changes"))
+    assert "No result was recorded for this call. The agent stopped before" in changes
+    assert "missing_result" not in changes
