@@ -35,19 +35,23 @@ from convstore.values.models import ConversationInfo, Receipt
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
+from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.parts import Block, Media, Text, is_json, parts_of, valid_text
+from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
 
 __all__ = [
     "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
     "Block",
+    "ContentReader",
     "ConversationLog",
     "Decision",
     "Host",
     "LogMessage",
     "Media",
     "Operation",
+    "PydanticAIWriter",
     "StoredId",
     "StreamedReply",
     "Text",
@@ -78,7 +82,9 @@ __all__ = [
     "parts_of",
     "pause_in_turn",
     "paused_calls",
+    "read_pydantic_ai",
     "read_sent",
+    "reasoning_part",
     "settle",
     "valid_text",
     "variants_at_places",

@@ -6,9 +6,7 @@ that the way back is exact.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import groupby, pairwise
 from typing import Any
 from uuid import uuid4
@@ -16,9 +14,11 @@ from uuid import uuid4
 from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.ext.contents import ContentReader
 from convstore.ext.exact import marked, restored
-from convstore.integration import Media
+from convstore.integration import ContentReader, Media
+from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.media import media_block
+from convstore.messages.text import content_of
 from convstore.types import Dropped
 
 _MARK = "agent_framework"
@@ -78,42 +78,31 @@ def _shown(message: Message, contents: list[Content], dumped: list[dict[str, Any
         is_text = all(block["type"] == "text" for block in inside)
         content: Any = str(result.result or "") if is_text else inside
         return ToolMessage(content, tool_call_id=str(result.call_id), status=status)
-    blocks = [*_blocks(dumped)]
-    content = blocks[0]["text"] if [block["type"] for block in blocks] == ["text"] else blocks or ""
+    content = content_of([*_blocks(dumped)])
     if message.role == "assistant":
-        calls = [_call(content) for content in contents if content.type == "function_call"]
-        invalid = [call for call in calls if "error" in call]
-        return AIMessage(
-            content, tool_calls=[call for call in calls if "error" not in call], invalid_tool_calls=invalid
-        )
+        calls = (call for call in contents if call.type == "function_call")
+        lists = in_two_lists(read_call(str(call.name), _arguments(call), call.call_id) for call in calls)
+        return AIMessage(content, **lists)
     return SystemMessage(content) if message.role == "system" else HumanMessage(content)
 
 
-def _call(content: Content) -> Any:
-    args: Any = content.arguments or {}
-    with suppress(ValueError):
-        args = json.loads(args) if isinstance(args, str) else dict(args)
-    call = {"name": content.name, "id": content.call_id}
-    if isinstance(args, dict):
-        return call | {"args": args}
-    return call | {"args": str(content.arguments), "error": "The arguments are not a JSON object."}
+def _arguments(call: Content) -> Any:
+    return call.arguments if isinstance(call.arguments, str) else dict(call.arguments or {})
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield contents as blocks of LangChain's; those that no other model reads are left out."""
     for content in contents:
-        main, name = str(content.get("media_type")).partition("/")[0], content.get("name")
-        kind = main if main in ("image", "audio", "video") else "file"
-        media = {"type": kind, "mime_type": content.get("media_type")} | ({"filename": name} if name else {})
+        mime_type, name = content.get("media_type") or "", content.get("name") or ""
         match content:
             case {"type": "text", "text": str(text)}:
                 yield {"type": "text", "text": text}
             case {"type": "text_reasoning", "text": str(text)}:
                 yield {"type": "reasoning", "reasoning": text}
             case {"type": "data", "uri": str(uri)} if ";base64," in uri:
-                yield media | {"base64": uri.partition(";base64,")[2]}
+                yield media_block(mime_type, name=name, base64=uri.partition(";base64,")[2])
             case {"type": "uri", "uri": str(uri)}:
-                yield media | {"url": uri}
+                yield media_block(mime_type, name=name, url=uri)
 
 
 class _Writer(ContentReader):

@@ -13,8 +13,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.ext.contents import ContentReader
-from convstore.integration import Block, Media, StreamedReply, is_json, normalize_messages, pairs_of, valid_text
+from convstore.integration import (
+    Block,
+    ContentReader,
+    Media,
+    StreamedReply,
+    is_json,
+    normalize_messages,
+    pairs_of,
+    valid_text,
+)
 from convstore.sources.citations import citations_in, distinct
 from convstore.types import Source, TurnCall
 
