@@ -16,9 +16,8 @@ from convstore.exceptions import (
     InvalidScopeError,
     StateConflictError,
 )
-from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, to_log
+from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
 from convstore.integration import as_of
-from convstore.types import LogItem
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ class ConvstoreSessionStore:
         items = [item.data async for item in chat.items(kind=KIND)]
         if not items:
             return None
-        contents = {str(message.id): message.content async for message in chat.messages()}
-        return cast("list[SessionStoreEntry]", [from_log(data, contents) for data in items])
+        messages = {str(message.id): message async for message in chat.messages()}
+        return cast("list[SessionStoreEntry]", [from_log(data, messages) for data in items])
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """Return the ids of a project's sessions, and when each was changed last, newest first."""
@@ -167,7 +166,7 @@ async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
             await _append(chat, new)
     except BatchTooLargeError:
         if len(entries) == 1:  # a message of many small parts
-            await chat.append(LogItem(kind=KIND, data={"entry": entries[0]}, id=id_of(entries[0])))
+            await chat.append(item_of(entries[0]))
             return
         half = len(entries) // 2
         await _append(chat, entries[:half])
