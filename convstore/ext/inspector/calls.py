@@ -16,7 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
-from convstore.values.stamps import ViewStamp
+from convstore.values.stamps import break_between
 
 _AROUND = 120
 """Messages among which calls are looked for, half of them after the moment."""
@@ -29,21 +29,6 @@ class ToolCall:
     caller: int
     result: int = 0
     has_failed: bool = False
-
-
-def cut_by(before: ViewStamp | None, after: ViewStamp | None) -> str:
-    """Return what made the later view not begin with the whole earlier one, in a word or two; "" if it does."""
-    if before is None or after is None:
-        return ""
-    old, new = before.marks, after.marks
-    causes = {
-        "summary": before.summary != after.summary,
-        "policy": before.policy != after.policy,
-        "turns left out": old.start != new.start,
-        "shortened": old.short_through != new.short_through,
-        "stub": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
-    }
-    return next((cause for cause, is_true in causes.items() if is_true), "")
 
 
 class Calls:
@@ -79,13 +64,13 @@ class Calls:
         before = [message for message in reversed(self.all) if message.ordinal < end]
         stamped = [message for message in before if message.stamp and (call is None or call.stamp)]
         active = [message for message in stamped or before if not message.is_rewound]
-        whole = [message for message in stamped[:1] if call and not cut_by(message.stamp, call.stamp)]
+        whole = [message for message in stamped[:1] if call and not break_between(message.stamp, call.stamp)]
         return next(iter(whole or active), None)
 
     def cut_by(self, call: StoredMessage | None) -> str:
         """Return what broke the prompt cache of a call, in a word or two; "" if nothing did."""
         before = self.before(call)
-        return cut_by(before.stamp, call.stamp) if before and call else ""
+        return break_between(before.stamp, call.stamp) if before and call else ""
 
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""

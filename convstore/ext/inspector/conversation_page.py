@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -21,11 +20,13 @@ from starlette.responses import RedirectResponse, Response
 from convstore import Conversation
 from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
-from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View
+from convstore.ext.inspector.comparison import LEGEND, Given, Row, View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.sources.detection import has_failed
+from convstore.sources.stub import stub_sources
 from convstore.types import StoredItem, StoredMessage, ToolRecord
+from convstore.values.explanations import ADDED
 
 _PAGE, _SCANNED, _LATER = 25, 300, 6
 _LOG_BYTES, _VIEW_BYTES, _LINE, _SHORT, _ARGUMENTS = 700, 600, 160, 100, 160
@@ -39,8 +40,6 @@ _HALVES = frozenset({"stub", "shortened", "placeholder", "late"})
 
 _SAME = frozenset({"whole", "answer", "later"})
 """States of messages that the model got as they are stored, wrote, or could not get yet."""
-
-_STUB_SOURCES = re.compile(r'"source_ids": "[\d, -]{0,200}?(\d{1,9})"')
 
 ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
 """Types of messages by the names that pages give them."""
@@ -153,7 +152,7 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         choice=choice,
         roles=ROLES,
         tools=_tools_of(calls),
-        legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
+        legend={state: LEGEND[state] for state in LEGEND if state in {line.given.state for line in lines}},
     )
 
 
@@ -286,8 +285,8 @@ def _entry(
 
 def _highest_source(view: View, lines: Sequence[_Line]) -> int:
     """Return the highest number of a source that stubs of the view or results of the page name."""
-    stubs = (message.text for message in view.history.messages if message.type == "tool")
-    named = [int(found[1]) for text in stubs if (found := _STUB_SOURCES.search(text))]
+    results = (message.text for message in view.history.messages if message.type == "tool")
+    named = [number for text in results for number in stub_sources(text)]
     shown = [number for line in lines for entry in line.entries for number in entry.sources]
     return max([*named, *shown], default=0)
 

@@ -6,7 +6,7 @@ that the way back is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 from uuid import uuid4
@@ -34,14 +34,12 @@ def to_log(message: Message) -> list[BaseMessage]:
     is_own = message.message_id and message.role == "user"
     id_ = message.message_id if is_own else message.additional_properties.setdefault(_ID, uuid4().hex)
     head = message.to_dict()
-    contents: list[dict[str, Any]] = head.pop("contents")
-    starts = (
-        [at for at, part in enumerate(contents) if part["type"] == "function_result"] if message.role == "tool" else []
-    )
-    edges = [0, *starts[1:], len(contents)]
+    role, contents = head["role"], head.pop("contents")
+    results = [at for at, part in enumerate(contents) if role == "tool" and part["type"] == "function_result"]
+    edges = [0, *results[1:], len(contents)]
     messages: list[BaseMessage] = []
     for at, (first, end) in enumerate(pairwise(edges)):
-        shown = _shown(message, message.contents[first:end], contents[first:end])
+        shown = _shown(role, contents[first:end])
         shown.id = f"{id_}.{at}" if at else id_
         own = marked({"head": head, "contents": contents[first:end]}, shown)
         shown.additional_kwargs = {_MARK: {"message": id_, "json": own}}
@@ -70,24 +68,20 @@ def _own(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
         return {"head": head, "contents": [content.to_dict() for content in writer.written(message)]}
 
 
-def _shown(message: Message, contents: list[Content], dumped: list[dict[str, Any]]) -> BaseMessage:
-    result = next((content for content in contents if content.type == "function_result"), None)
-    if message.role == "tool" and result:
-        status: Any = "error" if result.exception else "success"
-        inside = [*_blocks(item.to_dict() for item in result.items or ())]
+def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
+    result = next((part for part in contents if part["type"] == "function_result"), None)
+    if role == "tool" and result:
+        inside = [*_blocks(result.get("items") or ())]
         is_text = all(block["type"] == "text" for block in inside)
-        content: Any = str(result.result or "") if is_text else inside
-        return ToolMessage(content, tool_call_id=str(result.call_id), status=status)
-    content = content_of([*_blocks(dumped)])
-    if message.role == "assistant":
-        calls = (call for call in contents if call.type == "function_call")
-        lists = in_two_lists(read_call(str(call.name), _arguments(call), call.call_id) for call in calls)
+        content: Any = str(result.get("result") or "") if is_text else inside
+        status: Any = "error" if result.get("exception") else "success"
+        return ToolMessage(content, tool_call_id=str(result["call_id"]), status=status)
+    content = content_of([*_blocks(contents)])
+    if role == "assistant":
+        calls = (part for part in contents if part["type"] == "function_call")
+        lists = in_two_lists(read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls)
         return AIMessage(content, **lists)
-    return SystemMessage(content) if message.role == "system" else HumanMessage(content)
-
-
-def _arguments(call: Content) -> Any:
-    return call.arguments if isinstance(call.arguments, str) else dict(call.arguments or {})
+    return SystemMessage(content) if role == "system" else HumanMessage(content)
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -198,8 +198,7 @@ def _block(part: _Fields) -> dict[str, Any]:
     if kind == "text":
         return {"type": "text", "text": _get(part, "text", str)}
     if kind == "file":
-        mime, url = str(part.get("mediaType") or ""), _get(part, "url", str)
-        kind = ""
+        kind, mime, url = "", str(part.get("mediaType") or ""), _get(part, "url", str)
     else:
         source = _get(part, "source", dict)
         mime, url = str(source.get("mimeType") or ""), _get(source, "value", str)
