@@ -5,9 +5,9 @@ These rooms import nothing else of the rooms that do the work.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -21,6 +21,7 @@ from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
 from convstore.conversation.turn import held_turn, observed
+from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
@@ -29,37 +30,46 @@ from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.background import settle
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
+from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
-from convstore.values.models import ConversationInfo, Receipt
+from convstore.values.models import ConversationInfo, Receipt, StoredMessage
+from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
+from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.parts import Block, Media, Text, is_json, parts_of, valid_text
+from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
 
 __all__ = [
     "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
     "Block",
+    "ContentReader",
     "ConversationLog",
     "Decision",
     "Host",
     "LogMessage",
     "Media",
     "Operation",
+    "PydanticAIWriter",
     "StoredId",
     "StreamedReply",
     "Text",
     "Trust",
     "VariantChange",
+    "agent_tools",
+    "append_in_halves",
     "append_in_turn",
     "as_of",
+    "check_store",
     "check_trust",
     "documents_of",
     "drafting_in_turn",
+    "each_conversation",
     "estimated_count",
-    "first_questions",
     "fit_for",
     "from_langchain",
     "held_by_caller",
@@ -71,6 +81,7 @@ __all__ = [
     "log_of",
     "marks_of",
     "messages_of_turn",
+    "newest_first",
     "normalize_messages",
     "observed",
     "open_database",
@@ -78,13 +89,22 @@ __all__ = [
     "parts_of",
     "pause_in_turn",
     "paused_calls",
+    "read_pydantic_ai",
     "read_sent",
+    "reasoning_part",
+    "run_sync",
     "settle",
+    "titled",
     "valid_text",
     "variants_at_places",
     "with_children",
     "with_source",
 ]
+
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
+_Named = TypeVar("_Named", ConversationInfo, ConversationHits)
+_PAGE = 200
 
 
 async def append_in_turn(
@@ -100,6 +120,61 @@ async def append_in_turn(
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
     whole, keeper = normalize_messages(messages), await _keeper(chat)
     return await keeper.append(held, whole, omit=omit, renumber=renumber, stamp=how.get("stamp"))
+
+
+def check_store(store: object) -> None:
+    """Raise an InvalidInputError for anything but a `ConversationStore`."""
+    if not isinstance(store, ConversationStore):
+        raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+
+
+def agent_tools(
+    store: ConversationStore, search: Sequence[str], *, page_tokens: int = PAGE_TOKENS
+) -> list[tuple[Any, Callable[[Conversation], Any]]]:
+    """Return the tools that read back and search, each with the function that binds it to the conversation of a run.
+
+    Args:
+        store: The store.
+        search: Names of the scope keys that the searched conversations share; empty for no such tool.
+        page_tokens: Size of an answer, 100 to 16,000.
+    """
+
+    def reading(chat: Conversation) -> Any:
+        return chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+
+    def searching(owner: ConversationStore | Conversation) -> Any:
+        return search_conversations_tool(owner, search, page_tokens=page_tokens)
+
+    read = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
+    return [(read, reading), *([(searching(store), searching)] if search else [])]
+
+
+def run_sync(
+    chat: Conversation, work: Callable[[Conversation], Coroutine[Any, Any, _Result]], *, instead: str
+) -> _Result:
+    """Run work on a conversation for a sync caller, on the twin of its store, which has an event loop of its own.
+
+    Raises:
+        SyncUnsupportedError: The store works on the caller's async client; `instead` says what to call.
+    """
+    scope = chat.scope
+    return host_of(chat.store).run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)
+
+
+async def append_in_halves(append: Callable[[Sequence[_Part]], Awaitable[object]], batch: Sequence[_Part]) -> None:
+    """Append a batch at once, or in order as several if one append cannot hold it.
+
+    Raises:
+        BatchTooLargeError: A single part of it is too large.
+    """
+    try:
+        await append(batch)
+    except BatchTooLargeError:
+        if len(batch) == 1:
+            raise
+        half = len(batch) // 2
+        for part in (batch[:half], batch[half:]):
+            await append_in_halves(append, part)
 
 
 async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage]:
@@ -154,12 +229,37 @@ def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
     return Snippets([group for group in groups if not is_common(group)] or groups).marks
 
 
-async def first_questions(store: ConversationStore, conversation_ids: Sequence[str]) -> dict[str, str]:
-    """Return the beginning of the first question of each conversation, by its id. At most one command.
+async def titled(store: ConversationStore, conversations: Sequence[_Named]) -> list[_Named]:
+    """Return conversations in which the first question stands for a missing title. At most one command.
 
     The question may have been rewound since. A conversation that begins with an answer has no question.
     """
-    return await (await host_of(store).services()).catalog.first_questions(conversation_ids)
+    nameless = [info.conversation_id for info in conversations if not info.title]
+    questions = await (await host_of(store).services()).catalog.first_questions(nameless)
+    titles = [info.title or questions.get(info.conversation_id) for info in conversations]
+    return [info.model_copy(update={"title": title}) for info, title in zip(conversations, titles, strict=True)]
+
+
+async def each_conversation(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:
+    """Yield the conversations with some scope values, newest first; all without values. One command for 200."""
+    cursor: str | None = None
+    while True:
+        page = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
+        for info in page.conversations:
+            yield info
+        if (cursor := page.next_cursor) is None:
+            return
+
+
+async def newest_first(chat: Conversation, *, limit: int = _PAGE, **options: Any) -> AsyncIterator[StoredMessage]:
+    """Yield the messages of a log in full, the newest first; one command for `limit`. As `list_messages` otherwise."""
+    before: int | None = None
+    while page := await chat.list_messages(before=before, limit=limit, full=True, **options):
+        for stored in reversed(page):
+            yield stored
+        before = page[0].ordinal
+        if len(page) < limit or before == 1:
+            return
 
 
 async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:

@@ -12,7 +12,6 @@ message: it must not change before ``append`` returns.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import starmap
@@ -22,7 +21,7 @@ from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from langchain_core import messages as lc
 from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.messages.tool import invalid_tool_call, tool_call
+from langchain_core.messages.tool import tool_call
 from pydantic import BaseModel, ValidationError
 
 from convstore.append.formats import (
@@ -37,7 +36,7 @@ from convstore.append.formats import (
 )
 from convstore.append.usage import usage_of
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
-from convstore.messages.json_text import has_few_levels
+from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.values.scope import id_problem
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
@@ -67,7 +66,6 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
 # A fixed limit and sentence: json's depend on the caller's stack and on Python, but a retry must make the same message.
-_NOT_ARGUMENTS = "the arguments are not a JSON object, or they nest too deeply; correct the call"
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
 # A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
@@ -273,17 +271,16 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
     raw = [] if raw is None else raw
     check_type(raw, list, field="tool_calls", index=index)
     calls = [_call(call, field=f"tool_calls[{position}]", index=index) for position, call in enumerate(raw)]
-    valid = [call for call in calls if call["type"] == "tool_call"]
-    invalid = [call for call in calls if call["type"] == "invalid_tool_call"]
+    lists: _Fields = in_two_lists(calls)
     # Splitting the calls into two lists loses their order.
-    if (valid and invalid) or not all(_is_plain(call) for call in raw):
+    if all(lists.values()) or not all(_is_plain(call) for call in raw):
         fields["tool_calls"] = raw
     for name in _NULL_MEANS_ABSENT:
         if fields.get(name, ...) is None:
             del fields[name]
     if "usage" in fields:
         fields["usage"] = _dumped(fields["usage"])
-    lists = {"tool_calls": valid, "invalid_tool_calls": invalid, "usage_metadata": usage_of(fields.get("usage"))}
+    lists["usage_metadata"] = usage_of(fields.get("usage"))
     metadata = fields.get("response_metadata")
     if isinstance(metadata, dict) and "model_provider" in metadata:  # of a whole response, or written by LangChain
         lists["response_metadata"] = fields.pop("response_metadata")
@@ -303,21 +300,7 @@ def _call(call: Any, *, field: str, index: int) -> _Fields:
     check_type(given, *kinds, field=f"{field}.{part}.{source}", index=index)
     if part == "custom":
         return {**tool_call(name=name, args={_CUSTOM_INPUT: given or ""}, id=call_id)}
-    args = _parsed(given) if isinstance(given, str) else given or {}
-    if args is None:
-        return {**invalid_tool_call(name=name, args=given, id=call_id, error=_NOT_ARGUMENTS)}
-    return {**tool_call(name=name, args=args, id=call_id)}
-
-
-def _parsed(text: str) -> _Fields | None:
-    """Parse a JSON object; return an empty one for no text or ``null``, and None for anything else."""
-    try:
-        value = json.loads(text) if text.strip() else None
-    except (ValueError, RecursionError):  # not JSON, or an integer beyond Python's limit of digits; too many levels
-        return None
-    if value is None:
-        return {}
-    return value if isinstance(value, dict) and has_few_levels(value) else None
+    return read_call(name, given, call_id)
 
 
 def _is_plain(call: _Fields) -> bool:

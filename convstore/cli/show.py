@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 600
 _STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
-_MATCHES = {
-    "exact": "Exactly what the model got.",
-    "rebuilt": "The view directly after the message; no stamp says what the model got.",
-    "differs": "Not what the model got; the difference: ",
-}
 
 
 @on_database
@@ -215,7 +210,9 @@ def _print_view(console: Console, *, info: ConversationInfo, view: PastView, ful
         soft_wrap=True,
     )
     if is_past:
-        console.print(_MATCHES[view.match] + view.difference, style="bold")
+        from convstore.values.explanations import MATCHES  # noqa: PLC0415 - loads pydantic
+
+        console.print(MATCHES[view.difference or view.match], style="bold", soft_wrap=True)
     for reason in report.reasons:
         console.print(_why(reason), style="dim")
     console.print()
@@ -224,9 +221,12 @@ def _print_view(console: Console, *, info: ConversationInfo, view: PastView, ful
 
 
 def _why(reason: ViewReason) -> str:
+    from convstore.values.explanations import label_of  # noqa: PLC0415 - loaded with the view
+
     span = f"{reason.first:,}" + (f" to {reason.last:,}" if reason.last != reason.first else "")
-    because = f"in summary {reason.summary}" if reason.summary else reason.state.replace("_", " ")
-    return f"{span:>15}  {because}{f' because of {reason.limit}' if reason.limit and not reason.summary else ''}"
+    return (
+        f"{span:>15}  {label_of(reason)}{f' because of {reason.limit}' if reason.limit and not reason.summary else ''}"
+    )
 
 
 def _print_log(

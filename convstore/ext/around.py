@@ -14,10 +14,8 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.ids import ids_of
 from convstore.integration import held_by_caller, log_of
-from convstore.messages.filing import is_question
-from convstore.messages.provenance import kind_of
+from convstore.messages.filing import ids_of, last_question
 from convstore.values.scope import root_scope
 
 _Running = tuple[Conversation, tuple[str, ...] | None]
@@ -65,9 +63,8 @@ async def with_turn_id(
     Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
     own. One command if the ids differ, else none.
     """
-    held = held_by_caller(chat)
-    at = next((at for at in range(len(messages) - 1, -1, -1) if is_question(messages[at])), None)
-    if held is None or at is None or held.record.turn_id in ids_of(messages) or kind_of(messages[at]):
+    held, at = held_by_caller(chat), last_question(messages)
+    if held is None or at is None or held.record.turn_id in ids_of(messages):
         return messages, []
     if await log_of(chat).find([str(messages[at].id)]):
         return messages, []

@@ -19,17 +19,17 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import host_of, log_of
+from convstore.integration import log_of, run_sync
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
 from convstore.types import History
+from convstore.values.explanations import ADDED
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice, check_partial_scope
 from convstore.values.stamps import ViewStamp
 
 _Result = TypeVar("_Result")
 _PAGE = 1_000
-_ONLY_IN_VIEWS = frozenset({"beginning", "joined", "late_result", "media", "missing_result", "note", "summary"})
 
 
 class ChatMessageHistory(BaseChatMessageHistory):
@@ -113,7 +113,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         return (await chat.load_history(self.policy)).messages
 
     async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None) -> None:
-        new = [message for message in messages if kind_of(message) not in _ONLY_IN_VIEWS]
+        new = [message for message in messages if kind_of(message) not in ADDED]
         if not new:
             return
         try:
@@ -134,10 +134,8 @@ class ChatMessageHistory(BaseChatMessageHistory):
             await chat.rewind(before=str(first.message.id))
 
     def _wait(self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run work on the conversation in the store's twin, which has an event loop of its own."""
-        scope = self.chat.scope
         instead = f"`await history.{async_name}(...)`, and `ainvoke` of what uses the history"
-        return host_of(self.chat.store).run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)
+        return run_sync(self.chat, work, instead=instead)
 
 
 class _RunHistory(ChatMessageHistory):

@@ -1,12 +1,13 @@
-"""Keep the JSON of a framework's message beside the message of the log that it became, without repeating content.
+"""Keep the JSON of a framework's message beside the messages of the log that it became, without repeating content.
 
-A reference stands in that JSON for what the message itself holds: texts, arguments of calls, files. Where a view has
-changed a text, such as a stub, the restored JSON has the changed text.
+A reference stands in that JSON for what the messages themselves hold: contents, texts, arguments of calls, files. Where
+a view has changed a text, such as a stub, the restored JSON has the changed text.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,34 +15,45 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 _REFERENCE = "convstore:held"
 _HELD = frozenset({"args", "arguments", "content", "data", "result", "text", "uri", "url"})
-"""Fields of frameworks' messages whose values the message of the log may hold."""
+"""Fields of frameworks' messages whose values the messages of the log may hold."""
+_LONG = 64
+"""Characters from which a text of any other field is replaced, too."""
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
-def marked(own: dict[str, Any], message: BaseMessage) -> dict[str, Any]:
-    """Return the JSON without what the message holds; `restored` gives it back."""
-    held = _held_by(message)
-    keys = {json.dumps(value): key for key, value in held.items()}
+def marked(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
+    """Return the JSON without what the messages hold; `restored` gives it back.
 
-    def without(node: Any, name: str) -> Any:
-        if name in _HELD and (key := keys.get(json.dumps(node))):
-            return {_REFERENCE: key}
-        if isinstance(node, dict):
-            return {inner: without(value, inner) for inner, value in node.items()}
-        return [without(value, name) for value in node] if isinstance(node, list) else node
-
-    short: dict[str, Any] = without(own, "")
+    >>> marked({"text": "Hi", "id": "a"}, BaseMessage("Hi", type="ai"))
+    {'text': {'convstore:held': 'content'}, 'id': 'a'}
+    """
     exact = json.dumps(own)
-    return short if json.dumps(_filled(short, held)) == exact else {"exact": exact}
+    try:
+        held = _held_by(messages)
+        short: dict[str, Any] = _without(own, {json.dumps(value): key for key, value in held.items()})
+        is_same = json.dumps(_filled(short, held)) == exact
+    except (LookupError, RecursionError):  # it has references of its own, or is nested very deep
+        is_same = False
+    return short if is_same and "exact" not in own else {"exact": exact}
 
 
-def restored(mark: dict[str, Any], message: BaseMessage) -> dict[str, Any]:
-    """Return the JSON that `marked` was given, if the message is unchanged; else with its present texts.
+def restored(mark: Mapping[str, Any], *messages: BaseMessage) -> dict[str, Any]:
+    """Return the JSON that `marked` was given, if the messages are unchanged; else with their present texts.
 
     Raises:
-        LookupError: The message lacks something that the JSON names, such as a file that a view has replaced.
+        LookupError: The messages lack something that the JSON names, such as a file that a view has replaced.
     """
-    return dict(json.loads(mark["exact"]) if "exact" in mark else _filled(mark, _held_by(message)))
+    return dict(json.loads(mark["exact"]) if "exact" in mark else _filled(mark, _held_by(messages)))
+
+
+def _without(node: Any, keys: Mapping[str, str], name: str = "") -> Any:
+    """Return a value of a field with references for what messages hold, given their keys by its JSON."""
+    is_replaced = name in _HELD or (isinstance(node, str) and len(node) >= _LONG)
+    if is_replaced and (key := keys.get(json.dumps(node))):
+        return {_REFERENCE: key}
+    if isinstance(node, dict):
+        return {inner: _without(value, keys, inner) for inner, value in node.items()}
+    return [_without(value, keys, name) for value in node] if isinstance(node, list) else node
 
 
 def _filled(node: Any, held: dict[str, Any]) -> Any:
@@ -52,19 +64,32 @@ def _filled(node: Any, held: dict[str, Any]) -> Any:
     return [_filled(value, held) for value in node] if isinstance(node, list) else node
 
 
-def _held_by(message: BaseMessage) -> dict[str, Any]:
-    """Return the values of a message that references name: texts, files, arguments of calls."""
-    held: dict[str, Any] = {}
+def _held_by(messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    """Return the values that references name; those of messages after the first one begin with its number."""
+    return {f"{at}:{key}" if at else key: value for at, each in enumerate(messages) for key, value in _held_in(each)}
+
+
+def _held_in(message: BaseMessage) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a message: long texts, its content, texts, files, arguments of calls."""
+    yield from ((f"long.{at}", text) for at, text in enumerate(_texts_in(message.content)) if len(text) >= _LONG)
     if isinstance(message, ToolMessage) and isinstance(message.content, str):
         with suppress(ValueError):
-            held["json"] = json.loads(message.content)
-    for at, block in enumerate([message.content] if isinstance(message.content, str) else message.content):
+            yield "json", json.loads(message.content)
+    yield "content", message.content
+    for at, block in enumerate(message.content if isinstance(message.content, list) else ()):
         values = block if isinstance(block, dict) else {"text": block}
-        held |= {f"{at}.{key}": values[key] for key in ("text", "reasoning", "url") if key in values}
+        yield from ((f"{at}.{key}", values[key]) for key in ("text", "reasoning", "url") if key in values)
         if "base64" in values:
-            held[f"{at}.base64"] = values["base64"].translate(_URL_SAFE)
-            held[f"{at}.uri"] = f"data:{values.get('mime_type')};base64,{values['base64']}"
+            yield f"{at}.base64", values["base64"].translate(_URL_SAFE)
+            yield f"{at}.uri", f"data:{values.get('mime_type')};base64,{values['base64']}"
     for at, call in enumerate(message.tool_calls if isinstance(message, AIMessage) else ()):
-        held |= {f"call.{at}": call["args"], f"call.{at}.text": json.dumps(call["args"])}
-        held[f"call.{at}.compact"] = json.dumps(call["args"], separators=(",", ":"))
-    return held
+        yield from ((f"call.{at}", call["args"]), (f"call.{at}.text", json.dumps(call["args"])))
+        yield f"call.{at}.compact", json.dumps(call["args"], separators=(",", ":"))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts anywhere in a value."""
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts_in(inner)

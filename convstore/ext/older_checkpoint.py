@@ -19,8 +19,8 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from convstore import Conversation
 from convstore.exceptions import OlderCheckpointError
-from convstore.ext.ids import ids_of
 from convstore.integration import StoredId, log_of
+from convstore.messages.filing import ids_of, last_question
 from convstore.messages.provenance import kind_of
 from convstore.types import History
 
@@ -65,7 +65,8 @@ async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: 
     stored = await log_of(chat).find(sorted(ids_of(messages)))
     first = min((stored_id.ordinal for stored_id in stored.values()), default=1)
     active, later = await _after(chat, first, messages)
-    question = next((message for message in reversed(messages) if message.type == "human"), None)
+    at = last_question(messages)
+    question = None if at is None else messages[at]
     edited = question if question and await _is_edited(chat, question, stored) else None
     lost = [str(message.id) for message in messages if message.id in stored.keys() - active and message is not edited]
     is_repeated = question and held is not None and question.id in active - held

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from convstore import ConversationStore
-from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.exceptions import InvalidScopeError
+from convstore.integration import check_store
 from convstore.values.scope import PATH, check_partial_scope, scope_of_run
 
 
@@ -65,8 +66,7 @@ def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeC
         store: The store of the conversations.
         chosen: The argument `scope` of a node or middleware of your own.
     """
-    if not isinstance(store, ConversationStore):
-        raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+    check_store(store)
     if isinstance(chosen, Mapping):
         check_partial_scope((*store.scope_keys, PATH), chosen)
         return dict(chosen)

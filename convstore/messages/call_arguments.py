@@ -1,4 +1,4 @@
-"""Repair the arguments of tool calls so that they are always valid JSON.
+"""Read the arguments of tool calls, and repair them so that they are always valid JSON.
 
 Models put raw line breaks into JSON strings, stop in the middle of an object, or write nothing at all. Gateways then
 reject the whole request, each time the history is sent.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage
+from langchain_core.messages.tool import invalid_tool_call, tool_call
+
+from convstore.messages.json_text import has_few_levels
 
 _EMPTY: Final = "{}"
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -20,6 +23,39 @@ _SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
 _CALL_BLOCKS: Final = frozenset({"custom_tool_call", "function_call", "tool_call", "tool_use"})
+_NOT_ARGUMENTS: Final = "the arguments are not a JSON object, or they nest too deeply; correct the call"
+
+
+def read_call(name: str, given: Any, call_id: str | None) -> dict[str, Any]:
+    """Return a call in LangChain's form: valid, or invalid with the raw text of its arguments.
+
+    >>> read_call("look", '{"place": "sea"}', "c1")["args"], read_call("look", '{"place": ', "c2")["type"]
+    ({'place': 'sea'}, 'invalid_tool_call')
+    """
+    args = _parsed(given) if isinstance(given, str) else given or {}
+    if isinstance(args, dict):
+        return {**tool_call(name=name, args=args, id=call_id)}
+    raw = given if isinstance(given, str) else json.dumps(given)
+    return {**invalid_tool_call(name=name, args=raw, id=call_id, error=_NOT_ARGUMENTS)}
+
+
+def in_two_lists(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return calls as the two fields of an AI message, for the valid and for the invalid ones."""
+    lists: dict[str, list[Any]] = {"tool_calls": [], "invalid_tool_calls": []}
+    for call in calls:
+        lists["tool_calls" if call["type"] == "tool_call" else "invalid_tool_calls"].append(call)
+    return lists
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """Parse a JSON object; return an empty one for no text or ``null``, and None for anything else."""
+    try:
+        value = json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError):  # not JSON, or an integer beyond Python's limit of digits; too many levels
+        return None
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) and has_few_levels(value) else None
 
 
 def sanitize_arguments(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Rewrite tool call ids into the form that a provider accepts.
+"""Rewrite tool call ids into the form that a provider accepts, or so that each is unique in its message.
 
 Providers reject each other's ids by length, character or prefix. A template describes the ids that fit. An id that does
 not fit is replaced in its message and in the call's result.
@@ -16,6 +16,7 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -38,6 +39,10 @@ _PART: Final = re.compile(r"\{(?:r:(\d+):(\w+)|(f))\}")
 _LONGEST: Final = 512
 _ATTEMPTS: Final = 1000
 _GEMINI_MAP: Final = "__gemini_function_call_thought_signatures__"
+
+
+def _charset(name: str) -> str | None:
+    return next((chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,50 @@ def rename_calls(
     return _rename_in(ai, renamed), answers
 
 
+_UNIQUE: Final = CallIdTemplate("call_{r:24:x}")
+
+
+def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages, with calls whose ids are unique in their AI message.
+
+    Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message the same
+    id. Their results could not be told apart, and providers reject a result without a call id.
+
+    Changed messages are copies, the others the same objects. A new id is derived from the id of the AI message and the
+    call's position, so it is always the same. Results that follow their AI message get the ids of its calls, in order.
+
+    >>> both = AIMessage("", id="ai", tool_calls=[{"name": "look", "args": {}, "id": ""}] * 2)
+    >>> ai, one, other = with_own_call_ids([both, *(ToolMessage(text, tool_call_id="") for text in "ab")])
+    >>> [call["id"] for call in ai.tool_calls] == [one.tool_call_id, other.tool_call_id]
+    True
+    >>> one.tool_call_id == other.tool_call_id or "" in (one.tool_call_id, other.tool_call_id)
+    False
+    """
+    own: list[BaseMessage] = []
+    answers: list[ToolMessage] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            later = takewhile(lambda item: not isinstance(item, AIMessage), messages[index + 1 :])
+            ai, renamed = _with_unique_ids(message, [result for result in later if isinstance(result, ToolMessage)])
+            own.append(ai)
+            answers = list(renamed)
+        else:
+            own.append(answers.pop(0) if answers and isinstance(message, ToolMessage) else message)
+    return own
+
+
+def _with_unique_ids(ai: AIMessage, results: list[ToolMessage]) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
+    ids = NewIds(_UNIQUE, unique=True, any_form=True)
+    # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
+    invalid = [
+        {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call
+        for at, call in enumerate(ai.invalid_tool_calls)
+    ]
+    if invalid != ai.invalid_tool_calls:
+        ai = ai.model_copy(update={"invalid_tool_calls": invalid})
+    return rename_calls(ai, results, ids)
+
+
 class _Renaming:
     """Hands out the new ids of an old id in turn, and repeats the last one when they run out."""
 
@@ -223,7 +272,3 @@ def _rename_in_kwargs(kwargs: dict[str, Any], renamed: dict[str, list[str]]) -> 
 def _renamed(message: Any, update: dict[str, Any]) -> Any:
     changed = {name: value for name, value in update.items() if value != getattr(message, name)}
     return message.model_copy(update=changed) if changed else message
-
-
-def _charset(name: str) -> str | None:
-    return next((chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None)

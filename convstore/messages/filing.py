@@ -7,12 +7,14 @@ tool adds to its result, such as an image as a human message, names its result, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.messages.tool_calls import calls_of, result_ids
+from convstore.messages.provenance import is_made_up
+from convstore.messages.tool_calls import calls_of, has_calls, result_ids
 from convstore.values.scope import id_problem
 
 _Message = TypeVar("_Message", bound=BaseMessage)
@@ -47,6 +49,48 @@ def came_with(message: BaseMessage) -> str | None:
 def is_question(message: BaseMessage) -> bool:
     """Return True if a message begins a turn: a human message that no tool added."""
     return isinstance(message, HumanMessage) and turn_of(message) is None
+
+
+def is_answer(message: BaseMessage) -> bool:
+    """Return True if a message ends a turn: an AI message without calls that no tool added."""
+    return isinstance(message, AIMessage) and not has_calls(message) and not came_with(message)
+
+
+def last_question(messages: Sequence[BaseMessage]) -> int | None:
+    """Return the index of the last human message that a user sent; None without such a message."""
+    indexes = range(len(messages) - 1, -1, -1)
+    return next((at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None)
+
+
+def last_turn_of(messages: Sequence[BaseMessage]) -> str | None:
+    """Return the id of the human message that messages answer, even if it is not among them any more.
+
+    >>> last_turn_of([HumanMessage("Hello", id="q1"), AIMessage("Hi")]), last_turn_of([linked(AIMessage("Hi"), "q1")])
+    ('q1', 'q1')
+    """
+    index = last_question(messages)
+    if index is not None:
+        return messages[index].id
+    return next((turn for message in reversed(messages) if (turn := turn_of(message))), None)
+
+
+def results_after(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
+    """Return the results of an AI message among its turn's messages: those before the model's next message."""
+    index = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
+    following = takewhile(lambda each: not isinstance(each, AIMessage) or came_with(each), later[index + 1 :])
+    called = {call.id for call in calls_of(ai)}
+    return [each for each in following if isinstance(each, ToolMessage) and each.tool_call_id in called]
+
+
+def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
+    """Return the ids that the results of the last AI message will get, but for those that the messages include."""
+    ai = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    return set(result_ids(ai) if ai else ()) - ids_of(messages)
+
+
+def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
+    """Return the ids of the messages that have one."""
+    return {message.id for message in messages if message.id}
 
 
 def _linked_to(message: BaseMessage, key: str) -> str | None:

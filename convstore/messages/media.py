@@ -29,6 +29,7 @@ _HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras",
 _BYTES = ("base64", "data", "file_data", "result", "url", "image_url", "video_url", "file_url")
 _NAMES = ("filename", "file_name", "name", "title")
 _MIME_TYPES = ("mime_type", "media_type")
+_USUAL_BASE64 = str.maketrans("-_", "+/")
 _NAME_CHARACTERS, _MIME_CHARACTERS = 100, 60
 
 
@@ -74,6 +75,23 @@ def media_data(block: dict[str, Any]) -> str | bytes | None:
     'data:image/png;base64,QUJD'
     """
     return next((value for key, value in _values(block) if key in _BYTES), None)
+
+
+def media_block(mime_type: str, *, kind: str = "", name: str = "", **held: str) -> dict[str, str]:
+    """Return LangChain's content block of an image, audio, a video or a file, by default as its MIME type says.
+
+    It holds the data as `base64`, or names a `url` or a `file_id`. Base64 in the alphabet for addresses, which pydantic
+    writes, becomes the usual one.
+
+    >>> media_block("image/png", base64="_-8=")
+    {'type': 'image', 'mime_type': 'image/png', 'base64': '/+8='}
+    """
+    kind = kind or mime_type.partition("/")[0]
+    about = {"mime_type": mime_type, "filename": name}
+    if "base64" in held:
+        held["base64"] = held["base64"].translate(_USUAL_BASE64)
+    known = {key: value for key, value in about.items() if value}
+    return {"type": kind if kind in ("image", "audio", "video") else "file", **known, **held}
 
 
 def shown_block(block: Any) -> dict[str, Any] | None:

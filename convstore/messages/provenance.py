@@ -40,6 +40,11 @@ def kind_of(message: BaseMessage) -> str:
     return kind if isinstance(kind, str) else ""
 
 
+def is_made_up(message: BaseMessage) -> bool:
+    """Return True if a message was generated for a view or by LangChain's summarization, not by a participant."""
+    return kind_of(message) != "" or message.additional_kwargs.get("lc_source") == "summarization"
+
+
 def model_of(message: BaseMessage) -> str:
     """Return the name of the model that wrote a message, "" if the message does not name one.
 

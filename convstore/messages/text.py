@@ -1,9 +1,10 @@
-"""Extract plain text from message content, and quote ids and names safely in one line."""
+"""Extract plain text from message content, make content of blocks, and quote ids and names safely in one line."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from convstore.messages.values import Codec
@@ -43,6 +44,16 @@ def indented(text: str, mark: str) -> str:
     > ai: Done.
     """
     return f"\n{mark}".join(text.splitlines())
+
+
+def content_of(blocks: Sequence[dict[str, Any]]) -> Any:
+    """Return blocks as the content of a message: a text alone as it is, no block as an empty text.
+
+    >>> content_of([{"type": "text", "text": "Hi"}]), content_of([])
+    ('Hi', '')
+    """
+    is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
+    return blocks[0]["text"] if is_text else list(blocks) or ""
 
 
 def text_of(content: Any) -> str:

@@ -1,10 +1,11 @@
-"""Read the citations that providers attach to a text; each cited document becomes one source.
+"""Read the citations that providers attach to a text, where each cited document becomes one source, and numbers in it.
 
 OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +27,11 @@ MAX_MENTIONS = 2 * MAX_SOURCES
 
 _SPAN_CHARACTERS = 10_000
 """Maximum characters of a cited span, which bounds the total size of many overlapping ones."""
+
+_BRACKETS = re.compile(r"[\[【]([\d\s,;\u2013-]{1,200})[\]】]")
+_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:[-\u2013]\s*(\d{1,9})\s*)?")
+_LONGEST = 1_000
+"""Maximum length of a range; longer ones count as cut."""
 
 
 class Mention(NamedTuple):
@@ -52,6 +58,19 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
             citations = (_citation_in(annotation) for annotation in annotations[: MAX_MENTIONS + 1])
             items = (_item(citation, text) for citation in citations if citation is not None)
             yield from (Mention(found, cited=True) for item in items if item and (found := source_in(item)))
+
+
+def cites(text: str, number: int) -> bool:
+    """Return True if the text of an answer cites a source: its number stands in brackets, in a list or in a range.
+
+    >>> [number for number in range(9) if cites("Fish [1]. Squid [3, 5-7]; a list[0].", number)]
+    [0, 1, 3, 5, 6, 7]
+    """
+    lists = set(_BRACKETS.findall(text))
+    ranges = (_RANGE.fullmatch(piece) for found in lists for piece in re.split(r"[,;]", found))
+    return any(
+        int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST) for ends in ranges if ends
+    )
 
 
 def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:

@@ -7,6 +7,7 @@ the parts of a message are stored.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ SHORTENED = ("human", "ai")
 """Types of messages whose long texts a policy shortens."""
 
 _WITH_MEDIA = ("system", "tool")
+_OF_IMAGE = re.compile(r"\[image\b.{0,400}, [\d,]+ bytes; left out to save context, call ")
 _SPACES = (" ", "\n", "\t")
 _MAX_DEPTH = 8
 
@@ -38,6 +40,15 @@ def placeholder(about: str, message_id: str) -> str:
         f"[{about}; left out to save context, "
         f"call {RETRIEVAL_TOOL} with message id {in_one_line(message_id)} to read it]"
     )
+
+
+def stands_for_image(text: str) -> bool:
+    """Return True for the placeholder of an image that the log holds.
+
+    >>> stands_for_image("[image, image/png, 3 bytes; left out to save context, call x")
+    True
+    """
+    return bool(_OF_IMAGE.match(text))
 
 
 def with_stub(message: BaseMessage, stub: str) -> BaseMessage:

@@ -14,7 +14,7 @@ from typing import Any
 
 from convstore.messages.encoding import RESULT_MINIMUM
 from convstore.messages.text import in_one_line
-from convstore.sources.source import write_ids
+from convstore.sources.source import read_ids, write_ids
 from convstore.values.policy import HistoryPolicy
 
 RETRIEVAL_TOOL = "retrieve_previous_sources"
@@ -23,6 +23,9 @@ RETRIEVAL_TOOL = "retrieve_previous_sources"
 PREVIEW_CHARACTERS = 200
 
 _SUFFIX = "\n[tool_message_id: {}, source_ids: {}]"
+
+_NAMED = re.compile(r'source_ids"?: "?([\d, -]+)(?:"\}|\])\Z')
+"""The end of a stub or a suffix."""
 
 STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 """A larger result without sources becomes a stub in the default view."""
@@ -106,6 +109,19 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
         if error is None:  # an error is the beginning of the text, or stands in it
             stub["preview"] = content[:PREVIEW_CHARACTERS]
     return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", _write(stub))
+
+
+def stub_sources(text: str) -> list[int]:
+    r"""Return the numbers of the sources that a stub names, or the suffix of a result that stays; none for other texts.
+
+    >>> stub_sources("Found 10 songs.\n[tool_message_id: m3, source_ids: 11-13]"), stub_sources("Found 10 songs.")
+    ([11, 12, 13], [])
+    """
+    named = _NAMED.search(text)
+    try:
+        return read_ids(named[1]) if named else []
+    except ValueError:
+        return []
 
 
 def failure_in(status: str, text: str, parsed: Any) -> str | None:

@@ -14,7 +14,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.integration import documents_of
-from convstore.transfer.dicts import content_of, media_block
+from convstore.messages.media import media_block
+from convstore.messages.text import content_of
 from convstore.transfer.records import ConversationRecord, RecordItem
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
@@ -79,7 +80,7 @@ def _messages(event: Mapping[str, Any]) -> list[BaseMessage]:
         return []
     if content.get("role") == "user" or event.get("author") == "user":
         return [HumanMessage(said, id=id_)]
-    return [_answer(event, said if others else "", [part for part in parts if part.get("function_call")])]
+    return [_answer(event, said, [part for part in parts if part.get("function_call")])]
 
 
 def _answer(event: Mapping[str, Any], said: Any, calls: list[Mapping[str, Any]]) -> AIMessage:

@@ -134,16 +134,3 @@ def with_artifact(raw: dict[str, Any]) -> dict[str, Any]:
     if raw.get("role") != "tool" or "sources" not in raw or "artifact" in raw:
         return raw
     return {("artifact" if key == "sources" else key): value for key, value in raw.items()}
-
-
-def media_block(mime_type: str, **where: str) -> dict[str, str]:
-    """Return the content block of an image, a recording or a file, given its `url` or its data as `base64`."""
-    kind = mime_type.partition("/")[0]
-    if "base64" in where:  # pydantic writes the alphabet for addresses
-        where["base64"] = where["base64"].replace("-", "+").replace("_", "/")
-    return {"type": kind if kind in ("image", "audio", "video") else "file", "mime_type": mime_type, **where}
-
-
-def content_of(blocks: Sequence[dict[str, Any]]) -> Any:
-    """Return the content of a message: the text if that is all."""
-    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else list(blocks)

@@ -24,7 +24,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import InvalidScopeError, StoreError
-from convstore.integration import LogMessage, host_of, log_of, with_children
+from convstore.integration import LogMessage, each_conversation, host_of, log_of, with_children
 from convstore.transfer.archive import begin_line, end_line, item_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
@@ -34,7 +34,6 @@ from convstore.values.scope import PATH, check_number, check_partial_scope
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
 
 _FORMATS = ("convstore", "openai", "fine-tuning")
-_PAGE = 200
 _IN_MEMORY = 8 << 20
 _COPY_BYTES = 1 << 20
 _SKEW = timedelta(minutes=10)
@@ -129,15 +128,10 @@ async def _listed(
     store: ConversationStore, scope: Mapping[str, str], *, since: datetime | None
 ) -> AsyncIterator[ConversationInfo]:
     """Yield conversations, newest first, down to a date."""
-    cursor: str | None = None
-    while True:
-        page = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
-        for info in page.conversations:
-            if since and info.updated_at and info.updated_at < since:
-                return
-            yield info
-        if (cursor := page.next_cursor) is None:
+    async for info in each_conversation(store, scope):
+        if since and info.updated_at and info.updated_at < since:
             return
+        yield info
 
 
 class _ArchiveOrdinals:

@@ -6,17 +6,14 @@ Of each conversation the newest snapshot is read, with the messages that it name
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-
-from convstore.integration import documents_of
-from convstore.transfer.dicts import content_of, media_block, moment_of
+from convstore.integration import documents_of, read_pydantic_ai
+from convstore.transfer.dicts import moment_of
 from convstore.transfer.records import ConversationRecord, RecordItem
 
 _NEWEST = [("seq", -1)]
-_URLS = {"image-url": "image/*", "audio-url": "audio/*", "video-url": "video/*", "document-url": ""}
 
 
 async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord]:
@@ -68,68 +65,9 @@ async def _history(database: Any, stored: str) -> list[Any]:
 
 def _items(message: Any, where: str) -> list[RecordItem]:
     try:
-        made = [_answer(message)] if message["kind"] == "response" else list(_request(message))
-        found = zip(made, message["parts"] or [message], strict=False)
-        return [RecordItem(message=read, where=where, at=moment_of(part) or moment_of(message)) for read, part in found]
+        return [
+            RecordItem(message=made, where=where, at=moment_of(next(iter(parts), message)) or moment_of(message))
+            for made, parts in read_pydantic_ai(message, whole=True)
+        ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return [RecordItem(message=None, problem=f"no message of Pydantic AI: {error!r}", where=where)]
-
-
-def _request(message: Mapping[str, Any]) -> Iterator[BaseMessage]:
-    for part in message["parts"]:
-        kind, content = part["part_kind"], part["content"]
-        if kind == "system-prompt":
-            yield SystemMessage(content)
-        elif kind == "user-prompt":
-            yield HumanMessage(
-                content if isinstance(content, str) else content_of([_block(piece) for piece in content])
-            )
-        elif part.get("tool_name"):
-            text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-            has_failed = kind == "retry-prompt" or part.get("outcome", "success") != "success"
-            status = "error" if has_failed else "success"
-            yield ToolMessage(text, tool_call_id=part["tool_call_id"], name=part["tool_name"], status=status)
-        else:
-            yield HumanMessage(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
-
-
-def _answer(message: Mapping[str, Any]) -> AIMessage:
-    calls = [part for part in message["parts"] if part["part_kind"] == "tool-call"]
-    blocks = [_said(part) for part in message["parts"] if part["part_kind"] != "tool-call"]
-    usage, model = message.get("usage") or {}, message.get("model_name")
-    counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens")}
-    made = [{"name": call["tool_name"], "args": _arguments(call), "id": call["tool_call_id"]} for call in calls]
-    return AIMessage(
-        content_of(blocks) if blocks else "",
-        tool_calls=made,
-        usage_metadata={**counts, "total_tokens": sum(counts.values())} if usage else None,
-        response_metadata={"model_name": model} if model else {},
-    )
-
-
-def _arguments(call: Mapping[str, Any]) -> Any:
-    args = call.get("args") or {}
-    return json.loads(args) if isinstance(args, str) else args
-
-
-def _said(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the block of a part of an answer."""
-    match part["part_kind"]:
-        case "text":
-            return {"type": "text", "text": part["content"]}
-        case "thinking":
-            signature = {"extras": {"signature": part["signature"]}} if part.get("signature") else {}
-            return {"type": "reasoning", "reasoning": part["content"], **signature}
-        case _:
-            return {"type": "non_standard", "value": dict(part)}
-
-
-def _block(part: Any) -> dict[str, Any]:
-    """Return the block of a part of a question."""
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    if part["kind"] == "binary":
-        return media_block(part["media_type"], base64=part["data"])
-    if part["kind"] in _URLS:
-        return media_block(part.get("media_type") or _URLS[part["kind"]], url=part["url"])
-    return {"type": "non_standard", "value": dict(part)}

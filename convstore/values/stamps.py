@@ -102,6 +102,22 @@ class ViewStamp(BaseModel):
             raise InvalidInputError(f"the stamp has a policy that this version does not know: {error}") from error
 
 
+def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
+    """Return what broke the prompt cache from one view to a later one, in a few words; "" if nothing did."""
+    if before is None or after is None:
+        return ""
+    old, new = before.marks, after.marks
+    causes = {
+        "summary made": before.summary != after.summary != "",
+        "summary set aside": before.summary != after.summary,
+        "another policy": before.policy != after.policy,
+        "turns left out": old.start != new.start,
+        "texts shortened": old.short_through != new.short_through,
+        "results became stubs": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
+    }
+    return next((cause for cause, is_true in causes.items() if is_true), "")
+
+
 class ViewReason(BaseModel):
     """The reason why a view shows a range of the log as it does.
 

@@ -14,10 +14,11 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
+from convstore.messages.text import content_of
 from convstore.wire.openai_chat import IMAGES
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
-from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps, shortest
+from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps
 
 BEGINNING: Final = "(The conversation begins.)"
 INSTRUCTION: Final = "[Instruction of the application]"
@@ -71,7 +72,7 @@ def _messages(step: Step) -> Iterator[dict[str, Any]]:
         content = step.content(_media if step.role == "user" else lambda _: None)
         content = [{"type": "text", "text": INSTRUCTION}, *content] if step.role in _SYSTEM else content
     role = "assistant" if step.role == "assistant" else "user"
-    yield {"role": role, "content": shortest(content) or NO_TEXT}
+    yield {"role": role, "content": content_of(content) or NO_TEXT}
     if step.results:
         yield {"role": "user", "content": [_result(step, result) for result in step.results]}
 
@@ -121,7 +122,7 @@ def _is_paired(part: Block, step: Step) -> bool:
 def _result(step: Step, result: Result) -> dict[str, Any]:
     """Return the block of a result; that of a failed call is text only."""
     is_error = getattr(result.message, "status", "") == "error"
-    content = shortest(step.content((lambda _: None) if is_error else _media, result))
+    content = content_of(step.content((lambda _: None) if is_error else _media, result))
     block = {"type": "tool_result", "tool_use_id": result.call.id, "content": content}
     return {**block, "content": content or NO_TEXT, "is_error": True} if is_error else block
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.text import content_of
 from convstore.wire.parts import Block, Media, Text, valid_text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.steps import NO_TEXT, Step, WireCall, read_steps, shortest
+from convstore.wire.steps import NO_TEXT, Step, WireCall, read_steps
 
 MOVED: Final = "[Images and files in the tool results above]"
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
@@ -57,7 +58,7 @@ def _message(step: Step) -> dict[str, Any]:
     for part in step.parts:
         if isinstance(part, Block):
             step.drop(part.type, "Chat Completions does not know it")
-    content = shortest(step.content(media_part if step.role == "user" else lambda _: None))
+    content = content_of(step.content(media_part if step.role == "user" else lambda _: None))
     fields = {"role": step.role, "content": content or (None if step.results else NO_TEXT), **step.reasoning}
     name = "" if step.message.type == "function" else _NOT_IN_NAMES.sub("_", valid_text(step.message.name or ""))[:64]
     calls = [_call(result.call) for result in step.results]
@@ -78,6 +79,6 @@ def _results(step: Step) -> Iterator[dict[str, Any]]:
         moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
         named = [part if isinstance(part, Text) else Text(part.plain_text or part.description) for part in result.parts]
         content = step.content(media_part, result._replace(parts=[*named]))
-        yield {"role": "tool", "tool_call_id": result.call.id, "content": shortest(content)}
+        yield {"role": "tool", "tool_call_id": result.call.id, "content": content_of(content)}
     if moved:
         yield {"role": "user", "content": [{"type": "text", "text": MOVED}, *moved]}

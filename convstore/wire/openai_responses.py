@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.text import content_of
 from convstore.wire.openai_chat import IMAGES
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps, shortest
+from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
 _PHASES: Final = ("commentary", "final_answer")
@@ -101,13 +102,13 @@ def _said(text: str) -> dict[str, Any]:
 def _message(step: Step) -> dict[str, Any]:
     """Return a message of a user, the system or a developer."""
     content = step.content(_media_part if step.role == "user" else lambda _: None, kind="input_text")
-    return {"type": "message", "role": step.role, "content": shortest(content) or NO_TEXT}
+    return {"type": "message", "role": step.role, "content": content_of(content) or NO_TEXT}
 
 
 def _output(step: Step, result: Result) -> dict[str, Any]:
     step.drop_status(result)
     kind = "function_call_output" if result.call.input is None else "custom_tool_call_output"
-    output = shortest(step.content(_media_part, result, kind="input_text"))
+    output = content_of(step.content(_media_part, result, kind="input_text"))
     return {"type": kind, "call_id": result.call.id, "output": output}
 
 

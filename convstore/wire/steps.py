@@ -146,12 +146,6 @@ def read_steps(
     return steps, dropped
 
 
-def shortest(content: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return a single text as it is, and no content as an empty text."""
-    is_text = len(content) == 1 and content[0].keys() == {"type", "text"}
-    return str(content[0]["text"]) if is_text else content or ""
-
-
 def is_reasoning(part: Part | WireCall) -> bool:
     """Return True for a block of reasoning."""
     return isinstance(part, Block) and part.kind == "reasoning"

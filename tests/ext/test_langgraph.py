@@ -879,6 +879,16 @@ async def test_a_turn_of_any_size_is_logged(store: ConversationStore, config: Ru
     assert same_messages(await log_of(store, config), turn)
 
 
+async def test_an_answer_after_many_questions_has_its_stamp(store: ConversationStore, config: RunnableConfig) -> None:
+    """The stamp is the answer's, not that of the first batch into which the messages are divided."""
+    asked = [HumanMessage(f"{number} " * 40, id=new_id()) for number in range(4_000)]
+    loaded = await load_node(store).ainvoke({"messages": asked}, config)
+    await append_node(store).ainvoke({**loaded, "messages": [*asked, AIMessage("a", id=new_id())]}, config)
+    [answer] = await chat_of(store, config).list_messages(limit=1)
+    assert answer.message.text == "a"
+    assert answer.stamp is not None
+
+
 async def test_another_policy_for_one_call_of_a_resumed_node(store: ConversationStore, config: RunnableConfig) -> None:
     """`aview_of` uses the view of the state if there is one, else its own node's policy."""
     await chat_of(store, config).append([*rag_turn("one"), *rag_turn("two")])

@@ -84,7 +84,7 @@ async def test_a_turn_on_a_provider_s_sdk_is_three_calls(other: str) -> None:
 def test_the_first_screen_shows_it_working() -> None:
     """The first screen says what convstore is and shows a short program and the first commands."""
     opening = README.partition("```")[0].lower()
-    assert "the log is complete and immutable; the view is small and valid, " in opening
+    assert "the log is complete and immutable; the view is small, valid and stable" in opening
     assert "everything left out of the view has an id that brings it back" in opening
     assert PYTHON[0].text.count("\n") <= MOST_LINES_OF_THE_PROGRAM
     assert SHELL[0].line < FIRST_SCREEN

@@ -98,6 +98,36 @@ async def test_snapshots_of_a_step_store_are_imported(store: ConversationStore) 
     assert [call["args"] for call in getattr(messages[2], "tool_calls", ())] == [{"q": "orcas"}, {"q": "sleep"}]
 
 
+async def test_a_call_that_was_cut_and_a_file_in_a_result_are_imported(store: ConversationStore) -> None:
+    """Arguments that are no JSON leave out no answer; an image in a result is no text, and feedback says what it is."""
+    call = {"part_kind": "tool-call", "tool_name": "look", "tool_call_id": "c1", "args": '{"place": '}
+    image = {"kind": "binary", "data": "iVBOR_v__g==", "media_type": "image/png"}
+    result = {"part_kind": "tool-return", "tool_name": "look", "tool_call_id": "c1", "content": [{"n": 1}, image]}
+    native = {"part_kind": "builtin-tool-call", "tool_name": "web", "args": {}, "tool_call_id": "n"}
+    history = [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Look."}]},
+        {"kind": "response", "parts": [{"part_kind": "text", "content": "So."}, native, call]},
+        {"kind": "request", "parts": [result, {"part_kind": "retry-feedback", "content": [{"type": "missing"}]}]},
+        {"kind": "request", "parts": []},
+    ]
+    database = AsyncMongoMockClient()["cut"]
+    await database["snapshots"].insert_one(
+        {"run_id": "r", "conversation_id": "cut", "parent_run_id": None, "seq": 1, "messages": json.dumps(history)}
+    )
+    report = await import_conversations(store, read_step_store(database), scope={"user_id": "ada"})
+    assert (report.imported, report.messages, report.problems) == (1, 4, [])
+    messages = [message async for message in store.conversation(user_id="ada", thread_id="cut").messages()]
+    _, answer, found, feedback = messages
+    assert isinstance(answer, AIMessage)
+    assert [(wrong["id"], wrong["args"]) for wrong in answer.invalid_tool_calls] == [("c1", '{"place": ')]
+    assert answer.content == [{"type": "text", "text": "So."}, {"type": "non_standard", "value": native}]
+    assert found.content == [
+        {"type": "text", "text": '{"n": 1}'},
+        {"type": "image", "mime_type": "image/png", "base64": "iVBOR/v//g=="},
+    ]
+    assert feedback.text == 'Validation feedback:\n[{"type": "missing"}]\n\nFix the errors and try again.'
+
+
 _ITEMS: list[Any] = [
     {"role": "user", "content": "Do orcas sleep?"},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},

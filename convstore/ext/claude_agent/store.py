@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
@@ -12,13 +12,11 @@ from convstore import Conversation, ConversationInfo, ConversationStore
 from convstore.exceptions import (
     BatchTooLargeError,
     ContentConflictError,
-    InvalidInputError,
     InvalidScopeError,
     StateConflictError,
 )
-from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, to_log
-from convstore.integration import as_of
-from convstore.types import LogItem
+from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
+from convstore.integration import append_in_halves, as_of, check_store, each_conversation
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
         SessionSummaryEntry,
     )
 
-_PAGE = 200
 _SUMMARY = "claude_session_summary"
 """Name of the summary in the state of a conversation."""
 
@@ -61,8 +58,7 @@ class ConvstoreSessionStore:
         session: str = "session_id",
         **values: str,
     ) -> None:
-        if not isinstance(store, ConversationStore):
-            raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+        check_store(store)
         check_partial_scope(store.scope_keys, values)
         if sorted([project, session, *values]) != sorted(store.scope_keys):
             raise InvalidScopeError(
@@ -98,20 +94,20 @@ class ConvstoreSessionStore:
         items = [item.data async for item in chat.items(kind=KIND)]
         if not items:
             return None
-        contents = {str(message.id): message.content async for message in chat.messages()}
-        return cast("list[SessionStoreEntry]", [from_log(data, contents) for data in items])
+        messages = {str(message.id): message async for message in chat.messages()}
+        return cast("list[SessionStoreEntry]", [from_log(data, messages) for data in items])
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """Return the ids of a project's sessions, and when each was changed last, newest first."""
         return [
             {"session_id": info.scope[self._session], "mtime": _millis(info)}
-            async for info in self._listed(project_key)
+            async for info in each_conversation(self.store, self._scope_of(project_key))
         ]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries that the SDK made of a project's sessions. Two commands for each session."""
         found = list[Any]()
-        async for info in self._listed(project_key):
+        async for info in each_conversation(self.store, self._scope_of(project_key)):
             state = await self.store.conversation(**info.scope).state.get()
             if _SUMMARY in state.values:
                 found.append(state.values[_SUMMARY])
@@ -126,15 +122,8 @@ class ConvstoreSessionStore:
         children = await self.conversation(cast("SessionKey", key)).children()
         return [unquote(info.scope[PATH]) for info in children]
 
-    async def _listed(self, project_key: str) -> AsyncIterator[ConversationInfo]:
-        cursor: str | None = None
-        while True:
-            scope: Any = {self._project: project_key, **self._values}
-            page = await self.store.list_conversations(limit=_PAGE, cursor=cursor, **scope)
-            for info in page.conversations:
-                yield info
-            if (cursor := page.next_cursor) is None:
-                return
+    def _scope_of(self, project_key: str) -> dict[str, str]:
+        return {self._project: project_key, **self._values}
 
     async def _fold(self, chat: Conversation, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Fold entries into the summary, which concurrent calls change one after the other.
@@ -156,22 +145,23 @@ class ConvstoreSessionStore:
 
 async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
     """Append entries that the log does not have, in halves if one append cannot hold them."""
-    try:
-        await chat.append([part for entry in entries for part in to_log(entry)])
-    except ContentConflictError:
-        stored = {item.id async for item in chat.items(kind=KIND)}
-        new = [entry for entry in entries if id_of(entry) not in stored]
-        if len(new) == len(entries):
-            raise  # the log has a message under a uuid that is no entry
-        if new:
-            await _append(chat, new)
-    except BatchTooLargeError:
-        if len(entries) == 1:  # a message of many small parts
-            await chat.append(LogItem(kind=KIND, data={"entry": entries[0]}, id=id_of(entries[0])))
-            return
-        half = len(entries) // 2
-        await _append(chat, entries[:half])
-        await _append(chat, entries[half:])
+
+    async def append(batch: Sequence[Entry]) -> None:
+        try:
+            await chat.append([part for entry in batch for part in to_log(entry)])
+        except ContentConflictError:
+            stored = {item.id async for item in chat.items(kind=KIND)}
+            new = [entry for entry in batch if id_of(entry) not in stored]
+            if len(new) == len(batch):
+                raise  # the log has a message under a uuid that is no entry
+            if new:
+                await append(new)
+        except BatchTooLargeError:
+            if len(batch) > 1:
+                raise
+            await chat.append(item_of(batch[0]))  # a message of many small parts
+
+    await append_in_halves(append, entries)
 
 
 def _millis(info: ConversationInfo) -> int:

@@ -26,6 +26,7 @@ from convstore.ext.inspector.detail_pages import image_page, message_page, sourc
 from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
+from convstore.integration import check_store
 from convstore.values.addresses import without_addresses
 from convstore.values.policy import HistoryPolicy, check_policy
 
@@ -69,8 +70,7 @@ def inspector(
     Raises:
         InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, or `policy` no policy.
     """
-    if not isinstance(store, ConversationStore):
-        raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+    check_store(store)
     if not callable(authorize):
         raise InvalidInputError(
             "pass authorize=, a function from the request to the scope values that it may see; without it anybody who "

@@ -25,24 +25,12 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.ext.inspector.titles import info_of
-from convstore.integration import with_children
+from convstore.integration import titled, with_children
 from convstore.transfer.openai_lines import openai_message
-from convstore.types import StoredMessage
+from convstore.types import ConversationInfo, StoredMessage
+from convstore.values.explanations import MATCHES
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import changed_options
-
-MATCHES = {
-    "exact": "Message for message what the model was given: the digest is equal.",
-    "rebuilt": "No stamp of that call is stored. This is the view directly after the message.",
-    "counter": "This store counts tokens with another counter than the one of that call, so the view begins elsewhere.",
-    "view format": "That call was made by a version of convstore that builds views by other rules.",
-    "type": "The view has values of types that are not registered here; they are shown as they are stored.",
-    "adapted": "The model got this view with changes: with messages appended with the answer, or with results that a "
-    "middleware shortened.",
-    "log": "The log is not as it was then, as after a repair.",
-}
-"""Whether a past view is what the model was given, in words."""
 
 
 async def load_call(request: Request, chat: Conversation, calls: Calls, *, before: int | None = None) -> View:
@@ -100,11 +88,17 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
     return replace(policy, **values)
 
 
+async def titled_info(chat: Conversation) -> ConversationInfo:
+    """Return information about a conversation, with its first question if it has no title."""
+    [info] = await titled(chat.store, [await chat.info()])
+    return info
+
+
 async def render_call(
     request: Request, chat: Conversation, tab: str, calls: Calls, view: View, **more: Any
 ) -> Response:
     """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
-    info, history, is_own = await info_of(chat), view.history, bool(calls.moment and calls.moment.stamp)
+    info, history, is_own = await titled_info(chat), view.history, bool(calls.moment and calls.moment.stamp)
     policy = None if is_own and not what_if_in(request) else view.policy
     at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
     full = history.report.tokens_before or info.tokens

@@ -17,13 +17,14 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import load_call, load_view, render_call
 from convstore.ext.inspector.calls import calls_of
 from convstore.ext.inspector.changes import changes_between
-from convstore.ext.inspector.comparison import ADDED, View
+from convstore.ext.inspector.comparison import View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import clip, sent_text
 from convstore.messages.provenance import kind_of
-from convstore.sources.detection import has_failed, parse_json
-from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.sources.detection import has_failed
+from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import StoredMessage
+from convstore.values.explanations import ADDED
 
 _SENT_BYTES, _MESSAGE_BYTES, _SENT = 50_000, 12_000, 100
 _LOOKED_AT, _CALLS = 300, 60
@@ -165,16 +166,4 @@ def _read_back(messages: Sequence[StoredMessage]) -> frozenset[str]:
 
 def _names(message: StoredMessage) -> set[str]:
     """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources."""
-    stub = parse_json(message.message.text)
-    numbers = stub.get("source_ids") if isinstance(stub, dict) else ""
-    return {str(message.message.id), f"m{message.ordinal}", *_numbers(numbers if isinstance(numbers, str) else "")}
-
-
-def _numbers(text: str) -> Iterator[str]:
-    """Yield the numbers in ranges.
-
-    >>> list(_numbers("3, 11-13"))
-    ['3', '11', '12', '13']
-    """
-    for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text):
-        yield from map(str, range(int(first), min(int(last or first), int(first) + 200) + 1))
+    return {str(message.message.id), f"m{message.ordinal}", *map(str, stub_sources(message.message.text))}

@@ -16,7 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
-from convstore.values.stamps import ViewStamp
+from convstore.values.stamps import break_between
 
 _AROUND = 120
 """Messages among which calls are looked for, half of them after the moment."""
@@ -33,22 +33,6 @@ class ToolCall:
 
 UNEXPECTED = frozenset({"another policy", "summary set aside"})
 """Causes of a lost cache that no rule of views brings about, but the application."""
-
-
-def cut_by(before: ViewStamp | None, after: ViewStamp | None) -> str:
-    """Return what made the later view not begin with the whole earlier one, in a few words; "" if it does."""
-    if before is None or after is None:
-        return ""
-    old, new = before.marks, after.marks
-    causes = {
-        "summary made": before.summary != after.summary != "",
-        "summary set aside": before.summary != after.summary,
-        "another policy": before.policy != after.policy,
-        "turns left out": old.start != new.start,
-        "texts shortened": old.short_through != new.short_through,
-        "results became stubs": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
-    }
-    return next((cause for cause, is_true in causes.items() if is_true), "")
 
 
 class Calls:
@@ -89,7 +73,7 @@ class Calls:
         before = [message for message in reversed(self.all) if message.ordinal < end]
         stamped = [message for message in before if message.stamp and (call is None or call.stamp)]
         active = [message for message in stamped or before if not message.is_rewound]
-        whole = [message for message in stamped[:1] if call and not cut_by(message.stamp, call.stamp)]
+        whole = [message for message in stamped[:1] if call and not break_between(message.stamp, call.stamp)]
         return next(iter(whole or active), None)
 
     def cut_by(self, call: StoredMessage | None) -> str:
@@ -97,7 +81,7 @@ class Calls:
         before = self.before(call)
         if not before or not call:
             return ""
-        cause = cut_by(before.stamp, call.stamp)
+        cause = break_between(before.stamp, call.stamp)
         has_ended = cause == "results became stubs" and self.has_question(before.ordinal, call.ordinal)
         return "turn ended" if has_ended else cause
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise, takewhile
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.ext.inspector.comparison import STATES, View, limit_of, reason_at
+from convstore.ext.inspector.comparison import View, reason_at
 from convstore.ext.inspector.text import sent_text
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView
+from convstore.values.explanations import STATES, limit_of
 
 _MAX_LINES, _NEAR, _ALIKE = 60, 80, 40
 _CAUSES = {
@@ -64,8 +66,7 @@ class Changes:
 
 def same_beginning(before: View, after: View) -> int:
     """Return the number of equal messages with which both views begin."""
-    pairs = zip(before.history.messages, after.history.messages, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: _key(pair[0]) == _key(pair[1]), pairs))
+    return _alike(*(map(_key, view.history.messages) for view in (before, after)))
 
 
 def changes_between(before: View, after: View, has_ended: Callable[[int], bool]) -> Changes:
@@ -129,10 +130,9 @@ def _changed(before: View, after: View, earlier: int | None, index: int) -> Iter
         yield _line(kind, view, [at], (text[:head][-_NEAR:], middle, text[len(text) - tail :][:_NEAR]))
 
 
-def _alike(text: str, other: str) -> int:
-    """Return the number of characters with which both texts begin."""
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(text), len(other)))
+def _alike(items: Iterable[Any], others: Iterable[Any]) -> int:
+    """Return the number of keys or characters with which both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(items, others, strict=False)))
 
 
 def _line(kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, str] | None = None) -> DiffLine:

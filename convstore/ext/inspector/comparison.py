@@ -15,54 +15,15 @@ from convstore.messages.parts import parts_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.types import PastView, StoredMessage
-from convstore.values.policy import HistoryPolicy
+from convstore.values.explanations import ADDED, STATES, label_of, limit_of
 from convstore.values.stamps import ViewReason
 
-STATES: Mapping[str, tuple[str, str]] = {
-    "whole": ("whole", "The model gets this message as it is stored."),
-    "stub": (
-        "stub",
-        "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers read it again.",
-    ),
-    "shortened": ("shortened", "A long text of a finished turn: the model gets its beginning and its end."),
-    "placeholder": ("placeholder", "Images, audio and files of finished turns are named, not sent again."),
-    "summarised": (
-        "in the summary",
-        "Old turns, which a compaction summarised: by its rule, before they left the view, or because it was asked to. "
-        "The model gets the summary instead, and the messages stay in the log.",
-    ),
-    "left_out": (
-        "left out",
-        "Older than the view, because of its budget or its limit of turns. It stays in the log.",
-    ),
-    "hidden": ("left out", "Views of conversations without tools leave out calls and results."),
-    "orphan": ("left out", "No call in the view matches this result."),
-    "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
+LEGEND: Mapping[str, tuple[str, str]] = {
+    **STATES,
     "answer": ("output", "The model answered the view with this message."),
     "later": ("later", "The message came after this view."),
-    "rewound": ("rewound", "Taken back, as for another answer or an edited question. It stays in the log alone."),
 }
-"""Label and explanation of each state of a stored message."""
-
-ADDED: Mapping[str, tuple[str, str]] = {
-    "summary": ("summary", "Replaces the older messages that it covers."),
-    "note": ("note", "Says how much is left out, and how the model gets it back."),
-    "missing_result": (
-        "no result",
-        "The agent stopped before the result was recorded; models reject a call without one.",
-    ),
-    "late_result": ("as text", "A result whose call is not in the view."),
-    "joined": ("joined", "Messages that the provider wants as one."),
-    "media": ("added", "The provider does not take images and files in tool results."),
-    "beginning": ("added", "The provider wants a human message before the first answer."),
-}
-"""Label and explanation of each kind of message that only a view contains."""
-
-_LIMITS = {
-    "max_tokens": "to keep the view within its budget of {:,} tokens; old turns leave in few large steps, so that "
-    "prompt caches hold in between",
-    "max_turns": "to keep the view within its limit of {:,} turns",
-}
+"""Label and explanation of each state of a stored message, also of one that came after the view."""
 
 _SHARED = {"summarised": "summary", "left_out": "note"}
 """States of messages that share a row, and the kind of the message in the view that replaces them."""
@@ -82,7 +43,7 @@ PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a view gives for one row, with its size there; `state` is a key of `STATES` or `ADDED`.
+    """What a view gives for one row, with its size there; `state` is a key of `LEGEND` or `ADDED`.
 
     `why` is the reason in a sentence. `message` is None if the view does not contain it, and `version` that of the
     summary which covers the message, else 0. `part` is a key of `PARTS`, or says why no part contains the message.
@@ -170,7 +131,7 @@ class View:
         reason = reason_at(self.history.report.reasons, stored.ordinal)
         if reason is None:
             state = "answer" if stored.ordinal == self._answer else "later"
-            return Given(state, *STATES[state], part=state)
+            return Given(state, *LEGEND[state], part=state)
         return self._given(reason, stored.message.id)
 
     def older(self, ordinal: int) -> list[tuple[ViewReason, Given]]:
@@ -179,10 +140,8 @@ class View:
         return [(reason, self._given(reason, None)) for reason in ranges if reason.state in _SHARED]
 
     def _given(self, reason: ViewReason, message_id: str | None) -> Given:
-        label, why = STATES[reason.state]
+        label, why = label_of(reason), STATES[reason.state][1]
         outside = "rewound" if reason.state == "rewound" else "later"
-        if reason.summary:
-            label = f"in summary {reason.summary}"
         if limit := limit_of(reason, self.policy):
             why = f"Left out {limit}. It stays in the log."
         message, size, part = self._by_id.get(message_id, (None, 0, outside))
@@ -206,12 +165,6 @@ class View:
         for part, size in zip(self.keys, self.sizes, strict=True):
             sums[part] += size
         return sums
-
-
-def limit_of(reason: ViewReason, policy: HistoryPolicy) -> str:
-    """Return the reason why a limit leaves a range out, in words; "" if the policy has no such limit."""
-    limit = getattr(policy, reason.limit) if reason.limit else None
-    return "" if limit is None else _LIMITS[reason.limit].format(limit)
 
 
 def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -22,11 +21,13 @@ from starlette.responses import RedirectResponse, Response
 from convstore import Conversation
 from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
-from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View
+from convstore.ext.inspector.comparison import LEGEND, Given, Row, View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.sources.detection import has_failed
+from convstore.sources.stub import stub_sources
 from convstore.types import StoredItem, StoredMessage, ToolRecord
+from convstore.values.explanations import ADDED
 
 _PAGE, _SCANNED, _LATER = 25, 300, 6
 _LOG_BYTES, _VIEW_BYTES, _LINE, _SHORT, _ARGUMENTS = 700, 600, 160, 100, 160
@@ -40,8 +41,6 @@ _HALVES = frozenset({"stub", "shortened", "placeholder", "late"})
 
 _SAME = frozenset({"whole", "answer", "later"})
 """States of messages that the model got as they are stored, wrote, or could not get yet."""
-
-_STUB_SOURCES = re.compile(r'"source_ids": "[\d, -]{0,200}?(\d{1,9})"')
 
 ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
 """Types of messages by the names that pages give them."""
@@ -149,7 +148,7 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
         choice=choice,
         roles=ROLES,
         tools=_tools_of(calls),
-        legend={line.given.label: STATES[line.given.state][1] for line in lines if line.given.state in STATES},
+        legend={line.given.label: LEGEND[line.given.state][1] for line in lines if line.given.state in LEGEND},
     )
 
 
@@ -282,8 +281,7 @@ def _entry(
 def _highest_source(view: View, near: Sequence[StoredMessage], lines: Sequence[_Line]) -> int:
     """Return the highest number of a source that stubs, of the view or near it, or results of the page name."""
     messages = [*view.history.messages, *(stored.message for stored in near)]
-    stubs = (message.text for message in messages if message.type == "tool")
-    named = [int(found[1]) for text in stubs if (found := _STUB_SOURCES.search(text))]
+    named = [number for message in messages if message.type == "tool" for number in stub_sources(message.text)]
     shown = [number for line in lines for entry in line.entries for number in entry.sources]
     return max([*named, *shown], default=0)
 

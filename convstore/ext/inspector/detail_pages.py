@@ -7,19 +7,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import HumanMessage
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
-from convstore.ext.inspector.call_page import load_view
+from convstore.ext.inspector.call_page import load_view, titled_info
 from convstore.ext.inspector.calls import moment_of
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
-from convstore.ext.inspector.titles import info_of
 from convstore.integration import with_source
+from convstore.sources.citations import cites
 from convstore.types import StoredMessage
 
 _SLICE = 6_000
@@ -28,11 +28,6 @@ _SLICE = 6_000
 _VIEW_BYTES, _COVERED_BYTES, _SUMMARY_CHARACTERS = 4_000, 600, 20_000
 _LOOKED_AT, _COVERED = 200, 40
 """Messages after a source in which citations are looked for, and those on a page of a summary."""
-
-_CITATION = re.compile(r"[\[【]([\d\s,;\u2013-]{1,200})[\]】]")
-_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:[-\u2013]\s*(\d{1,9})\s*)?")
-_LONGEST = 1_000
-"""Maximum length of a range; longer ones count as cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +42,10 @@ class _Part:
 async def message_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a message."""
     ordinal = number_in(request, "ordinal") or 0
-    if not 0 < ordinal < 2**53:
-        raise HTTPException(404)
     moment = await moment_of(request, chat)
     reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
     viewing = load_view(request, chat, moment, before=ordinal + 1)
-    info, found, view = await asyncio.gather(info_of(chat), reading, viewing)
+    info, found, view = await asyncio.gather(titled_info(chat), reading, viewing)
     if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
     [record] = await chat.get_tool_messages([str(found[0].message.id)])
@@ -99,8 +92,6 @@ async def image_page(request: Request, chat: Conversation) -> Response:
 async def source_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a source, with the answers that cite it among some messages after the result."""
     number = number_in(request, "number") or 0
-    if not 0 < number < 2**53:
-        raise HTTPException(404)
     if not (found := await with_source(chat, number)):
         raise HTTPException(404)
     chat, message_id = found  # a child's source is shown where it was found
@@ -108,9 +99,10 @@ async def source_page(request: Request, chat: Conversation) -> Response:
     source = next(source for source in record.sources if source.source_id == number)
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(
-        info_of(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
+        titled_info(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
     )
-    cited = await asyncio.to_thread(lambda: [stored for stored in messages if cites(stored.message, number)])  # slow
+    answers = [stored for stored in messages if stored.message.type == "ai"]
+    cited = await asyncio.to_thread(lambda: [said for said in answers if cites(said.message.text, number)])  # slow
     return render(
         "source.html",
         request,
@@ -141,26 +133,9 @@ async def _shown_again(
     ]
 
 
-def cites(message: BaseMessage, number: int) -> bool:
-    """Return True if an answer cites a source: its number stands in brackets, in a list or in a range.
-
-    >>> from langchain_core.messages import AIMessage
-    >>> answer = AIMessage("Fish [1]. Squid [3, 5-7]; a list[0].")
-    >>> [number for number in range(9) if cites(answer, number)]
-    [0, 1, 3, 5, 6, 7]
-    """
-    if message.type != "ai":
-        return False
-    lists = set(_CITATION.findall(message.text))
-    ranges = (_RANGE.fullmatch(piece) for text in lists for piece in re.split(r"[,;]", text))
-    return any(
-        int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST) for ends in ranges if ends
-    )
-
-
 async def summary_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a summary, with a page of the messages that it covers."""
-    info, summaries = await asyncio.gather(info_of(chat), chat.summaries())
+    info, summaries = await asyncio.gather(titled_info(chat), chat.summaries())
     summary = next((candidate for candidate in summaries if candidate.version == number_in(request, "version")), None)
     if summary is None:
         raise HTTPException(404)

@@ -23,7 +23,6 @@ _TYPES = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
 }
-_PLACEHOLDER = re.compile(r"\[image\b.{0,400}, [\d,]+ bytes; left out to save context, call ")
 
 
 def is_image(block: dict[str, Any]) -> bool:
@@ -32,27 +31,21 @@ def is_image(block: dict[str, Any]) -> bool:
     return data is not None and (isinstance(data, bytes) or data.startswith("data:") or "://" not in data[:20])
 
 
-def stands_for_image(text: str) -> bool:
-    """Return True for the placeholder of an image that the log holds.
-
-    >>> stands_for_image("[image, image/png, 3 bytes; left out to save context, call x")
-    True
-    """
-    return bool(_PLACEHOLDER.match(text))
-
-
 def image_in(message: BaseMessage, number: int) -> tuple[bytes, str]:
     """Return the image in a content block of a message, counted from 1, with its type; an empty type for none."""
-    blocks = message.content if isinstance(message.content, list) else []
-    block = blocks[number - 1] if 0 < number <= len(blocks) else None
-    data = _bytes_in(block) if isinstance(block, dict) and is_image(block) else b""
+    block = _images_in(message).get(number)
+    data = _bytes_in(block) if block else b""
     return data, next((name for name, beginning in _TYPES.items() if beginning.match(data)), "")
 
 
 def image_numbers(message: BaseMessage) -> list[int]:
     """Return the numbers of the images in a message, for `image_in`."""
+    return list(_images_in(message))
+
+
+def _images_in(message: BaseMessage) -> dict[int, dict[str, Any]]:
     blocks = message.content if isinstance(message.content, list) else []
-    return [number for number, block in enumerate(blocks, 1) if isinstance(block, dict) and is_image(block)]
+    return {number: block for number, block in enumerate(blocks, 1) if isinstance(block, dict) and is_image(block)}
 
 
 def _bytes_in(block: dict[str, Any]) -> bytes:

@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError
+from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.inspector.titles import info_of, titled
-from convstore.integration import first_questions, marks_of, with_children
+from convstore.integration import marks_of, titled, with_children
 from convstore.values.models import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
 
@@ -79,7 +79,7 @@ def _budget_of(info: ConversationInfo) -> int | None:
 async def search_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of a conversation that match the words of the query."""
     text, end = _text(request), (number_in(request, "at") or _NO_END) + 1
-    info, hits = await asyncio.gather(info_of(chat), chat.search(text, limit=_HITS, before=end))
+    info, hits = await asyncio.gather(titled_info(chat), chat.search(text, limit=_HITS, before=end))
     groups = [ConversationHits(scope=info.scope, conversation_id=info.conversation_id, title=info.title, hits=hits)]
     found = SearchResult(conversations=groups if hits else [], searched=1)
     return _hits(request, text, found, info=info, choice=_Choice())
@@ -90,8 +90,8 @@ async def search_all_page(request: Request, store: ConversationStore, permitted:
     text, choice = _text(request), await _choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.search(text, limit=_HITS, everything=not scope, **scope)
-    titles = await first_questions(store, [hit.conversation_id for hit in found.conversations if not hit.title])
-    return _hits(request, text, found, info=None, choice=choice, titles=titles)
+    found = found.model_copy(update={"conversations": await titled(store, found.conversations)})
+    return _hits(request, text, found, info=None, choice=choice)
 
 
 def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> Response:

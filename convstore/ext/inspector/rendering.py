@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
 from convstore.sources.detection import has_failed
 
-_MAX_NUMBER = 2**53
+_MAX_NUMBER = 2**53 - 1
 _OPTIONS = ("max_tokens", "max_turns", "keep_last_results", "shorten_over", "stub_tools", "media", "view")
 _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
 
@@ -44,7 +44,7 @@ def what_if_in(request: Request) -> dict[str, str]:
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:
-    """Return a number of the path or query, the default if it is missing; HTTPException if not from 0 to 2**53."""
+    """Return a number of the path or query, the default if it is missing; HTTPException if not from 0 to 2**53 - 1."""
     text = request.path_params.get(name, request.query_params.get(name))
     if text is None:
         return default

@@ -20,9 +20,13 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
-from convstore.ext.inspector.images import is_image, stands_for_image
+from convstore.ext.inspector.images import is_image
+from convstore.integration import reasoning_part
 from convstore.messages.media import block_type, is_media, media_description
+from convstore.messages.reasoning import is_reasoning
 from convstore.messages.text import text_of
+from convstore.sources.detection import parse_json
+from convstore.sources.shortening import stands_for_image
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -47,9 +51,6 @@ _FIELDS = {
 
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})
 """Blocks that repeat the calls of their message."""
-
-_SAID = ("thinking", "reasoning")
-"""Keys of blocks with reasoning, beside signatures that nobody can read."""
 
 _FEW = 60
 """Characters for which a text is not cut: a link to the rest would take as much room."""
@@ -117,12 +118,8 @@ def pretty(text: str, *, limit: int = 20_000) -> str:
     >>> pretty("[1] is a citation")
     '[1] is a citation'
     """
-    if len(text) > limit or text.lstrip()[:1] not in ("{", "["):
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
+    value = parse_json(text) if len(text) <= limit else None
+    return text if value is None else as_json(value)
 
 
 class _Renderer(RendererHTML):
@@ -275,7 +272,8 @@ def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
             yield "", f"[{media_description(block)}]", False, number if is_image(block) else 0
         elif text is None:
             if not (block_type(block) in _CALLS and isinstance(message, AIMessage) and message.tool_calls):
-                yield block_type(block) or "content", _said_in(block) or as_json(block), False, 0
+                said = reasoning_part(block)["text"] if isinstance(block, dict) and is_reasoning(block) else ""
+                yield block_type(block) or "content", said or as_json(block), False, 0
         elif stands_for_image(text):
             yield "", text, False, number
         else:
@@ -289,12 +287,6 @@ def _call_texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
             yield f"calls {call['name']}", as_json(call["args"]), False, 0
-
-
-def _said_in(block: Any) -> str:
-    """Return the text of a block with reasoning, "" for another block."""
-    texts = [block.get(key) for key in _SAID] if isinstance(block, dict) else []
-    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _text_in(block: Any) -> str | None:

@@ -13,21 +13,14 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
-from convstore import (
-    SOURCES_PROMPT,
-    Conversation,
-    ConversationStore,
-    retrieve_previous_sources_tool,
-    search_conversations_tool,
-)
+from convstore import SOURCES_PROMPT, Conversation, ConversationStore
 from convstore import number_sources as numbered
 from convstore.exceptions import MissingExtraError
 from convstore.ext.around import own_conversation, working_on
-from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import PAGE_TOKENS, check_trust, host_of, pause_in_turn
-from convstore.messages.filing import linked
-from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.integration import PAGE_TOKENS, agent_tools, check_trust, pause_in_turn, run_sync
+from convstore.messages.call_ids import with_own_call_ids
+from convstore.messages.filing import ids_of, linked
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.scope import check_names
@@ -156,13 +149,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self.store, self._scope = store, check_choice(store, scope)
         self._numbered = check_names(number_sources, name="number_sources")
         self._appends_results = tool_results == "at_once"
-        self._prompt, self._page_tokens = prompt, page_tokens
-        self._retrieval = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
-        self.tools = [self._retrieval]
-        self._search_keys, self._search = search_other_conversations, None
-        if search_other_conversations:
-            self._search = search_conversations_tool(store, search_other_conversations, page_tokens=page_tokens)
-            self.tools.append(self._search)
+        self._prompt = prompt
+        self._own_tools = agent_tools(store, search_other_conversations, page_tokens=page_tokens)
+        self.tools = [tool for tool, _ in self._own_tools]
         self._redact = drafts if callable(drafts) else str if drafts else None
         self._review = review
         if review is not None:
@@ -284,18 +273,19 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run a step on the store's twin, for a sync caller."""
-        return host_of(self.store).run_sync(
-            lambda twin: step(twin.conversation(**chat.scope)), instead="`await agent.ainvoke(...)`"
-        )
+        return run_sync(chat, step, instead="`await agent.ainvoke(...)`")
+
+    async def _run(self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> AgentRun:
+        return run_in(state, chat.scope) or await take_up(chat, self._rules, messages)
 
     async def _prepare(
         self, chat: Conversation, request: ModelRequest[Any]
     ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
-        run = run_in(request.state, chat.scope) or await take_up(chat, self._rules, request.messages)
+        run = await self._run(chat, request.state, request.messages)
         return run, await prepare(chat, self._rules, run, request.messages, request.state["messages"])
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
-        run = run_in(state, chat.scope) or await take_up(chat, self._rules, state["messages"])
+        run = await self._run(chat, state, state["messages"])
         if run_in(state, chat.scope) is None and run.missing(state["messages"]):
             warn_of_review(state)
         await catch_up(chat, self._rules, run, state["messages"])
@@ -334,12 +324,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
         messages = request.state["messages"]
-        run = run_in(request.state, chat.scope) or await take_up(chat, self._rules, messages)
+        run = await self._run(chat, request.state, messages)
         ai_message_id, position = call_position(messages, request.tool_call)
         return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
 
     async def _end(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any] | None:
-        run = run_in(state, chat.scope) or await take_up(chat, self._rules, state["messages"])
+        run = await self._run(chat, state, state["messages"])
         changes = await end(chat, self._rules, run, state["messages"])
         return {"messages": changes} if changes else None
 
@@ -348,15 +338,11 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:
         """Return the call with a tool that knows its conversation."""
-        name, tool = request.tool_call["name"], request.tool
-        if name == RETRIEVAL_TOOL and tool is self._retrieval:
-            return request.override(tool=chat.retrieve_previous_sources_tool(page_tokens=self._page_tokens))
-        if self._search is not None and tool is self._search:
-            bound = search_conversations_tool(chat, self._search_keys, page_tokens=self._page_tokens)
-            return request.override(tool=bound)
-        if name in self._numbered and tool is not None:
-            return request.override(tool=numbered(tool, chat))
-        return request
+        tool = request.tool
+        bound = next((bind(chat) for own, bind in self._own_tools if tool is own), None)
+        if bound is None and tool is not None and request.tool_call["name"] in self._numbered:
+            bound = numbered(tool, chat)
+        return request.override(tool=bound) if bound else request
 
 
 async def _pause(

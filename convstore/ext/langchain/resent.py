@@ -15,8 +15,10 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
-from convstore.ext.langchain.turn import is_made_up, last_question, read_turn
+from convstore.ext.langchain.turn import read_turn
 from convstore.integration import Decision, Trust, host_of, is_history, read_sent
+from convstore.messages.filing import last_question
+from convstore.messages.provenance import is_made_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,9 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
-from convstore.ext.ids import ids_of
 from convstore.ext.langchain.results import is_evicted
-from convstore.ext.langchain.turn import answers, is_made_up
-from convstore.messages.filing import came_with
+from convstore.messages.filing import came_with, ids_of, results_after
+from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
 from convstore.types import History
@@ -105,13 +104,13 @@ class AgentRun:
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """Return the results that an earlier run stored for the calls of some tools."""
         called = {call["id"] for call in ai.tool_calls if call["name"] in names}
-        return [result for result in answers(self.ahead, ai) if result.tool_call_id in called]
+        return [result for result in results_after(self.ahead, ai) if result.tool_call_id in called]
 
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
         wanted = result_id(ai_message_id, call_id, position)
         ai = next((ai for ai in self.ahead if isinstance(ai, AIMessage) and ai.id == ai_message_id), None)
-        found = [answer for answer in answers(self.ahead, ai) if answer.tool_call_id == call_id] if ai else []
+        found = [answer for answer in results_after(self.ahead, ai) if answer.tool_call_id == call_id] if ai else []
         result = next((answer for answer in found if answer.id == wanted), None) or next(iter(found[position:]), None)
         return [added for added in self.ahead if added is result or came_with(added) == result.id] if result else []
 

@@ -17,23 +17,15 @@ from langchain_core.runnables.config import set_config_context, var_child_runnab
 from convstore import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.around import with_turn_id
-from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, SETTING, as_in_state, give_result_ids, may_be_structured
 from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
-from convstore.ext.langchain.turn import (
-    LoggedTurn,
-    ids_in_log,
-    is_answer,
-    is_made_up,
-    last_question,
-    pending_results,
-    read_turn,
-)
+from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.integration import Trust, append_in_turn, fit_for, host_of
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.filing import turn_of
+from convstore.messages.filing import ids_of, is_answer, last_question, last_turn_of, pending_results
+from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
 from convstore.types import History, Receipt
@@ -86,7 +78,7 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     changes, logged = [*changes, *named], logged | (shown & ids_of(named))
     start = last_question(messages) or 0
     earlier, turn = messages[:start], messages[start:]
-    run = AgentRun(chat.scope, _turn_id(messages), dict.fromkeys(logged), history=history)
+    run = AgentRun(chat.scope, last_turn_of(messages), dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
     run.abandoned = branch.abandoned if branch else frozenset()
     removed = ids_of(message for message in earlier if message.id in logged or is_made_up(message)) - ids_of(turn)
@@ -120,7 +112,7 @@ def _place_of_run() -> tuple[bool, bool]:
 
 async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage]) -> AgentRun:
     """Rebuild the run of a state that lost it: after a resume, at an older checkpoint, or on another worker."""
-    run = AgentRun(chat.scope, _turn_id(messages))
+    run = AgentRun(chat.scope, last_turn_of(messages))
     found = await read_turn(chat, run.turn_id)
     if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
@@ -240,14 +232,6 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
     later = approximate_tokens(messages)
     if compactor.has_summarizer and compactor.may_be_due(run.history, rules.policy, later_tokens=later):
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
-
-
-def _turn_id(messages: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the human message that a state answers, even if another middleware removed that message."""
-    index = last_question(messages)
-    if index is not None:
-        return messages[index].id
-    return next((turn for message in reversed(messages) if (turn := turn_of(message))), None)
 
 
 def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:

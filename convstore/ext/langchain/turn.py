@@ -8,16 +8,14 @@ The log is read only if a turn may have begun before: a question whose id was us
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 
 from convstore import Conversation
 from convstore.integration import log_of, messages_of_turn
-from convstore.messages.filing import came_with, is_question
-from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import calls_of, has_calls, result_ids
+from convstore.messages.filing import is_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +40,3 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
     """Return the ids that the log has; one command for 200 ids, no payloads."""
     return set(await log_of(chat).find(list(ids))) if ids else set()
-
-
-def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
-    """Return the ids that the results of the last AI message will get, but for those that the messages include."""
-    ai = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    return set(result_ids(ai) if ai else ()) - {str(message.id) for message in messages}
-
-
-def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
-    """Return the results of an AI message among its turn's messages: those before the model's next message."""
-    index = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
-    called = {call.id for call in calls_of(ai)}
-    found: list[ToolMessage] = []
-    for message in later[index + 1 :]:
-        if isinstance(message, AIMessage) and not came_with(message):
-            break
-        if isinstance(message, ToolMessage) and message.tool_call_id in called:
-            found.append(message)
-    return found
-
-
-def is_answer(message: BaseMessage) -> bool:
-    """Return True if a message ends a turn: an AI message without calls that no tool added."""
-    return isinstance(message, AIMessage) and not has_calls(message) and not came_with(message)
-
-
-def is_made_up(message: BaseMessage) -> bool:
-    """Return True if a message was generated for a view or by LangChain's summarization, not by a participant."""
-    return kind_of(message) != "" or message.additional_kwargs.get("lc_source") == "summarization"
-
-
-def last_question(messages: Sequence[BaseMessage]) -> int | None:
-    """Return the index of the last human message that a user sent; None without such a message."""
-    indexes = range(len(messages) - 1, -1, -1)
-    return next((at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None)

@@ -15,9 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import BatchTooLargeError
 from convstore.ext.around import own_conversation, with_turn_id
-from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -30,8 +28,9 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import append_in_turn, host_of
-from convstore.messages.filing import is_question, linked
+from convstore.integration import append_in_halves, append_in_turn, run_sync
+from convstore.messages.call_ids import with_own_call_ids
+from convstore.messages.filing import ids_of, last_question, last_turn_of, linked
 from convstore.types import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
@@ -128,9 +127,8 @@ class _Node(Runnable[Any, dict[str, Any]]):
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
         """Return the update of a state, for a graph that is called sync; needs a store made by `connect`."""
-        scope = self._chat(config).scope
-        return host_of(self.store).run_sync(
-            lambda twin: self._update(twin.conversation(**scope), input), instead="`await graph.ainvoke(...)`"
+        return run_sync(
+            self._chat(config), lambda chat: self._update(chat, input), instead="`await graph.ainvoke(...)`"
         )
 
     async def ainvoke(
@@ -165,9 +163,8 @@ class LoadNode(_Node):
         """`aview_of` for sync nodes; needs a store made by `connect`."""
         if loaded_of(state) is not None:
             return view_of(state)
-        scope = self._chat(config).scope
-        return host_of(self.store).run_sync(
-            lambda twin: self._loaded_now(twin.conversation(**scope), state), instead="`await load.aview_of(state)`"
+        return run_sync(
+            self._chat(config), lambda chat: self._loaded_now(chat, state), instead="`await load.aview_of(state)`"
         )
 
     async def aview_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
@@ -199,13 +196,13 @@ class LoadNode(_Node):
         messages, named = await with_turn_id(chat, messages)
         changes = [*changes, *named]
         if self.append_first and (new := [each for each in messages if each.id not in logged]):
-            changes = [*changes, *await _append_named(chat, new, _turn_of(messages))]
+            changes = [*changes, *await _append_named(chat, new, last_turn_of(messages))]
             logged |= ids_of(new)
         history = history or await chat.load_history(self.policy)
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         logged |= ids_of(messages) & ids_of(history.messages)
-        start = max((index for index, each in enumerate(messages) if isinstance(each, HumanMessage)), default=0)
+        start = last_question(messages) or 0
         removed = [each for each in messages[:start] if each.id in logged]
         answers = await _missing_answer(chat, history, messages)
         logged |= ids_of(answers)
@@ -232,40 +229,35 @@ class AppendNode(_Node):
         if not new:
             return {}
         stamp = _stamp(loaded_of(state), messages, new)
-        renamed = await _append_named(chat, new, _turn_of(messages), stamp=stamp, **self.options)
+        renamed = await _append_named(chat, new, last_turn_of(messages), stamp=stamp, **self.options)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 
 
-def _turn_of(messages: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the turn that a state's messages end in."""
-    return next((message.id for message in reversed(messages) if is_question(message)), None)
-
-
 async def _append_named(
-    chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **options: Any
+    chat: Conversation,
+    messages: Sequence[BaseMessage],
+    turn_id: str | None,
+    *,
+    stamp: ViewStamp | None = None,
+    **options: Any,
 ) -> list[BaseMessage]:
     """Append messages, each call under a unique id, and replies naming a question that is not among them.
 
-    Returns the messages that this changed.
+    The stamp is that of the first AI message. Returns the messages that this changed.
     """
     is_late = turn_id not in ids_of(messages)  # another run may have asked something meanwhile
     own = [linked(message, turn_id) if is_late and isinstance(message, AIMessage) else message for message in messages]
     named = with_own_call_ids(own)
-    await _append(chat, named, turn_id, **options)
+    left = stamp
+
+    async def append(batch: Sequence[BaseMessage]) -> None:
+        nonlocal left
+        await append_in_turn(chat, batch, turn_id, stamp=left, **options)
+        left = None if any(isinstance(message, AIMessage) for message in batch) else left
+
+    await append_in_halves(append, named)
     return [message for message, before in zip(named, messages, strict=True) if message is not before]
-
-
-async def _append(chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **options: Any) -> None:
-    """Append messages as one batch, or as several in order if one would be too large."""
-    try:
-        await append_in_turn(chat, messages, turn_id, **options)
-    except BatchTooLargeError:
-        if len(messages) == 1:
-            raise
-        half = len(messages) // 2
-        await _append(chat, messages[:half], turn_id, **options)
-        await _append(chat, messages[half:], turn_id, **{**options, "stamp": None})
 
 
 def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> ViewStamp | None:

@@ -12,11 +12,9 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
-from convstore.ext.ids import ids_of
 from convstore.integration import fit_for
-from convstore.messages.filing import Filing, is_question
+from convstore.messages.filing import Filing, ids_of, is_answer, last_turn_of
 from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import has_calls
 from convstore.types import History
 from convstore.values.policy import HistoryPolicy
 
@@ -100,11 +98,10 @@ def answer_of(state: Any) -> AIMessage | None:
 
 def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | None:
     """Return the last message of the finished turn in a view that answers the question of a state."""
-    question = next((message.id for message in reversed(messages) if is_question(message)), None)
-    filing = Filing(None)
+    question, filing = last_turn_of(messages), Filing(None)
     own = [message for message in history.messages if not kind_of(message) and filing.owner(message) == question]
     last = own[-1] if own and question else None
-    return last if isinstance(last, AIMessage) and not has_calls(last) else None
+    return last if isinstance(last, AIMessage) and is_answer(last) else None
 
 
 def loaded_of(state: Any) -> LoadedView | None:

@@ -6,9 +6,7 @@ that the way back is exact.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 from uuid import uuid4
@@ -16,9 +14,11 @@ from uuid import uuid4
 from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.ext.contents import ContentReader
 from convstore.ext.exact import marked, restored
-from convstore.integration import Media
+from convstore.integration import ContentReader, Media
+from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.media import media_block
+from convstore.messages.text import content_of
 from convstore.types import Dropped
 
 _MARK = "agent_framework"
@@ -34,14 +34,12 @@ def to_log(message: Message) -> list[BaseMessage]:
     is_own = message.message_id and message.role == "user"
     id_ = message.message_id if is_own else message.additional_properties.setdefault(_ID, uuid4().hex)
     head = message.to_dict()
-    contents: list[dict[str, Any]] = head.pop("contents")
-    starts = (
-        [at for at, part in enumerate(contents) if part["type"] == "function_result"] if message.role == "tool" else []
-    )
-    edges = [0, *starts[1:], len(contents)]
+    role, contents = head["role"], head.pop("contents")
+    results = [at for at, part in enumerate(contents) if role == "tool" and part["type"] == "function_result"]
+    edges = [0, *results[1:], len(contents)]
     messages: list[BaseMessage] = []
     for at, (first, end) in enumerate(pairwise(edges)):
-        shown = _shown(message, message.contents[first:end], contents[first:end])
+        shown = _shown(role, contents[first:end])
         shown.id = f"{id_}.{at}" if at else id_
         own = marked({"head": head, "contents": contents[first:end]}, shown)
         shown.additional_kwargs = {_MARK: {"message": id_, "json": own}}
@@ -70,50 +68,35 @@ def _own(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
         return {"head": head, "contents": [content.to_dict() for content in writer.written(message)]}
 
 
-def _shown(message: Message, contents: list[Content], dumped: list[dict[str, Any]]) -> BaseMessage:
-    result = next((content for content in contents if content.type == "function_result"), None)
-    if message.role == "tool" and result:
-        status: Any = "error" if result.exception else "success"
-        inside = [*_blocks(item.to_dict() for item in result.items or ())]
+def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
+    result = next((part for part in contents if part["type"] == "function_result"), None)
+    if role == "tool" and result:
+        inside = [*_blocks(result.get("items") or ())]
         is_text = all(block["type"] == "text" for block in inside)
-        content: Any = str(result.result or "") if is_text else inside
-        return ToolMessage(content, tool_call_id=str(result.call_id), status=status)
-    blocks = [*_blocks(dumped)]
-    content = blocks[0]["text"] if [block["type"] for block in blocks] == ["text"] else blocks or ""
-    if message.role == "assistant":
-        calls = [_call(content) for content in contents if content.type == "function_call"]
-        invalid = [call for call in calls if "error" in call]
-        return AIMessage(
-            content, tool_calls=[call for call in calls if "error" not in call], invalid_tool_calls=invalid
-        )
-    return SystemMessage(content) if message.role == "system" else HumanMessage(content)
-
-
-def _call(content: Content) -> Any:
-    args: Any = content.arguments or {}
-    with suppress(ValueError):
-        args = json.loads(args) if isinstance(args, str) else dict(args)
-    call = {"name": content.name, "id": content.call_id}
-    if isinstance(args, dict):
-        return call | {"args": args}
-    return call | {"args": str(content.arguments), "error": "The arguments are not a JSON object."}
+        content: Any = str(result.get("result") or "") if is_text else inside
+        status: Any = "error" if result.get("exception") else "success"
+        return ToolMessage(content, tool_call_id=str(result["call_id"]), status=status)
+    content = content_of([*_blocks(contents)])
+    if role == "assistant":
+        calls = (part for part in contents if part["type"] == "function_call")
+        lists = in_two_lists(read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls)
+        return AIMessage(content, **lists)
+    return SystemMessage(content) if role == "system" else HumanMessage(content)
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield contents as blocks of LangChain's; those that no other model reads are left out."""
     for content in contents:
-        main, name = str(content.get("media_type")).partition("/")[0], content.get("name")
-        kind = main if main in ("image", "audio", "video") else "file"
-        media = {"type": kind, "mime_type": content.get("media_type")} | ({"filename": name} if name else {})
+        mime_type, name = content.get("media_type") or "", content.get("name") or ""
         match content:
             case {"type": "text", "text": str(text)}:
                 yield {"type": "text", "text": text}
             case {"type": "text_reasoning", "text": str(text)}:
                 yield {"type": "reasoning", "reasoning": text}
             case {"type": "data", "uri": str(uri)} if ";base64," in uri:
-                yield media | {"base64": uri.partition(";base64,")[2]}
+                yield media_block(mime_type, name=name, base64=uri.partition(";base64,")[2])
             case {"type": "uri", "uri": str(uri)}:
-                yield media | {"url": uri}
+                yield media_block(mime_type, name=name, url=uri)
 
 
 class _Writer(ContentReader):

@@ -9,9 +9,10 @@ from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
 from convstore.types import Dropped
+from convstore.values.scope import check_choice
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
@@ -49,8 +50,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         **scope: str,
     ) -> None:
         super().__init__(source_id, **(options or {}))
-        if view not in ("policy", "all"):
-            raise InvalidInputError(f'view is "policy" or "all", not {view!r}')
+        check_choice(view, "policy", "all", name="view")
         if unknown := set(scope) - set(store.scope_keys):
             raise InvalidScopeError(f"the store has the scope keys {store.scope_keys}, not {sorted(unknown)}")
         self._store, self._view, self._policy, self._scope = store, view, policy, scope

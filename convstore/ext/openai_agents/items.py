@@ -7,7 +7,7 @@ The items of one answer become one AI message, so that parallel calls stand toge
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final, TypeAlias
 from uuid import NAMESPACE_OID, uuid5
@@ -15,6 +15,7 @@ from uuid import NAMESPACE_OID, uuid5
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidMessageError
+from convstore.ext.exact import marked, restored
 from convstore.integration import is_answer_item, normalize_messages
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.scope import id_problem
@@ -24,7 +25,6 @@ KIND: Final = "openai."  # the beginning of kinds of items that are no messages
 _KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
 _FAKE_ID: Final = "__fake_id__"  # of all items of a model without ids
 _COMPACTION: Final = "compaction"  # the history before it, encrypted; `append` takes it as a part of an answer
-_LONG: Final = 64
 
 
 def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
@@ -50,11 +50,10 @@ def digest_of(value: Any) -> str:
 
 def items_of(message: BaseMessage) -> list[Item] | None:
     """Return the items that a message was made of; None if another API appended it, or a client sent others with it."""
-    texts, kept = _long_texts(message), message.additional_kwargs.get(_KEPT)
     try:
-        items = _mapped(kept, lambda leaf: texts[leaf[0]] if isinstance(leaf, tuple) else leaf)
+        items: list[Item] = restored(message.additional_kwargs[_KEPT], message)["items"]
         read = _message(items)
-    except (AttributeError, IndexError, TypeError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return None
     return items if read and _said(read) == _said(message) else None
 
@@ -80,10 +79,7 @@ def _message(group: list[Item]) -> BaseMessage | None:
         [message] = normalize_messages([_without_fake_ids(item) for item in group])
     except (InvalidMessageError, ValueError):
         return None
-    places = {text: at for at, text in enumerate(_long_texts(message))}
-    message.additional_kwargs[_KEPT] = _mapped(
-        group, lambda leaf: (places[leaf],) if isinstance(leaf, str) and leaf in places else leaf
-    )
+    message.additional_kwargs[_KEPT] = marked({"items": group}, message)
     return message
 
 
@@ -101,16 +97,3 @@ def _without_fake_ids(item: Item) -> Item:
 def _said(message: BaseMessage) -> tuple[Any, ...]:
     calls = [getattr(message, name, None) for name in ("tool_calls", "invalid_tool_calls", "tool_call_id")]
     return type(message), message.content, calls, message.additional_kwargs.get("__openai_role__")
-
-
-def _long_texts(message: BaseMessage) -> list[str]:
-    found = list[Any]()
-    _mapped(message.content, found.append)
-    return [text for text in found if isinstance(text, str) and len(text) >= _LONG]
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value with its leaves replaced. JSON has no tuples, so a tuple with an index can stand for a text."""
-    if isinstance(value, dict):
-        return {key: _mapped(part, change) for key, part in value.items()}
-    return [_mapped(part, change) for part in value] if isinstance(value, list) else change(value)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -15,9 +15,9 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.exceptions import BatchTooLargeError, InvalidInputError, InvalidScopeError, MessageRewoundError
+from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
-from convstore.integration import settle
+from convstore.integration import append_in_halves, newest_first, settle
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.policy import check_policy
 from convstore.values.scope import check_choice
@@ -25,6 +25,9 @@ from convstore.values.scope import check_choice
 if TYPE_CHECKING:
     from agents import RunContextWrapper, TResponseInputItem
     from agents.memory import SessionSettings
+
+
+_PAGE = 1_000
 
 
 @dataclass
@@ -169,10 +172,10 @@ class ConvstoreSession:
     async def _add(self, state: _State, items: Sequence[Item], seed: str) -> None:
         async with state.lock:
             try:
-                await _append(state, to_log(items, seed))
+                await append_in_halves(partial(_append, state), to_log(items, seed))
             except (MessageRewoundError, InvalidInputError):  # removed after a call that failed; erased after the view
                 state.view = None
-                await _append(state, to_log(items, uuid4().hex))
+                await append_in_halves(partial(_append, state), to_log(items, uuid4().hex))
 
     async def _pop(self, state: _State) -> Item | None:
         async with state.lock:
@@ -183,7 +186,7 @@ class ConvstoreSession:
                     await state.chat.undo_rewind(before=last.id if is_message else None)
                 elif removed == is_message:  # else another process removed it
                     if last.kind == "message" and last.items[1:]:
-                        await _append(state, to_log(last.items[:-1], uuid4().hex))
+                        await append_in_halves(partial(_append, state), to_log(last.items[:-1], uuid4().hex))
                     return last.items[-1]
             return None
 
@@ -200,33 +203,24 @@ class ConvstoreSession:
 
 
 async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
-    """Append what `to_log` made, in halves if one append cannot hold it; the first answer to a view gets its stamp."""
+    """Append what `to_log` made; the first answer to a view gets its stamp."""
     view, is_answer = state.view, any(isinstance(message, AIMessage) for message in made)
     stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
-    try:
-        state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
-    except BatchTooLargeError:
-        if len(made) == 1:
-            raise
-        for half in (made[: len(made) // 2], made[len(made) // 2 :]):
-            await _append(state, half)
-        return
+    state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
     state.shown = [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
     state.view = None if is_answer else view
 
 
 async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     """Return the end of the log with at least so many items, oldest first; all of it for None."""
-    size = min(limit or 1_000, 1_000)
-    found = page = await chat.list_messages(limit=size, full=True)
-    while len(page) == size and (limit is None or len(found) < limit):
-        page = await chat.list_messages(before=page[0].ordinal, limit=size, full=True)
-        found = [*page, *found]
-    first = found[0].ordinal if len(page) == size else 0
     rows: list[tuple[int, _Stored | BaseMessage]] = []
-    for ordinal, message in ((row.ordinal, row.message) for row in found):
-        items = items_of(message)
-        rows.append((ordinal, _Stored("message", str(message.id), items) if items else message))
+    async for row in newest_first(chat, limit=min(limit or _PAGE, _PAGE)):
+        items = items_of(row.message)
+        rows.append((row.ordinal, _Stored("message", str(row.message.id), items) if items else row.message))
+        if len(rows) == limit:
+            break
+    rows.reverse()
+    first = rows[0][0] if len(rows) == limit else 0
     others = [item async for item in chat.items(after=first) if item.kind.startswith(KIND)]
     rows += [(item.after, _Stored("item", item.id, [item.data])) for item in others]
     rows.sort(key=itemgetter(0))  # stable: items follow their message

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convstore import Conversation, retrieve_previous_sources_tool, search_conversations_tool
+from convstore import Conversation
 from convstore.ext.openai_agents.session import ConvstoreSession
+from convstore.integration import agent_tools
 
 if TYPE_CHECKING:
     from agents import FunctionTool
@@ -25,12 +26,7 @@ def read_back_tools(session: ConvstoreSession, *, search: Sequence[str] = ("user
     Raises:
         InvalidInputError: `search` has a name that is no scope key.
     """
-    read = retrieve_previous_sources_tool(session.store)
-    tools = [_tool(session, read, Conversation.retrieve_previous_sources_tool)]
-    if search:
-        others = search_conversations_tool(session.store, search)
-        tools.append(_tool(session, others, lambda chat: search_conversations_tool(chat, search)))
-    return tools
+    return [_tool(session, tool, bind) for tool, bind in agent_tools(session.store, search)]
 
 
 def _tool(session: ConvstoreSession, tool: Any, bound: Callable[[Conversation], Any]) -> FunctionTool:

@@ -6,7 +6,7 @@ record, if it has the expected revision, and then appends its messages.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any
@@ -20,8 +20,9 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
+from convstore.integration import each_conversation, newest_first
 
-_PAGE, _BATCH, _MAX_TIPS = 200, 100, 10_000
+_BATCH, _MAX_TIPS = 100, 10_000
 
 
 class ConvstoreConversationStore(PydanticStore):
@@ -71,8 +72,8 @@ class ConvstoreConversationStore(PydanticStore):
         """
         values = {**self._fixed, self._id_key: conversation_id}
         if self.owner_key and scope is None:
-            async for found in self._scopes(values):
-                return self.store.conversation(**found)
+            async for info in each_conversation(self.store, values):
+                return self.store.conversation(**info.scope)
             raise UserError(f"Conversation {conversation_id!r} is not in the store; pass scope= to create it.")
         return self.store.conversation(**values, **({self.owner_key: str(scope)} if self.owner_key else {}))
 
@@ -85,7 +86,8 @@ class ConvstoreConversationStore(PydanticStore):
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         """Return the records with a scope, newest first. Reads all of them, each with two or three commands."""
         values = self._fixed | ({self.owner_key: scope} if self.owner_key and scope is not None else {})
-        states = [await self._state_of(self.store.conversation(**found)) async for found in self._scopes(values)]
+        found = [info.scope async for info in each_conversation(self.store, values)]
+        states = [await self._state_of(self.store.conversation(**scope)) for scope in found]
         records = [state.record for state in states if state.record and scope in (None, state.record.scope)]
         return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
@@ -105,8 +107,8 @@ class ConvstoreConversationStore(PydanticStore):
             return []
         with suppress(LookupError):
             return await _history(self._chats[head_id], head_id, limit)
-        async for scope in self._scopes(self._fixed):
-            chat = self.store.conversation(**scope)
+        async for info in each_conversation(self.store, self._fixed):
+            chat = self.store.conversation(**info.scope)
             if await chat.get_tool_messages([head_id]):
                 return await _history(chat, head_id, limit)
         raise LookupError(head_id)
@@ -148,16 +150,6 @@ class ConvstoreConversationStore(PydanticStore):
         if record is None or record.revision != expected_revision:
             raise ConversationConflict(conversation_id)
         await (await self._chat_of(record)).delete()
-
-    async def _scopes(self, values: dict[str, str]) -> AsyncIterator[dict[str, str]]:
-        cursor: str | None = None
-        while True:
-            how: Any = {"limit": 1000, "cursor": cursor, "everything": not values, **values}
-            page = await self.store.list_conversations(**how)
-            for info in page.conversations:
-                yield info.scope
-            if (cursor := page.next_cursor) is None:
-                return
 
     async def _chat_of(self, record: ConversationRecord) -> Conversation:
         with suppress(UserError):
@@ -212,7 +204,7 @@ async def _append_after(
             return await _append(chat, messages, after)
     path = await _history(chat, mark_of(messages[0])["parent"] if messages else record.head_id)
     again = [message for entry in path for message in to_log(entry, copy=f"~{record.revision}")]
-    active = [message async for message in _newest_first(chat, rewound=False) if mark_of(message)][::-1]
+    active = [stored.message async for stored in newest_first(chat) if mark_of(stored.message)][::-1]
     pairs = zip(map(_original_id, active), map(_original_id, again), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if shared < len(active):
@@ -234,8 +226,8 @@ async def _history(chat: Conversation, head_id: str | None, limit: int | None = 
     wanted = head_id
     if wanted is None:
         return []
-    async for message in _newest_first(chat, rewound=True):
-        mark = mark_of(message)
+    async for stored in newest_first(chat, rewound=True):
+        message, mark = stored.message, mark_of(stored.message)
         if mark.get("entry") == wanted:
             group[mark["at"]] = message
             if len(group) == mark["of"]:
@@ -244,15 +236,6 @@ async def _history(chat: Conversation, head_id: str | None, limit: int | None = 
                 if wanted is None or len(entries) == limit:
                     return entries[::-1]
     raise LookupError(head_id)
-
-
-async def _newest_first(chat: Conversation, *, rewound: bool) -> AsyncIterator[BaseMessage]:
-    before: int | None = None
-    while page := await chat.list_messages(before=before, limit=_PAGE, full=True, rewound=rewound):
-        for stored in reversed(page):
-            yield stored.message
-        if (before := page[0].ordinal) == 1:
-            return
 
 
 def _original_id(message: BaseMessage) -> str:

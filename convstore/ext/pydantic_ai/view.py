@@ -17,9 +17,10 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 
-from convstore import Conversation, HistoryPolicy, retrieve_previous_sources_tool, search_conversations_tool
+from convstore import Conversation, HistoryPolicy
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
+from convstore.integration import agent_tools
 from convstore.messages.provenance import kind_of
 from convstore.types import Dropped
 
@@ -77,12 +78,8 @@ class ConvstoreView(AbstractCapability[Any]):
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
         """Return the tools that read back and search; None if there shall be none."""
-        store, keys = self._conversations.store, self._conversations.shared_keys
-        tools = [self._tool(retrieve_previous_sources_tool(store), Conversation.retrieve_previous_sources_tool)]
-        if keys:
-            others = search_conversations_tool(store, keys)
-            tools.append(self._tool(others, lambda chat: search_conversations_tool(chat, keys)))
-        return FunctionToolset(tools) if self._has_tools else None
+        tools = agent_tools(self._conversations.store, self._conversations.shared_keys)
+        return FunctionToolset([self._tool(tool, bind) for tool, bind in tools]) if self._has_tools else None
 
     async def _stored(self, ctx: RunContext[Any]) -> tuple[Conversation, ModelMessage] | None:
         """Return the run's conversation and its last stored message; None if it is not stored with the run's scope."""

@@ -18,6 +18,8 @@ from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ui.messages import newest
 from convstore.ext.ui.turns import ANSWER, Format
+from convstore.messages.media import media_block
+from convstore.messages.text import content_of
 from convstore.types import Decision, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
 
@@ -184,8 +186,7 @@ def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, com
     blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]  # no others are read
     if not blocks:
         raise InvalidInputError("the message has neither a text nor a file; send one as its part")
-    is_text = [block["type"] for block in blocks] == ["text"]
-    question = HumanMessage(blocks[0]["text"] if is_text else [*blocks], id=check_id(turn_id, name="request_id"))
+    question = HumanMessage(content_of(blocks), id=check_id(turn_id, name="request_id"))
     if replaced is None:
         return UIRequest(kind="ask", turn_id=turn_id, question=question, **common)
     return UIRequest(kind="edit", turn_id=turn_id, question=question, instead_of=_id(wish, "messageId"), **common)
@@ -197,22 +198,19 @@ def _block(part: _Fields) -> dict[str, Any]:
     if kind == "text":
         return {"type": "text", "text": _get(part, "text", str)}
     if kind == "file":
-        mime, url = str(part.get("mediaType") or ""), _get(part, "url", str)
-        kind = mime.partition("/")[0]
+        kind, mime, url = "", str(part.get("mediaType") or ""), _get(part, "url", str)
     else:
         source = _get(part, "source", dict)
         mime, url = str(source.get("mimeType") or ""), _get(source, "value", str)
         url = f"data:;base64,{url}" if source.get("type") == "data" else url
-    block = {"type": kind if kind in _MEDIA[:3] else "file"} | ({"mime_type": mime} if mime else {})
     about = part.get("metadata")  # where AG-UI's messages have the name, as `ui_messages` writes them
     name = part.get("filename") or (about.get("filename") if isinstance(about, Mapping) else None)
-    block |= {"filename": name} if isinstance(name, str) else {}
     head, _, data = url.partition(",")
-    if head.startswith("data:") and head.endswith(";base64"):
-        return {**block, "base64": data}
-    if not url.startswith(("https://", "http://")):
+    is_data = head.startswith("data:") and head.endswith(";base64")
+    if not is_data and not url.startswith(("https://", "http://")):
         raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
-    return {**block, "url": url}
+    held = {"base64": data} if is_data else {"url": url}
+    return media_block(mime, kind=kind, name=name if isinstance(name, str) else "", **held)
 
 
 def _answered(entry: _Fields) -> _Fields:

@@ -13,9 +13,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.ext.contents import ContentReader
-from convstore.integration import Block, Media, StreamedReply, is_json, normalize_messages, pairs_of, valid_text
+from convstore.integration import (
+    Block,
+    ContentReader,
+    Media,
+    StreamedReply,
+    is_json,
+    normalize_messages,
+    pairs_of,
+    valid_text,
+)
 from convstore.sources.citations import citations_in, distinct
+from convstore.sources.detection import parse_json
 from convstore.types import Source, TurnCall
 
 Format = Literal["ai-sdk", "ag-ui"]
@@ -229,8 +238,5 @@ def _value_of(text: str) -> Any:
     >>> _value_of('{"a": 1}'), _value_of("007"), _value_of("[1, NaN]")
     ({'a': 1}, '007', '[1, NaN]')
     """
-    try:
-        value = json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
-    except (ValueError, RecursionError):
-        return text
-    return value if is_json(value) else text
+    value = parse_json(text)
+    return value if value is not None and is_json(value) else text

@@ -28,10 +28,10 @@ from starlette.routing import Mount
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
-from convstore.ext.inspector.comparison import limit_of
 from convstore.ext.inspector.text import body_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import LogItem
+from convstore.values.explanations import limit_of
 from convstore.values.stamps import ViewReason
 
 

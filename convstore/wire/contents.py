@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.integration import Block, Media, Text, parts_of, valid_text
-from convstore.types import Dropped
+from convstore.wire.parts import Block, Media, Text, parts_of, valid_text
+from convstore.wire.requests import Dropped
 
 _TEXTS = ("thinking", "reasoning", "reasoning_content", "reasoningContent", "reasoningText", "text", "content")
 _BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")

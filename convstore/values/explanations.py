@@ -1,0 +1,79 @@
+"""Explain in words what a view shows of each message, and why; for the inspector and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewReason
+
+STATES: Mapping[str, tuple[str, str]] = {
+    "whole": ("whole", "The model gets this message as it is stored."),
+    "stub": (
+        "stub",
+        "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers read it again.",
+    ),
+    "shortened": ("shortened", "A long text of a finished turn: the model gets its beginning and its end."),
+    "placeholder": ("placeholder", "Images, audio and files of finished turns are named, not sent again."),
+    "summarised": (
+        "in the summary",
+        "Old turns, which a compaction summarised: by its rule, before they left the view, or because it was asked to. "
+        "The model gets the summary instead, and the messages stay in the log.",
+    ),
+    "left_out": (
+        "left out",
+        "Older than the view, because of its budget or its limit of turns. It stays in the log.",
+    ),
+    "hidden": ("left out", "Views of conversations without tools leave out calls and results."),
+    "orphan": ("left out", "No call in the view matches this result."),
+    "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
+    "rewound": ("rewound", "Taken back, as for another answer or an edited question. It stays in the log alone."),
+}
+"""Label and explanation of each `ViewReason.state`."""
+
+ADDED: Mapping[str, tuple[str, str]] = {
+    "summary": ("summary", "Replaces the older messages that it covers."),
+    "note": ("note", "Says how much is left out, and how the model gets it back."),
+    "missing_result": (
+        "no result",
+        "The agent stopped before the result was recorded; models reject a call without one.",
+    ),
+    "late_result": ("as text", "A result whose call is not in the view."),
+    "joined": ("joined", "Messages that the provider wants as one."),
+    "media": ("added", "The provider does not take images and files in tool results."),
+    "beginning": ("added", "The provider wants a human message before the first answer."),
+}
+"""Label and explanation of each kind of message that only a view contains."""
+
+_LIMITS = {
+    "max_tokens": "to keep the view within its budget of {:,} tokens; old turns leave in few large steps, so that "
+    "prompt caches hold in between",
+    "max_turns": "to keep the view within its limit of {:,} turns",
+}
+
+MATCHES: Mapping[str, str] = {
+    "exact": "Message for message what the model was given: the digest is equal.",
+    "rebuilt": "The view directly after the message; no stamp of that call is stored.",
+    "counter": "This store counts tokens with another counter than the one of that call, so the view begins elsewhere.",
+    "view format": "That call was made by a version of convstore that builds views by other rules.",
+    "type": "The view has values of types that are not registered here; they are shown as they are stored.",
+    "adapted": "The model got this view with changes: with messages appended with the answer, or with results that a "
+    "middleware shortened.",
+    "log": "The log is not as it was then, as after a repair.",
+}
+"""Explanation of each `PastView.match`, or `difference` if there is one."""
+
+
+def label_of(reason: ViewReason) -> str:
+    """Return in two or three words what a view shows of a range.
+
+    >>> label_of(ViewReason(first=1, last=9, state="summarised", summary=2))
+    'in summary 2'
+    """
+    return f"in summary {reason.summary}" if reason.summary else STATES[reason.state][0]
+
+
+def limit_of(reason: ViewReason, policy: HistoryPolicy) -> str:
+    """Return the reason why a limit leaves a range out, in words; "" if the policy has no such limit."""
+    limit = getattr(policy, reason.limit) if reason.limit else None
+    return "" if limit is None else _LIMITS[reason.limit].format(limit)

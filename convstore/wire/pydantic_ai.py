@@ -1,0 +1,187 @@
+"""The messages of Pydantic AI as JSON: read them as messages of the log, and write messages of a view as their parts.
+
+A request becomes a message for each prompt and each tool result, a response becomes one AI message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import starmap
+from typing import Any, Final, TypeAlias
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.media import media_block
+from convstore.messages.text import content_of, text_of
+from convstore.wire.contents import ContentReader
+from convstore.wire.parts import Media
+
+JSON: TypeAlias = dict[str, Any]
+_URLS: Final = {"image-url": "image/*", "audio-url": "audio/*", "video-url": "video/*", "document-url": ""}
+_FILES: Final = frozenset({*_URLS, "binary", "uploaded-file"})
+_SIGNATURES: Final = ("signature", "reasoningEncryptedContent", "thoughtSignature", "redactedData")
+
+
+def read_pydantic_ai(message: Mapping[str, Any], *, whole: bool = False) -> Iterator[tuple[BaseMessage, list[JSON]]]:
+    """Yield the messages that a request or a response becomes, each with its parts.
+
+    Parts that no model reads join a neighbour. A request without a prompt or a result becomes no message.
+
+    Args:
+        message: The JSON that Pydantic AI writes.
+        whole: Keep what only Pydantic AI reads of prompts and answers, as blocks; False if its JSON is kept elsewhere.
+
+    Raises:
+        KeyError, TypeError, ValueError or AttributeError: It is no message of Pydantic AI.
+    """
+    if message["kind"] == "response":
+        yield _answer(message, whole=whole), message["parts"]
+        return
+    shown: BaseMessage | None = None
+    parts = list[JSON]()
+    for part in message["parts"]:
+        if (prompt := _prompt(part, whole=whole)) is not None:
+            if shown is not None:
+                yield shown, parts
+                parts = []
+            shown = prompt
+        parts.append(part)
+    if shown is not None:
+        yield shown, parts
+
+
+def _prompt(part: Mapping[str, Any], *, whole: bool) -> BaseMessage | None:
+    match part:
+        case {"part_kind": "system-prompt", "content": content}:
+            return SystemMessage(content)
+        case {"part_kind": "user-prompt", "content": content}:
+            return HumanMessage(content if isinstance(content, str) else content_of([*_blocks(content, whole=whole)]))
+        case {"part_kind": "tool-return" | "retry-prompt", "tool_name": str()}:
+            return _result(part)
+        case {"part_kind": "retry-prompt" | "retry-feedback", "content": content}:
+            return HumanMessage(f"Validation feedback:\n{text_of(content)}\n\nFix the errors and try again.")
+        case {"part_kind": "compaction", "content": str(text)}:
+            return HumanMessage(text)
+    return None
+
+
+def _result(part: Mapping[str, Any]) -> ToolMessage:
+    """Return the result of a call: its data as text, then its files."""
+    content = part["content"]
+    items = content if isinstance(content, list) else [content]
+    files, rest = [item for item in items if _is_file(item)], [item for item in items if not _is_file(item)]
+    data = content if not files else rest[0] if len(rest) == 1 else rest
+    text = {"type": "text", "text": text_of(data) if rest and data is not None else ""}
+    has_failed = part["part_kind"] == "retry-prompt" or part.get("outcome", "success") != "success"
+    return ToolMessage(
+        content_of([text, *_blocks(files)]),
+        tool_call_id=part["tool_call_id"],
+        name=part["tool_name"],
+        status="error" if has_failed else "success",
+    )
+
+
+def _is_file(item: Any) -> bool:
+    held = isinstance(item, Mapping) and item.get("kind") in _FILES
+    return held and not item.keys().isdisjoint({"data", "file_id", "url"})
+
+
+def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
+    parts, model, usage = message["parts"], message.get("model_name"), message.get("usage") or {}
+    calls = [part for part in parts if part["part_kind"] == "tool-call"]
+    counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens")}
+    counted: Any = {**counts, "total_tokens": sum(counts.values())} if any(counts.values()) else None
+    return AIMessage(
+        content_of([block for part in parts for block in _said(part, whole=whole)]),
+        usage_metadata=counted,
+        response_metadata={"model_name": model} if model else {},
+        **in_two_lists(read_call(call["tool_name"], call.get("args"), call["tool_call_id"]) for call in calls),
+    )
+
+
+def _said(part: JSON, *, whole: bool) -> Iterator[JSON]:
+    """Yield the blocks of a part of an answer; calls have none."""
+    match part:
+        case {"part_kind": "text" | "compaction", "content": str(text)}:
+            yield {"type": "text", "text": text}
+        case {"part_kind": "thinking", "content": text}:
+            signature = part.get("signature") if part.get("provider_name") in (None, "anthropic") else None
+            yield {"type": "reasoning", "reasoning": text} | ({"extras": {"signature": signature}} if signature else {})
+        case {"part_kind": "file", "content": content}:
+            yield from _blocks([content], whole=whole)
+        case {"part_kind": kind} if whole and kind != "tool-call":
+            yield {"type": "non_standard", "value": part}
+
+
+def _blocks(content: Iterable[Any], *, whole: bool = False) -> Iterator[JSON]:
+    """Yield the contents of a prompt or a result; marks of caches are left out."""
+    for item in content:
+        match item:
+            case str(text) | {"kind": "text-content", "content": str(text)}:
+                yield {"type": "text", "text": text}
+            case {"kind": "binary", "data": str(data), "media_type": mime_type}:
+                yield media_block(mime_type, base64=data)
+            case {"kind": "uploaded-file", "file_id": file_id}:
+                yield media_block("", file_id=file_id)
+            case {"kind": kind, "url": url} if kind in _URLS:
+                yield media_block(item.get("media_type") or _URLS[kind], url=url)
+            case {"kind": kind} if whole and kind != "cache-point":
+                yield {"type": "non_standard", "value": item}
+
+
+class PydanticAIWriter(ContentReader):
+    """Writes messages that came through other doors, or that a view has changed, as parts; and keeps a report."""
+
+    def parts(self, message: BaseMessage) -> list[JSON]:
+        """Return the parts of a message: a prompt, a result, or reasoning, texts, files and calls in order."""
+        found = [self._part(message, content) for content in self.contents(message)]
+        text = "\n".join(content for content in found if isinstance(content, str))
+        files = [content for content in found if not isinstance(content, str)]
+        match message:
+            case AIMessage():
+                return [*map(_said_part, found), *starmap(_call_part, self.calls(message))]
+            case ToolMessage():
+                result = {"tool_name": message.name or "", "tool_call_id": message.tool_call_id}
+                outcome = "failed" if message.status == "error" else "success"
+                content = [*filter(None, [text]), *files] if files else text
+                return [{"part_kind": "tool-return", **result, "content": content, "outcome": outcome}]
+            case SystemMessage():
+                return [{"part_kind": "system-prompt", "content": text}]
+        return [{"part_kind": "user-prompt", "content": found if files else text}]
+
+    def _part(self, message: BaseMessage, content: str | Media | JSON) -> str | JSON:
+        if isinstance(content, str):
+            return content
+        return self._file(message, content) if isinstance(content, Media) else _thinking_part(content)
+
+    def _file(self, message: BaseMessage, media: Media) -> str | JSON:
+        """Return a file, or the text that names it."""
+        named = {"identifier": media.name} if media.name else {}
+        if not isinstance(message, SystemMessage):
+            if media.data and media.mime_type:
+                return {"kind": "binary", "data": media.data, "media_type": media.mime_type, **named}
+            if media.url and not isinstance(message, AIMessage):
+                kind = "document" if media.kind == "file" else media.kind
+                return {"kind": f"{kind}-url", "url": media.url, "media_type": media.mime_type or None, **named}
+        return self.without_file(message, media)
+
+
+def _call_part(id_: str, name: str, args: Any) -> JSON:
+    return {"part_kind": "tool-call", "tool_name": name, "tool_call_id": id_, "args": args}
+
+
+def _said_part(content: str | JSON) -> JSON:
+    if isinstance(content, str):
+        return {"part_kind": "text", "content": content}
+    return content if "part_kind" in content else {"part_kind": "file", "content": content}
+
+
+def _thinking_part(reasoning: JSON) -> JSON:
+    """Return reasoning with the signature that its provider, and no other, takes back."""
+    part = {"part_kind": "thinking", "content": reasoning["text"]}
+    for provider, proof in reasoning.get("providerMetadata", {}).items():
+        signature = next((proof[key] for key in _SIGNATURES if key in proof), None)
+        id_ = "redacted_thinking" if "redactedData" in proof else proof.get("itemId")
+        part |= {"provider_name": provider, "signature": signature, "id": id_}
+    return part
