@@ -650,8 +650,8 @@ class Conversation:
         """Return a page of the log, oldest first, for a user interface; by default the newest messages.
 
         To scroll back, pass the lowest ordinal of the page as `before`; to scroll forward, the highest as `after`.
-        Three commands, and one more with `rewound`. With `full`, one more for 2 million characters of large results,
-        else one more for each append with a large question or answer.
+        Three commands, one more if the page does not begin with a question, and one more with `rewound`. With `full`,
+        one more for 2 million characters of large results, else for each append with a large question or answer.
 
         Args:
             before: Only messages with a lower ordinal, the nearest ones.

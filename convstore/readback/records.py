@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
-from convstore.log.rows import Row
+from convstore.log.rows import Row, begins_turn
 from convstore.log.stored_message import read_message, stamp_of
+from convstore.messages.filing import is_question, turn_ids
 from convstore.messages.unvalidated import new_model
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
-from convstore.runtime.active_log import read_page
+from convstore.runtime.active_log import about, newest_first, read_page
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
@@ -78,10 +80,13 @@ class Records:
             return []
         async with self.reader.reading(cached):
             rows, log = await self._rows(cached, given, limit, everything=rewound)
-            return await self.listed(log, rows, full=full)
+            question = await self._question_before(Snapshot(cached, log.tail) if rewound else log, rows)
+            return await self.listed(log, rows, full=full, question=question)
 
-    async def listed(self, log: Snapshot, rows: Sequence[Row], *, full: bool) -> list[StoredMessage]:
-        """Return messages as listings show them, in full or as views show them."""
+    async def listed(
+        self, log: Snapshot, rows: Sequence[Row], *, full: bool, question: str = ""
+    ) -> list[StoredMessage]:
+        """Return messages as listings show them, in full or as views show them; `question` is the one before them."""
         stored, cached = [row.message for row in rows], log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
         annotations = await self._annotator.of(cached, [message.ordinal for message in stored])
@@ -90,13 +95,27 @@ class Records:
                 ordinal=item.ordinal,
                 created_at=row.entry.at,
                 message=message,
+                turn_id=turn_id,
                 annotations=annotations.get(item.ordinal, {}),
                 stamp=stamp_of(cached.conversation, item),
                 tokens=item.tokens,
                 is_rewound=not log.active.has(item.ordinal),
             )
-            for row, item, message in zip(rows, stored, messages, strict=True)
+            for row, item, message, turn_id in zip(rows, stored, messages, turn_ids(messages, question), strict=True)
         ]
+
+    async def _question_before(self, log: Snapshot, rows: Sequence[Row]) -> str:
+        """Return the id of the question before some rows; "" if they begin with one, or it is missing or damaged."""
+        if not rows or begins_turn(rows[0]):
+            return ""
+        at_once = about(1, log.tail.turns, log.tail.entries)
+        reading = newest_first(self.reader, log, before=rows[0].message.ordinal, at_once=at_once)
+        with suppress(CorruptDocumentError):  # the rest of the log stays readable
+            async with aclosing(reading) as earlier:
+                async for row in earlier:
+                    if row.message.type == "human" and is_question(self.reader.stubbed(row.message)):
+                        return row.message.id
+        return ""
 
     async def _rows(
         self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool

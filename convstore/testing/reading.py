@@ -92,6 +92,13 @@ class ReadBackContract:
         with pytest.raises(TooManyIdsError, match="200"):
             await chat.get_tool_messages(["x"] * 201)
 
+    async def test_listed_messages_name_their_turns(self, chat: Conversation) -> None:
+        """Each message has the id of its question, also if that stands on another page."""
+        for turn in ("q1", "q2"):
+            await chat.append([HumanMessage("Why?", id=turn), AIMessage("So.")])
+        turns = [[message.turn_id for message in await chat.list_messages(limit=limit)] for limit in (9, 1)]
+        assert turns == [["q1", "q1", "q2", "q2"], ["q2"]]
+
     async def test_messages_are_listed_by_pages_both_ways(self, chat: Conversation) -> None:
         """The pages, one after the other, are the log; results are stubs unless asked for in full."""
         log = [message for number in range(5) for message in rag_turn(f"What about fish {number}?")]

@@ -163,7 +163,8 @@ class Watcher:
             aclosing(self._reader.batches(log, start=await self._start(log, told))) as batches,
         ):
             async for entries in batches:
-                stored = await self._records.listed(log, rows_of(entries), full=full)
+                question = told.record.turn_id if told.record else ""
+                stored = await self._records.listed(log, rows_of(entries), full=full, question=question)
                 told.fold(entries, stored, await self._named(log, told, stored))
                 if new := [message for message in stored if message.ordinal > told.last]:
                     yield new

@@ -227,6 +227,7 @@ class StoredMessage(Value):
         ordinal: Its position in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
+        turn_id: Id of the question that it names, or else that stands before it, or its own; "" if there is none, or it is damaged.
         annotations: Values set with `annotate`.
         stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.
@@ -236,6 +237,7 @@ class StoredMessage(Value):
     ordinal: int
     created_at: datetime
     message: SerializeAsAny[BaseMessage]
+    turn_id: str = ""
     annotations: dict[str, Any] = {}
     stamp: ViewStamp | None = None
     tokens: int = 0
