@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import groupby
@@ -19,7 +19,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import documents_of, is_answer_item, normalize_messages
 from convstore.messages.encoding import digest_of
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import ConversationRecord, RecordItem
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, record_or_bad
 
 _FAKE_ID = "__fake_id__"
 _Stored = tuple[str, Any, datetime | None]
@@ -28,7 +28,7 @@ _Stored = tuple[str, Any, datetime | None]
 
 async def read_agents_sessions(
     database: Any, *, sessions: str = "agent_sessions", messages: str = "agent_messages"
-) -> AsyncIterator[ConversationRecord]:
+) -> AsyncIterator[ConversationRecord | BadRecord]:
     """Yield the conversations of ``MongoDBSession`` one at a time, ordered by session id.
 
     The field of a record for its scope is ``session_id``. What was cleared is not read.
@@ -42,10 +42,7 @@ async def read_agents_sessions(
         StoreError: The server does not answer, or refuses a command.
     """
     async for session in documents_of(database[sessions].find({}).sort("session_id", 1)):
-        id_, generation = str(session["session_id"]), session.get("_generation") or 0
-        documents = documents_of(database[messages].find({"session_id": id_}).sort("seq", 1))
-        found = [document async for document in documents if (document.get("generation") or 0) == generation]
-        yield _record(id_, [stored for document in found for stored in _stored(document)])
+        yield await record_or_bad(f"session {session['_id']!r}"[:200], _session(session, database[messages]))
 
 
 def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") -> Iterator[ConversationRecord]:
@@ -68,6 +65,13 @@ def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") ->
                 yield _record(str(session), stored)
     except sqlite3.Error as error:
         raise InvalidInputError(f"{Path(path).name} is no database of SQLiteSession: {error}") from error
+
+
+async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRecord:
+    id_, generation = str(session["session_id"]), session.get("_generation") or 0
+    documents = documents_of(messages.find({"session_id": id_}).sort("seq", 1))
+    found = [document async for document in documents if (document.get("generation") or 0) == generation]
+    return _record(id_, [stored for document in found for stored in _stored(document)])
 
 
 def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
