@@ -20,6 +20,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
+from convstore.integration import settle
 
 _PAGE, _BATCH, _MAX_TIPS = 200, 100, 10_000
 
@@ -130,9 +131,9 @@ class ConvstoreConversationStore(PydanticStore):
             messages = [message for entry in added for message in to_log(entry)]
             state, extends = await self._replace_record(chat, record, expected_revision, added, len(messages))
             try:
-                await _append_after(chat, messages, record, after=state.tail if extends else None)
+                await settle(_append_after(chat, messages, record, after=state.tail if extends else None))
             except BaseException:
-                await state.restore(chat)
+                await state.restore(chat, record)
                 raise
         except LookupError:
             raise ConversationConflict(record.conversation_id) from None
