@@ -31,7 +31,7 @@ from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
-from convstore.values.models import ConversationInfo, Receipt
+from convstore.values.models import ConversationInfo, Receipt, StateSnapshot
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
@@ -80,6 +80,7 @@ __all__ = [
     "paused_calls",
     "read_sent",
     "settle",
+    "update_state_of",
     "valid_text",
     "variants_at_places",
     "with_children",
@@ -108,6 +109,17 @@ async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage
         return list(held.record.messages)
     found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
     return found.messages if found else []
+
+
+async def update_state_of(
+    chat: Conversation, conversation_id: str, changes: dict[str, Any], *, revision: int
+) -> StateSnapshot:
+    """Do `ConversationState.update`, unless the conversation was deleted; then it raises a StateConflictError.
+
+    So what was derived from messages is not stored after they were erased.
+    """
+    states, scope = (await host_of(chat).services()).states, tuple(chat.scope.items())
+    return await states.update(scope, changes, revision, conversation=conversation_id)
 
 
 async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:
