@@ -119,7 +119,7 @@ class ConvstoreConversationStore(PydanticStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Store a record and new entries, both or neither. Six commands, more after a branch.
+        """Store a record and new entries, both or neither. Six commands, more for the first one and after a branch.
 
         Raises:
             ConversationConflict: The stored record has another revision, another save is running, or there is no entry
@@ -132,6 +132,9 @@ class ConvstoreConversationStore(PydanticStore):
             state, extends = await self._replace_record(chat, record, expected_revision, added, len(messages))
             try:
                 await settle(_append_after(chat, messages, record, after=state.tail if extends else None))
+                if expected_revision is None and not (await chat.state.get()).values:
+                    await chat.delete()  # after a deletion, the append has begun another conversation
+                    raise LookupError(record.conversation_id)
             except BaseException:
                 await state.restore(chat, record)
                 raise

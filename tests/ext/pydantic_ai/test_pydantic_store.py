@@ -441,6 +441,27 @@ async def test_a_save_that_failed_at_its_record_can_be_repeated_at_once(
     assert texts_of(await ours.load_entries(conversation.conversation_id)) == [*texts, "3"]
 
 
+async def test_a_first_save_that_a_deletion_overtakes_leaves_nothing(
+    ours: ConvstoreConversationStore, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a conflict, and no message is stored without a record; a later save begins anew."""
+    conversation = Conversation(messages=said("1", "2"))
+    chat = await ours.conversation(conversation.conversation_id)
+    append = type(chat).append
+
+    async def late(*given: Any, **named: Any) -> Any:
+        await chat.delete()
+        return await append(*given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(chat), "append", late)
+        with pytest.raises(ConversationConflict):
+            await ours.save(conversation)
+    assert (await ours.store.list_conversations(user_id=user)).conversations == []
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2"]
+
+
 async def test_a_failed_save_does_not_undo_one_of_others(
     ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
