@@ -62,7 +62,7 @@ def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") ->
         with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as connection:
             for session, rows in groupby(connection.execute(query), key=itemgetter(0)):
                 stored = [(f"row {row}", text, moment_of({"created_at": at})) for _, row, text, at in rows]
-                yield _record(str(session), stored)
+                yield _record(str(session), [stored])
     except sqlite3.Error as error:
         raise InvalidInputError(f"{Path(path).name} is no database of SQLiteSession: {error}") from error
 
@@ -71,7 +71,9 @@ async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRec
     id_, generation = str(session["session_id"]), session.get("_generation") or 0
     documents = documents_of(messages.find({"session_id": id_}).sort("seq", 1))
     found = [document async for document in documents if (document.get("generation") or 0) == generation]
-    return _record(id_, [stored for document in found for stored in _stored(document)])
+    # A document is what one call added. An older version wrote one for each item.
+    calls = groupby(found, lambda each: each["_id"] if isinstance(each.get("message_data"), list) else None)
+    return _record(id_, [[stored for document in documents for stored in _stored(document)] for _, documents in calls])
 
 
 def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
@@ -81,17 +83,22 @@ def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
         yield f"document {document['_id']}, item {index}", text, at
 
 
-def _record(session: str, stored: Iterable[_Stored]) -> ConversationRecord:
-    groups = list[list[_Stored]]()  # adjacent items of an answer are one message
+def _record(session: str, calls: Iterable[Iterable[_Stored]]) -> ConversationRecord:
+    items = [item for stored in calls for group in _groups(stored) for item in _items(session, group)]
+    where = f"session {session!r}"[:200]
+    return ConversationRecord(id=session, messages=items, where=where, fields={"session_id": session})
+
+
+def _groups(stored: Iterable[_Stored]) -> list[list[_Stored]]:
+    """Return the items of each message: adjacent items of an answer are one."""
+    groups = list[list[_Stored]]()
     for where, text, at in stored:
         item = where, _parsed(text), at
         if groups and _is_answer(item) and _is_answer(groups[-1][-1]):
             groups[-1].append(item)
         else:
             groups.append([item])
-    items = [item for group in groups for item in _items(session, group)]
-    where = f"session {session!r}"[:200]
-    return ConversationRecord(id=session, messages=items, where=where, fields={"session_id": session})
+    return groups
 
 
 def _is_answer(item: _Stored) -> bool:

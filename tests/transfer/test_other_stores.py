@@ -178,6 +178,19 @@ async def test_threads_of_a_mongodb_saver_are_imported(
     assert (report.imported, report.messages, report.problems) == (1, 4, [])
 
 
+async def test_an_answer_that_follows_an_answer_is_imported_later(store: ConversationStore) -> None:
+    """Items that `MongoDBSession` stored in two calls are two messages, so a session may grow between two imports."""
+    collections = AsyncMongoMockClient()["agents"]
+    await collections["agent_sessions"].insert_one({"session_id": "s-1"})
+    for at, items in enumerate((_ITEMS, _AGAIN[1:])):
+        texts = [json.dumps(item) for item in items]
+        await collections["agent_messages"].insert_one({"session_id": "s-1", "seq": at, "message_data": texts})
+        report = await import_conversations(store, read_agents_sessions(collections), scope={"user_id": "ada"})
+        assert (report.left_out, report.messages) == (0, [4, 1][at])
+    messages = [message async for message in store.conversation(user_id="ada", thread_id="s-1").messages()]
+    assert _outline(messages)[-2:] == [("ai", "One half of the brain."), ("ai", "Seas.")]
+
+
 _KEY = {"app_name": "zoo", "user_id": "ada", "session_id": "s9"}
 _DAMAGE = {
     "adk": [("sessions", {"_id": "torn"}), ("sessions", {"_id": _KEY, "state": "{torn"})],
