@@ -294,6 +294,28 @@ async def test_an_error_is_told_without_its_details(
     assert "Whole." in again
 
 
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_loop_that_is_cancelled_ends_the_stream(form: Any, chat: Conversation) -> None:
+    """The client is told that the answer was interrupted, and does not wait for more."""
+    request = read_request(BODIES[form], format=form)
+    turn = await request.turn(chat)
+
+    async def answer() -> Chunks:
+        yield "Half "
+        raise asyncio.CancelledError
+
+    stream = b"".join([event async for event in ui_stream(turn, answer(), request)]).decode()
+    assert kinds(stream)[-1] == ("error" if form == "ai-sdk" else "RUN_ERROR")
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_character_may_come_in_two_halves(form: Any, chat: Conversation) -> None:
+    """A stream has all of the text, though the first half alone is no text."""
+    stream = await post(chat, BODIES[form], Loop(["A \ud83d", "\ude00 b", " c \ud83d", "\ude00"]), form)
+    kind = "text-delta" if form == "ai-sdk" else "TEXT_MESSAGE_CONTENT"
+    assert "".join(event["delta"] for event in events(stream) if event["type"] == kind) == "A \U0001f600 b c \U0001f600"
+
+
 async def test_a_reply_that_is_not_kept_is_taken_back(chat: Conversation, run_js: Callable[..., Any]) -> None:
     """What was streamed and is not in the log leaves the page."""
 
