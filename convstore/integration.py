@@ -33,7 +33,7 @@ from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
-from convstore.values.models import ConversationInfo, Receipt, StoredMessage
+from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
@@ -95,6 +95,7 @@ __all__ = [
     "run_sync",
     "settle",
     "titled",
+    "update_state_of",
     "valid_text",
     "variants_at_places",
     "with_children",
@@ -183,6 +184,17 @@ async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage
         return list(held.record.messages)
     found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
     return found.messages if found else []
+
+
+async def update_state_of(
+    chat: Conversation, conversation_id: str, changes: dict[str, Any], *, revision: int
+) -> StateSnapshot:
+    """Do `ConversationState.update`, unless the conversation was deleted; then it raises a StateConflictError.
+
+    So what was derived from messages is not stored after they were erased.
+    """
+    states, scope = (await host_of(chat).services()).states, tuple(chat.scope.items())
+    return await states.update(scope, changes, revision, conversation=conversation_id)
 
 
 async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StateConflictError
 from convstore.mongo.annotations import Annotations
+from convstore.mongo.heads import Head
 from convstore.mongo.keys import ANNOTATIONS, application_state_id
 from convstore.runtime.log_reader import LogReader
 from convstore.values.models import StateSnapshot
@@ -29,15 +30,19 @@ class StateKeeper:
         head = await self._heads.find(dict(scope))
         return await self._find(head.conversation) if head else StateSnapshot()
 
-    async def update(self, scope: Scope, changes: dict[str, Any], revision: int | None) -> StateSnapshot:
-        """Set and remove values; see `ConversationState.update`."""
+    async def update(
+        self, scope: Scope, changes: dict[str, Any], revision: int | None, *, conversation: str = ""
+    ) -> StateSnapshot:
+        """Set and remove values; see `ConversationState.update`.
+
+        With the id of a `conversation`, it is a conflict if the scope has another one, or none.
+        """
         if type(changes) is not dict or not changes or not all(type(name) is str for name in changes):
             raise InvalidInputError('changes must be a dict with at least one value, such as {"step": 2}')
         if revision is not None:
             check_number(revision, name="revision", minimum=0, maximum=2**53)
         self._encode({name: value for name, value in changes.items() if value is not None})
-        dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
-        head, _ = await self._heads.claim(dict(scope), **dates)
+        head = await self._head(scope, revision, conversation)
         while True:
             before = await self._find(head.conversation)
             if revision not in (None, before.revision):
@@ -46,6 +51,16 @@ class StateKeeper:
             text = self._encode(values)
             if await self._stored.write_state(head.conversation, text, after=before.revision, at=self._clock.now()):
                 return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
+
+    async def _head(self, scope: Scope, revision: int | None, conversation: str) -> Head:
+        """Return the head, created if an update may be the first one. A deletion never makes an empty conversation."""
+        dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
+        if not revision and not conversation:
+            return (await self._heads.claim(dict(scope), **dates))[0]
+        head = await self._heads.touch(dict(scope), **dates)
+        if head is None or conversation not in ("", head.conversation):
+            raise StateConflictError(revision or 0, revision=0)
+        return head
 
     async def _find(self, conversation: str) -> StateSnapshot:
         revision, text = await self._stored.find_state(conversation)

@@ -217,6 +217,23 @@ class Heads:
         update = {"$set": fields, "$max": {date_field(scope): updated_at, "written_at": written_at}}
         if not await self._heads.update(_query(scope, conversation), update):
             return False
+        return await self._keep_root(scope, conversation, written_at=written_at)
+
+    async def touch(self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime) -> Head | None:
+        """Write later dates and return the head, which is never created; None if it is missing. One command.
+
+        For a child, two more than it has levels.
+        """
+        query = {"_id": await head_key(self._heads, scope)}
+        dates = {date_field(scope): updated_at, "written_at": written_at}
+        document = await self._heads.find_and_update(query, {"$max": dates}, after=True)
+        head = head_from(document) if document else None
+        if head and not await self._keep_root(scope, head.conversation, written_at=written_at):
+            return None
+        return head
+
+    async def _keep_root(self, scope: Mapping[str, str], conversation: str, *, written_at: datetime) -> bool:
+        """Keep the outermost conversation of a child from being pruned; False if it was deleted."""
         if not parent_id(conversation):
             return True
         root = _query(dict(root_scope(tuple(scope.items()))), root_id(conversation))

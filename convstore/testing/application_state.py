@@ -55,6 +55,22 @@ class ApplicationStateContract:
             assert (caught.value.expected, caught.value.revision) == (revision, 1)
         assert await chat.state.get() == StateSnapshot(values={"step": 1}, revision=1)
 
+    async def test_an_update_after_a_deletion_makes_no_conversation(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """One with a revision that is no longer stored writes nothing, so no listing has an empty conversation."""
+        await chat.state.update({"step": 1})
+        await elsewhere.delete()
+        with pytest.raises(StateConflictError):
+            await chat.state.update({"step": 2}, revision=1)
+        assert (await chat.info()).conversation_id == ""
+        child = chat.child("helper")
+        with pytest.raises(StateConflictError):
+            await child.state.update({"step": 2}, revision=1)
+        assert (await chat.info()).conversation_id == ""
+        for number in range(2):
+            assert (await child.state.update({"step": number}, revision=number)).revision == number + 1
+
     async def test_of_concurrent_updates_of_one_revision_one_is_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:

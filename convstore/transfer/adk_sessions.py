@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore.integration import documents_of
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
-from convstore.transfer.records import ConversationRecord, RecordItem
+from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, record_or_bad
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""
@@ -25,7 +25,7 @@ _KEYS = ("app_name", "user_id", "session_id")
 
 async def read_adk_sessions(
     database: Any, *, sessions: str = "sessions", events: str = "events"
-) -> AsyncIterator[ConversationRecord]:
+) -> AsyncIterator[ConversationRecord | BadRecord]:
     """Yield the conversations of a database one at a time, ordered by app, user and session.
 
     The fields of a record for its scope are ``app_name``, ``user_id`` and ``session_id``. The state of the session
@@ -40,30 +40,35 @@ async def read_adk_sessions(
         StoreError: The server does not answer, or refuses a command.
     """
     async for session in documents_of(database[sessions].find({}).sort("_id", 1)):
-        keys = {name: str(session["_id"][name]) for name in _KEYS}
-        items, silent = list[RecordItem](), 0
-        async for document in documents_of(database[events].find(keys).sort([("timestamp", 1), ("revision", 1)])):
-            found = _items(document)
-            items += found
-            silent += not found
-        state = session.get("state") or {}
-        yield ConversationRecord(
-            id=keys["session_id"],
-            messages=items,
-            where=f"session {keys['session_id']!r}"[:200],
-            fields=keys,
-            state=json.loads(state) if isinstance(state, str) else state,
-            notes=[f"{silent} events without content are left out"] if silent else [],
-        )
+        yield await record_or_bad(f"session {session['_id']!r}"[:200], _record(session, database[events]))
+
+
+async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord:
+    keys = {name: str(session["_id"][name]) for name in _KEYS}
+    items, silent = list[RecordItem](), 0
+    async for document in documents_of(events.find(keys).sort([("timestamp", 1), ("revision", 1)])):
+        found = _items(document)
+        items += found
+        silent += not found
+    state = session.get("state") or {}
+    return ConversationRecord(
+        id=keys["session_id"],
+        messages=items,
+        where=f"session {keys['session_id']!r}"[:200],
+        fields=keys,
+        state=dict(json.loads(state) if isinstance(state, str) else state),
+        notes=[f"{silent} events without content are left out"] if silent else [],
+    )
 
 
 def _items(document: Mapping[str, Any]) -> list[RecordItem]:
-    where = f"event {document['_id']['event_id']!r}"[:200]
+    where = f"event {document['_id']!r}"[:200]
     try:
+        where = f"event {document['_id']['event_id']!r}"[:200]
         event = json.loads(document["event_data"])
         at = datetime.fromtimestamp(float(event["timestamp"]), UTC)
         return [RecordItem(message=message, where=where, at=at) for message in _messages(event)]
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except DAMAGED as error:
         return [RecordItem(message=None, problem=f"no event: {error!r}", where=where)]
 
 

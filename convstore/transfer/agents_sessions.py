@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import groupby
@@ -19,7 +19,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import documents_of, is_answer_item, normalize_messages
 from convstore.messages.encoding import digest_of
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import ConversationRecord, RecordItem
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, record_or_bad
 
 _FAKE_ID = "__fake_id__"
 _Stored = tuple[str, Any, datetime | None]
@@ -28,7 +28,7 @@ _Stored = tuple[str, Any, datetime | None]
 
 async def read_agents_sessions(
     database: Any, *, sessions: str = "agent_sessions", messages: str = "agent_messages"
-) -> AsyncIterator[ConversationRecord]:
+) -> AsyncIterator[ConversationRecord | BadRecord]:
     """Yield the conversations of ``MongoDBSession`` one at a time, ordered by session id.
 
     The field of a record for its scope is ``session_id``. What was cleared is not read.
@@ -42,10 +42,7 @@ async def read_agents_sessions(
         StoreError: The server does not answer, or refuses a command.
     """
     async for session in documents_of(database[sessions].find({}).sort("session_id", 1)):
-        id_, generation = str(session["session_id"]), session.get("_generation") or 0
-        documents = documents_of(database[messages].find({"session_id": id_}).sort("seq", 1))
-        found = [document async for document in documents if (document.get("generation") or 0) == generation]
-        yield _record(id_, [stored for document in found for stored in _stored(document)])
+        yield await record_or_bad(f"session {session['_id']!r}"[:200], _session(session, database[messages]))
 
 
 def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") -> Iterator[ConversationRecord]:
@@ -65,9 +62,18 @@ def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") ->
         with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as connection:
             for session, rows in groupby(connection.execute(query), key=itemgetter(0)):
                 stored = [(f"row {row}", text, moment_of({"created_at": at})) for _, row, text, at in rows]
-                yield _record(str(session), stored)
+                yield _record(str(session), [stored])
     except sqlite3.Error as error:
         raise InvalidInputError(f"{Path(path).name} is no database of SQLiteSession: {error}") from error
+
+
+async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRecord:
+    id_, generation = str(session["session_id"]), session.get("_generation") or 0
+    documents = documents_of(messages.find({"session_id": id_}).sort("seq", 1))
+    found = [document async for document in documents if (document.get("generation") or 0) == generation]
+    # A document is what one call added. An older version wrote one for each item.
+    calls = groupby(found, lambda each: each["_id"] if isinstance(each.get("message_data"), list) else None)
+    return _record(id_, [[stored for document in documents for stored in _stored(document)] for _, documents in calls])
 
 
 def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
@@ -77,17 +83,22 @@ def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
         yield f"document {document['_id']}, item {index}", text, at
 
 
-def _record(session: str, stored: Iterable[_Stored]) -> ConversationRecord:
-    groups = list[list[_Stored]]()  # adjacent items of an answer are one message
+def _record(session: str, calls: Iterable[Iterable[_Stored]]) -> ConversationRecord:
+    items = [item for stored in calls for group in _groups(stored) for item in _items(session, group)]
+    where = f"session {session!r}"[:200]
+    return ConversationRecord(id=session, messages=items, where=where, fields={"session_id": session})
+
+
+def _groups(stored: Iterable[_Stored]) -> list[list[_Stored]]:
+    """Return the items of each message: adjacent items of an answer are one."""
+    groups = list[list[_Stored]]()
     for where, text, at in stored:
         item = where, _parsed(text), at
         if groups and _is_answer(item) and _is_answer(groups[-1][-1]):
             groups[-1].append(item)
         else:
             groups.append([item])
-    items = [item for group in groups for item in _items(session, group)]
-    where = f"session {session!r}"[:200]
-    return ConversationRecord(id=session, messages=items, where=where, fields={"session_id": session})
+    return groups
 
 
 def _is_answer(item: _Stored) -> bool:

@@ -387,7 +387,10 @@ class _ConversationImport:
             metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
         with as_of(self._last_date):
             if record.state and not (await self._chat.state.get()).revision:
-                await self._chat.state.update(dict(record.state))
+                try:
+                    await self._chat.state.update(dict(record.state))
+                except InvalidInputError as error:  # its messages are stored
+                    self.changed.append(f"its state is left out: {error}")
             if self.written or title is not ... or metadata is not ...:
                 await self._chat.update(title=title, metadata=metadata)
 

@@ -7,7 +7,7 @@ and everything that was left out or changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
@@ -20,6 +20,10 @@ from convstore.values.items import PlacedItem
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, RecursionError)
+"""Errors of reading a document that lacks a field, or has a value of another type."""
+
+_MAX_REASON = 500
 _MAX_PROBLEMS = 1_000
 """Number of problems that a report keeps; `on_problem` receives all of them."""
 
@@ -108,6 +112,14 @@ class BadRecord:
 
     where: str
     problem: str
+
+
+async def record_or_bad(where: str, reading: Awaitable[ConversationRecord]) -> ConversationRecord | BadRecord:
+    """Return the record of a conversation; if its documents are damaged, a `BadRecord`, so that others can follow."""
+    try:
+        return await reading
+    except DAMAGED as error:
+        return BadRecord(where, f"its documents are damaged: {error!r}"[:_MAX_REASON])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Any
 
 from convstore.integration import documents_of, read_pydantic_ai
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import ConversationRecord, RecordItem
+from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, record_or_bad
 
 _NEWEST = [("seq", -1)]
 
 
-async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord]:
+async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord | BadRecord]:
     """Yield the conversations of a database one at a time: what their newest complete snapshot holds.
 
     Runs that belong to no conversation are conversations of their own; runs that another run started are left out. The
@@ -31,24 +31,31 @@ async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord]:
     snapshots, newest = database["snapshots"], dict[str, dict[str, Any]]()
     query, fields = {"parent_run_id": None}, {"run_id": 1, "conversation_id": 1, "state": 1}
     async for snapshot in documents_of(snapshots.find(query, fields).sort(_NEWEST)):
-        id_ = str(snapshot.get("conversation_id") or snapshot["run_id"])
+        id_ = str(snapshot.get("conversation_id") or snapshot.get("run_id") or snapshot["_id"])
         if newest.setdefault(id_, snapshot).get("state") == "interrupted" != snapshot.get("state"):
             newest[id_] = snapshot
     for id_ in sorted(newest):
-        [snapshot] = [document async for document in documents_of(snapshots.find({"_id": newest[id_]["_id"]}))]
-        runs = [document async for document in documents_of(database["runs"].find({"_id": snapshot["run_id"]}))]
-        items, has_instructions = list[RecordItem](), False
-        for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
-            items += _items(message, f"message {index} of run {snapshot['run_id']}")
-            has_instructions |= isinstance(message, Mapping) and bool(message.get("instructions"))
-        notes = ["the instructions of its requests are left out"] if has_instructions else []
-        yield ConversationRecord(
-            id=id_,
-            messages=items,
-            where=f"conversation {id_!r}"[:200],
-            fields=dict(runs[0]) if runs else {},
-            notes=[*notes, "its newest snapshot was interrupted"] if snapshot.get("state") == "interrupted" else notes,
-        )
+        where = f"conversation {id_!r}"[:200]
+        yield await record_or_bad(where, _record(database, id_, newest[id_]["_id"], where))
+
+
+async def _record(database: Any, id_: str, snapshot_id: Any, where: str) -> ConversationRecord:
+    found = documents_of(database["snapshots"].find({"_id": snapshot_id}))
+    [snapshot] = [document async for document in found]
+    found = documents_of(database["runs"].find({"_id": str(snapshot["run_id"])}))
+    runs = [document async for document in found]
+    items, has_instructions = list[RecordItem](), False
+    for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
+        items += _items(message, f"message {index} of run {snapshot['run_id']}")
+        has_instructions |= isinstance(message, Mapping) and bool(message.get("instructions"))
+    notes = ["the instructions of its requests are left out"] if has_instructions else []
+    return ConversationRecord(
+        id=id_,
+        messages=items,
+        where=where,
+        fields=dict(runs[0]) if runs else {},
+        notes=[*notes, "its newest snapshot was interrupted"] if snapshot.get("state") == "interrupted" else notes,
+    )
 
 
 async def _history(database: Any, stored: str) -> list[Any]:
@@ -69,5 +76,5 @@ def _items(message: Any, where: str) -> list[RecordItem]:
             RecordItem(message=made, where=where, at=moment_of(next(iter(parts), message)) or moment_of(message))
             for made, parts in read_pydantic_ai(message, whole=True)
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         return [RecordItem(message=None, problem=f"no message of Pydantic AI: {error!r}", where=where)]

@@ -227,7 +227,8 @@ class StoredMessage(Value):
         ordinal: Its position in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
-        turn_id: Id of the question that it names, or else that stands before it, or its own; "" if there is none, or it is damaged.
+        turn_id: Its own id if it is a question, else that of the question that it names or follows; "" if that is
+            missing or damaged.
         annotations: Values set with `annotate`.
         stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.

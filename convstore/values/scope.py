@@ -55,7 +55,8 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
     """
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         *first, last = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
-        raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, not {value!r}")
+        shown = f"{value!r:.80}" if isinstance(value, str | int | float | None) else f"of type {type(value).__name__}"
+        raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, not {shown}")
 
 
 def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:

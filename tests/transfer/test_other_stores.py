@@ -206,3 +206,66 @@ async def test_threads_of_a_mongodb_saver_are_imported(
         record = ConversationRecord(id="orcas", messages=state.values["messages"])
         report = await import_conversations(store, [record], scope={"user_id": "ada"})
     assert (report.imported, report.messages, report.problems) == (1, 4, [])
+
+
+async def test_an_answer_that_follows_an_answer_is_imported_later(store: ConversationStore) -> None:
+    """Items that `MongoDBSession` stored in two calls are two messages, so a session may grow between two imports."""
+    collections = AsyncMongoMockClient()["agents"]
+    await collections["agent_sessions"].insert_one({"session_id": "s-1"})
+    for at, items in enumerate((_ITEMS, _AGAIN[1:])):
+        texts = [json.dumps(item) for item in items]
+        await collections["agent_messages"].insert_one({"session_id": "s-1", "seq": at, "message_data": texts})
+        report = await import_conversations(store, read_agents_sessions(collections), scope={"user_id": "ada"})
+        assert (report.left_out, report.messages) == (0, [4, 1][at])
+    messages = [message async for message in store.conversation(user_id="ada", thread_id="s-1").messages()]
+    assert _outline(messages)[-2:] == [("ai", "One half of the brain."), ("ai", "Seas.")]
+
+
+_KEY = {"app_name": "zoo", "user_id": "ada", "session_id": "s9"}
+_DAMAGE = {
+    "adk": [("sessions", {"_id": "torn"}), ("sessions", {"_id": _KEY, "state": "{torn"})],
+    "steps": [
+        ("snapshots", {"_id": f"torn-{at}", "run_id": "torn", "conversation_id": f"a-{at}", "seq": 9} | torn)
+        for at, torn in enumerate([{"messages": "[torn"}, {"messages": "{}"}, {"messages": None}, {}])
+    ],
+    "agents": [("agent_sessions", {"_id": "torn"})],
+}
+
+
+@pytest.mark.parametrize("kind", _DAMAGE)
+async def test_damaged_documents_do_not_end_an_import(store: ConversationStore, kind: str) -> None:
+    """Each conversation of damaged documents is reported with its place; the others are imported."""
+    if kind == "agents":
+        database = AsyncMongoMockClient()[kind]
+        await database["agent_sessions"].insert_one({"session_id": "whole"})
+        messages = [json.dumps({"role": "user", "content": "Hi"})]
+        await database["agent_messages"].insert_one({"session_id": "whole", "seq": 1, "message_data": messages})
+    else:
+        database = await _documents(kind)
+    readers: dict[str, Any] = {"adk": read_adk_sessions, "steps": read_step_store, "agents": read_agents_sessions}
+    whole = [record async for record in readers[kind](database)]
+    for collection, document in _DAMAGE[kind]:
+        await database[collection].insert_one(dict(document, parent_run_id=None))
+    report = await import_conversations(store, readers[kind](database), scope={"user_id": "ada"})
+    assert (report.imported + report.unchanged, report.left_out) == (len(whole), len(_DAMAGE[kind]))
+    reasons = [problem.reason for problem in report.problems if problem.what == "conversation"]
+    assert all(reason.startswith("its documents are damaged") for reason in reasons)
+
+
+async def test_damaged_event_is_a_message_that_is_left_out(store: ConversationStore) -> None:
+    """An event without its key or with an impossible date leaves its session out, and ends no import."""
+    database, key = await _documents("adk"), {"app_name": "zoo", "user_id": "ada", "session_id": "s8"}
+    await database["sessions"].insert_one({"_id": key})
+    text = json.dumps({"id": "e1", "timestamp": 1e300, "content": {"role": "user", "parts": [{"text": "Hi"}]}})
+    await database["events"].insert_many([{"event_data": text, **key}, {"event_data": "torn", **key}])
+    report = await import_conversations(store, read_adk_sessions(database), scope={"user_id": "ada"})
+    assert (report.imported, report.left_out) == (1, 1)
+
+
+async def test_state_that_is_too_large_is_reported_as_a_change(store: ConversationStore) -> None:
+    """The messages of a session are imported and counted if `Conversation.state` cannot hold its state."""
+    database = await _documents("adk")
+    await database["sessions"].update_many({}, {"$set": {"state": {"notes": "x" * 300_000}}})
+    report = await import_conversations(store, read_adk_sessions(database), scope={"user_id": "ada"})
+    assert (report.imported, report.left_out, report.messages) == (1, 0, 5)
+    assert [problem.what for problem in report.problems if "its state is left out" in problem.reason] == ["changed"] * 2

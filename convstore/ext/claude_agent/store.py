@@ -16,7 +16,7 @@ from convstore.exceptions import (
     StateConflictError,
 )
 from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
-from convstore.integration import append_in_halves, as_of, check_store, each_conversation
+from convstore.integration import append_in_halves, as_of, check_store, each_conversation, update_state_of
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -131,16 +131,18 @@ class ConvstoreSessionStore:
         It is dated as the session is in listings, by which the SDK knows that it has all entries.
         """
         info = await chat.info()
-        while True:
+        while info.conversation_id:
             state = await chat.state.get()
             folded = fold_session_summary(state.values.get(_SUMMARY), key, entries)
             folded["mtime"] = max(folded["mtime"], _millis(info))
             try:
                 with as_of(info.updated_at):
-                    await chat.state.update({_SUMMARY: dict(folded)}, revision=state.revision)
+                    summary = {_SUMMARY: dict(folded)}
+                    await update_state_of(chat, info.conversation_id, summary, revision=state.revision)
                 return
             except StateConflictError:
-                continue
+                if (await chat.info()).conversation_id != info.conversation_id:
+                    return  # deleted: nothing of it is stored again
 
 
 async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:

@@ -95,7 +95,9 @@ class ConvstoreSession:
         """Return the conversation of this session, or of the run of a `wrapper` if the scope comes from its context."""
         if self._scope is not None and wrapper is None:
             raise InvalidScopeError("the scope of this session comes from the context of a run; pass wrapper=")
-        found = self._scope(wrapper.context) if self._scope and wrapper else {}
+        found: Any = self._scope(wrapper.context) if self._scope and wrapper else {}
+        if not isinstance(found, Mapping):
+            raise InvalidScopeError(f"scope= must return a dict of scope values, not {type(found).__name__}")
         return self.store.conversation(**{**found, **self._values})
 
     async def get_items(
@@ -128,6 +130,8 @@ class ConvstoreSession:
         Small items of more than 1 MB together are stored in parts; after an error the same call stores the rest. A
         cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
         """
+        if not all(isinstance(item, dict) for item in items):
+            raise InvalidInputError("each item must be a dict, as the SDK gives it to a session")
         if not self._shows_all and any("__enc__" in item for item in items):
             raise InvalidInputError('encrypted items cannot be shown in a view; make the session with view="all"')
         if not items:

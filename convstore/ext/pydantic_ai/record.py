@@ -15,6 +15,7 @@ from pydantic_ai.conversation_store import ConversationRecord
 
 from convstore import Conversation
 from convstore.exceptions import StateConflictError
+from convstore.integration import settle
 
 RUNNING_SECONDS = 90
 """How long a save may be running; an append ends after 60 s."""
@@ -43,13 +44,23 @@ class RecordState:
     async def replace(
         self, chat: Conversation, record: ConversationRecord, *, tail: int | None, unfinished: bool
     ) -> bool:
-        """Store another record; returns False if the state has changed since it was read."""
+        """Store another record; False if the state has changed since it was read. Undone after an error."""
         values = {"record": _dumped(record), "tail": tail, "at": datetime.now(UTC).timestamp()}
-        return await self._write(chat, values | ({"before": _dumped(self.record)} if unfinished else {}), self.revision)
+        before = {"before": _dumped(self.record)} if unfinished else {}
+        try:
+            return await settle(self._write(chat, values | before, self.revision))
+        except BaseException:
+            await self.restore(chat, record)
+            raise
 
-    async def restore(self, chat: Conversation) -> None:
-        """Undo `replace`, unless the state has changed again."""
-        await self._write(chat, self.kept, self.revision + 1)
+    async def restore(self, chat: Conversation, record: ConversationRecord) -> None:
+        """Undo `replace`, unless the state has another record now."""
+        await settle(self._restore(chat, record.revision))
+
+    async def _restore(self, chat: Conversation, revision: str) -> None:
+        snapshot = await chat.state.get()
+        if snapshot.values.get(_KEY, {}).get("record", {}).get("revision") == revision:
+            await self._write(chat, self.kept, snapshot.revision)
 
     async def _write(self, chat: Conversation, values: dict[str, Any] | None, revision: int) -> bool:
         try:

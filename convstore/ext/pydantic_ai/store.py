@@ -20,7 +20,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
-from convstore.integration import each_conversation, newest_first
+from convstore.integration import each_conversation, newest_first, settle
 
 _BATCH, _MAX_TIPS = 100, 10_000
 
@@ -120,7 +120,7 @@ class ConvstoreConversationStore(PydanticStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Store a record and new entries, both or neither. Six commands, more after a branch.
+        """Store a record and new entries, both or neither. Six commands, more for the first one and after a branch.
 
         Raises:
             ConversationConflict: The stored record has another revision, another save is running, or there is no entry
@@ -132,9 +132,12 @@ class ConvstoreConversationStore(PydanticStore):
             messages = [message for entry in added for message in to_log(entry)]
             state, extends = await self._replace_record(chat, record, expected_revision, added, len(messages))
             try:
-                await _append_after(chat, messages, record, after=state.tail if extends else None)
+                await settle(_append_after(chat, messages, record, after=state.tail if extends else None))
+                if expected_revision is None and not (await chat.state.get()).values:
+                    await chat.delete()  # after a deletion, the append has begun another conversation
+                    raise LookupError(record.conversation_id)
             except BaseException:
-                await state.restore(chat)
+                await state.restore(chat, record)
                 raise
         except LookupError:
             raise ConversationConflict(record.conversation_id) from None

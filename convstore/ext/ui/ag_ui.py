@@ -42,11 +42,15 @@ class AGUIEncoder:
         yield {"type": "RUN_STARTED", **self._run, "protocolVersion": "1.0"}
 
     def show(self, turn: ShownTurn) -> Iterator[Event]:
-        """Yield what is new. A reply that was streamed keeps the id of its draft."""
+        """Yield what is new. A reply that was streamed keeps the id of its draft, unless its text is another one."""
         answer = (message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user"))
         for key, message in keyed(answer):
-            before = self._sent.get(key, {})
-            own = {**message, "id": before.get("id", message["id"]), "live": message["id"].startswith(DRAFT)}
+            before, live = self._sent.get(key, {}), message["id"].startswith(DRAFT)
+            own = {**message, "id": before.get("id", message["id"]), "live": live}
+            had = before.get("content", "") if message["role"] in _TEXTS else ""
+            if not str(message.get("content", "")).startswith(had):  # a redacted draft: no event takes text back
+                own |= {"content": had} if live else {"id": message["id"]}
+                before = before if live else {"toolCalls": before.get("toolCalls", ())}
             if own != before:
                 self._sent[key] = own
                 yield from self._events(own, before)

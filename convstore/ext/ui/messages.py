@@ -12,7 +12,7 @@ from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader, plain
-from convstore.integration import StreamedReply, variants_at_places
+from convstore.integration import StreamedReply, valid_text, variants_at_places
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.models import Value
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
@@ -94,9 +94,20 @@ async def ui_messages(
         messages=[message for turn in shown for message in _WRITERS[format](turn)],
         before=None if is_first else turns[0].first,
         last=last,
-        turn=now.turn,
+        turn=_sendable(now.turn),
         report=tuple(reader.dropped),
     )
+
+
+def _sendable(state: TurnState | None) -> TurnState | None:
+    """Return a state that JSON can have; arguments that it cannot are one text."""
+    calls = []
+    for call in state.waiting_calls if state else ():
+        args = plain(call.args)
+        texts = {name: valid_text(getattr(call, name)) for name in ("id", "name", "error")}
+        shown = {"args": args if isinstance(args, dict) else {"arguments": args}}
+        calls.append(call.model_copy(update=texts | shown))
+    return state and state.model_copy(update={"draft": valid_text(state.draft), "waiting_calls": tuple(calls)})
 
 
 async def newest(chat: Conversation) -> ConversationUpdate:

@@ -181,7 +181,7 @@ def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, com
     if wish.get("trigger") == "regenerate-message":
         return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
     if last.get("role") != "user":
-        raise InvalidInputError(f"the last message must be the user's, not of role {str(last.get('role'))[:40]!r}")
+        raise InvalidInputError(f"the last message must be the user's, not of role {_get(last, 'role', str)[:40]!r}")
     turn_id = key if replaced == own else own
     blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]  # no others are read
     if not blocks:
@@ -198,10 +198,11 @@ def _block(part: _Fields) -> dict[str, Any]:
     if kind == "text":
         return {"type": "text", "text": _get(part, "text", str)}
     if kind == "file":
-        kind, mime, url = "", str(part.get("mediaType") or ""), _get(part, "url", str)
+        kind, mime = "", _get(part, "mediaType", str) if part.get("mediaType") else ""
+        url = _get(part, "url", str)
     else:
         source = _get(part, "source", dict)
-        mime, url = str(source.get("mimeType") or ""), _get(source, "value", str)
+        mime, url = _get(source, "mimeType", str) if source.get("mimeType") else "", _get(source, "value", str)
         url = f"data:;base64,{url}" if source.get("type") == "data" else url
     about = part.get("metadata")  # where AG-UI's messages have the name, as `ui_messages` writes them
     name = part.get("filename") or (about.get("filename") if isinstance(about, Mapping) else None)

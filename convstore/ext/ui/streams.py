@@ -198,6 +198,9 @@ async def _answer(
                 await asyncio.gather(looking, return_exceptions=True)  # what it could not read is read again below
         ended: Outcome = "finished" if turn.is_finished else "waiting" if turn.is_waiting else "unfinished"
         send(await screen.end(turn.messages, turn.waiting_calls, "stopped" if turn.is_stopped else ended))
+    except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
+        send(screen.encoder.fail(_INTERRUPTED))
+        raise
     except Exception as error:  # noqa: BLE001 - the client is told
         send(screen.encoder.fail(on_error(error)))
     finally:

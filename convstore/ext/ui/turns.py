@@ -38,6 +38,9 @@ DRAFT = "draft:"
 
 ANSWER = "answer:"
 """What the id of the answer of a turn as one message begins with; the id of the turn follows."""
+_MAX_LEVELS = 100
+"""Maximum nesting of arguments and results that are shown as JSON; pydantic writes no page with more than 255."""
+
 _LATE = ("data-", "source-")
 """Parts of a reply that a client gets when it is in the log, after all that is streamed."""
 
@@ -142,7 +145,10 @@ class TurnReader(ContentReader):
                 if "toolCallId" in part:
                     part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
             if parts and "text" in parts[-1]:
-                parts[-1]["state"] = "streaming"
+                parts[-1] |= {
+                    "state": "streaming",
+                    "text": parts[-1]["text"].removesuffix("\ufffd"),
+                }  # half a character
             steps += [step._replace(parts=parts)] if parts else []
         return turn._replace(steps=steps)
 
@@ -220,14 +226,14 @@ def known(message: Mapping[str, Any]) -> Part:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it; one with numbers that JSON lacks becomes its text.
+    """Return a value as JSON has it; one with numbers that JSON lacks, or with many levels, becomes its text.
 
     >>> plain({1: ("x", None)}), plain({"a": float("inf")})
     ({'1': ['x', None]}, '{"a": Infinity}')
     """
     try:
         text = valid_text(json.dumps(value, ensure_ascii=False, default=str))
-        return found if is_json(found := json.loads(text)) else text
+        return found if _is_shown(found := json.loads(text)) else text
     except (ValueError, TypeError, RecursionError):
         return f"[a value of type {type(value).__name__} that JSON does not have]"
 
@@ -239,4 +245,16 @@ def _value_of(text: str) -> Any:
     ({'a': 1}, '007', '[1, NaN]')
     """
     value = parse_json(text)
-    return value if value is not None and is_json(value) else text
+    return value if value is not None and _is_shown(value) else text
+
+
+def _is_shown(value: Any) -> bool:
+    """Return True for JSON that all readers of a page can read."""
+    level = [value]
+    for _ in range(_MAX_LEVELS):
+        level = [part for node in level if isinstance(node, dict | list) for part in _parts_of(node)]
+    return not level and is_json(value)
+
+
+def _parts_of(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node

@@ -249,6 +249,26 @@ async def test_summaries_of_concurrent_writers_lose_nothing(
     assert summary["data"].keys() == folded["data"].keys()
 
 
+async def test_a_session_that_is_deleted_during_an_append_stays_deleted(
+    sessions: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No summary of it is stored afterwards, and no listing has it."""
+    ada, get = ConvstoreSessionStore(sessions, user_id="ada"), ConversationState.get
+
+    async def late(state: ConversationState) -> StateSnapshot:
+        found = await get(state)
+        monkeypatch.setattr(ConversationState, "get", get)
+        await ada.delete(_key())
+        return found
+
+    for batch in ([_entry("user", "Hi")], [_entry("assistant", "Hello")]):  # a first append, and a later one
+        monkeypatch.setattr(ConversationState, "get", late)
+        await ada.append(_key(), batch)
+        assert await ada.load(_key()) is None
+        assert await ada.list_sessions("garden") == await ada.list_session_summaries("garden") == []
+        await ada.append(_key(), [_entry("user", "Again")])
+
+
 async def test_the_sdk_reads_lists_and_forks_sessions(sessions: ConversationStore) -> None:
     """By its own functions."""
     store, directory = ConvstoreSessionStore(sessions, user_id="ada"), "/garden"

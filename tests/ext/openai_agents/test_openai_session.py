@@ -341,6 +341,9 @@ async def test_the_scope_may_come_from_the_context_of_a_run(either: Conversation
     for wrong in (None, RunContextWrapper({"$ne": ""}), RunContextWrapper("")):
         with pytest.raises(InvalidScopeError):
             await session.get_items(wrapper=wrong)
+    nothing: Any = ConvstoreSession(either, user_id="ada", scope=lambda context: context)
+    with pytest.raises(InvalidScopeError, match="NoneType"):
+        await nothing.get_items(wrapper=RunContextWrapper(None))
     taken = ConvstoreSession(either, user_id="ada", scope=lambda _: {"user_id": "eve", "thread_id": "t"})
     assert taken.conversation(wrappers[0]).scope["user_id"] == "ada"
 
@@ -351,6 +354,14 @@ def test_what_it_is_given_is_checked(store: ConversationStore, scope: dict[str, 
         ConvstoreSession(store, user_id="ada")
     with pytest.raises(InvalidInputError, match="view"):
         ConvstoreSession(store, view="some", **scope)
+
+
+@pytest.mark.parametrize("item", ["Hi", None])
+async def test_an_item_is_a_dict(session: ConvstoreSession, item: Any) -> None:
+    """Anything else is refused before anything is written."""
+    with pytest.raises(InvalidInputError, match="each item must be a dict"):
+        await session.add_items([USER, item])
+    assert await session.get_items() == []
 
 
 async def test_a_limit_of_the_settings_counts_items(session: ConvstoreSession) -> None:

@@ -424,6 +424,72 @@ async def test_a_failed_save_can_be_repeated_at_once(
     assert len(await (await ours.conversation(conversation.conversation_id)).list_messages()) == 3
 
 
+@pytest.mark.parametrize("error", [StoreUnavailableError("no"), asyncio.CancelledError()])
+@pytest.mark.parametrize("texts", [(), ("1", "2")])
+async def test_a_save_that_failed_at_its_record_can_be_repeated_at_once(
+    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch, error: BaseException, texts: tuple[str, ...]
+) -> None:
+    """An error or a cancellation while the record is stored leaves no save that seems to be running."""
+    conversation = await saved(ours, "", *texts) if texts else Conversation(conversation_id=uuid.uuid4().hex)
+    state = type((await ours.conversation(conversation.conversation_id)).state)
+    update, errors = state.update, [error]
+
+    async def failing(*given: Any, **named: Any) -> Any:
+        await update(*given, **named)
+        if errors:
+            raise errors.pop()
+
+    conversation.messages += said("3")
+    monkeypatch.setattr(state, "update", failing)
+    with pytest.raises(type(error)):
+        await ours.save(conversation)
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == [*texts, "3"]
+
+
+async def test_a_first_save_that_a_deletion_overtakes_leaves_nothing(
+    ours: ConvstoreConversationStore, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a conflict, and no message is stored without a record; a later save begins anew."""
+    conversation = Conversation(messages=said("1", "2"))
+    chat = await ours.conversation(conversation.conversation_id)
+    append = type(chat).append
+
+    async def late(*given: Any, **named: Any) -> Any:
+        await chat.delete()
+        return await append(*given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(chat), "append", late)
+        with pytest.raises(ConversationConflict):
+            await ours.save(conversation)
+    assert (await ours.store.list_conversations(user_id=user)).conversations == []
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2"]
+
+
+async def test_a_failed_save_does_not_undo_one_of_others(
+    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that failed before it stored its record leaves the record that was stored meanwhile."""
+    conversation = await saved(ours, "", "1", "2")
+    other = await ours.load(conversation.conversation_id)
+    assert other
+    conversation.messages += said("3")
+    other.messages += said("4")
+    write = RecordState._write
+
+    async def failing(*given: Any) -> bool:
+        monkeypatch.setattr(RecordState, "_write", write)
+        await ours.save(other)
+        raise StoreUnavailableError("no")
+
+    monkeypatch.setattr(RecordState, "_write", failing)
+    with pytest.raises(StoreUnavailableError):
+        await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2", "4"]
+
+
 async def test_a_save_goes_on_after_messages_of_others(ours: ConvstoreConversationStore) -> None:
     """A save continues after messages that other code appended. These stay in the log and are not entries."""
     conversation = await saved(ours, "", "1", "2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from convstore.ext.ui.messages import Format
 pytestmark = pytest.mark.slow
 
 AG_UI: TypeAdapter[Any] = TypeAdapter(list[Message])
+FORMATS: list[Format] = ["ai-sdk", "ag-ui"]
 PIXEL = "iVBORw0KGgo="
 FOUND = json.dumps({"results": [{"title": "Orcas", "url": "https://sea.example/orcas", "content": "They eat fish."}]})
 
@@ -103,6 +105,37 @@ async def test_ag_ui_takes_every_message(chat: Conversation) -> None:
     assert [message.model_extra for message in read] == [{}] * len(read)
     assert AG_UI.dump_python(read, mode="json", by_alias=True) == page.messages
     assert len(ids(page)) == len(set(ids(page)))
+
+
+@pytest.mark.parametrize(
+    "written", ['{"size": "\\ud83d"}', '{"size": ' + "[" * 300 + "]" * 300 + "}", '{"size": 1e999}']
+)
+async def test_a_page_is_json_whatever_a_model_and_its_tools_write(chat: Conversation, written: str) -> None:
+    """Arguments, results and drafts with half a character, many levels or infinite numbers; nothing is left out."""
+    odd = AIMessage("", id="a1", tool_calls=[call("draw", "c1", **json.loads(written)), call("draw", "c2")])
+    async with await chat.turn("q1", human="Draw!") as turn:
+        await turn.append(odd)
+        first, other = turn.open_calls
+        await turn.add_result(other, written)
+        await turn.wait_for(first)
+    for shape in FORMATS:
+        page = await ui_messages(chat, format=shape)
+        assert page.turn
+        assert page.model_dump(mode="json")["turn"]["waiting_calls"][0]["args"] != {}
+        assert json.loads(page.model_dump_json()) == json.loads(
+            json.dumps(page.model_dump(mode="json"), allow_nan=False)
+        )
+
+    async def model() -> AsyncIterator[str]:
+        yield "half \ud83d"
+        await asyncio.Event().wait()
+
+    async with await chat.turn("q2", human="And?") as turn:
+        async for _ in turn.stream(model()):
+            async with aclosing(chat.watch()) as updates:
+                await anext(update async for update in updates if update.turn and update.turn.draft)
+            assert "half \ufffd" in (await ui_messages(chat)).model_dump_json()
+            break
 
 
 async def test_one_message_has_the_whole_answer_of_a_turn(chat: Conversation) -> None:

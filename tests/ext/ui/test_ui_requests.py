@@ -259,6 +259,11 @@ BAD: dict[str, Any] = {
     "a file of the server": ai_sdk(
         said("One?", "q1", {"type": "file", "mediaType": "text/plain", "url": "file:///etc"})
     ),
+    "a deep trigger": ai_sdk(said("One?"), trigger=DEEP),
+    "a deep role": ai_sdk({"id": "q1", "role": DEEP, "parts": [{"type": "text", "text": "One?"}]}),
+    "a deep type of a file": ai_sdk(
+        said("One?", "q1", {"type": "file", "mediaType": DEEP, "url": "https://a.example"})
+    ),
     "a deep output": decided(output("pick", DEEP)),
     "many decisions": decided(*[approved(f"c-{at}") for at in range(1_000)]),
 }

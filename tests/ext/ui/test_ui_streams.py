@@ -18,6 +18,8 @@ from scripted_agents import ScriptedModel
 from convstore import Conversation, ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.ui import read_request, resume_stream, ui_messages, ui_stream
+from convstore.ext.ui.ag_ui import AGUIEncoder
+from convstore.ext.ui.turns import TurnReader
 from convstore.testing.fixtures import ahead
 from convstore.types import TurnSession
 
@@ -292,6 +294,49 @@ async def test_an_error_is_told_without_its_details(
     assert "secret" in str(caplog.records[-1].exc_info)
     again = await post(chat, BODIES[form], Loop(["Whole."]), form)
     assert "Whole." in again
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_loop_that_is_cancelled_ends_the_stream(form: Any, chat: Conversation) -> None:
+    """The client is told that the answer was interrupted, and does not wait for more."""
+    request = read_request(BODIES[form], format=form)
+    turn = await request.turn(chat)
+
+    async def answer() -> Chunks:
+        yield "Half "
+        raise asyncio.CancelledError
+
+    stream = b"".join([event async for event in ui_stream(turn, answer(), request)]).decode()
+    assert kinds(stream)[-1] == ("error" if form == "ai-sdk" else "RUN_ERROR")
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_character_may_come_in_two_halves(form: Any, chat: Conversation) -> None:
+    """A stream has all of the text, though the first half alone is no text."""
+    stream = await post(chat, BODIES[form], Loop(["A \ud83d", "\ude00 b", " c \ud83d", "\ude00"]), form)
+    kind = "text-delta" if form == "ai-sdk" else "TEXT_MESSAGE_CONTENT"
+    assert "".join(event["delta"] for event in events(stream) if event["type"] == kind) == "A \U0001f600 b c \U0001f600"
+
+
+async def test_ag_ui_gets_a_reply_that_is_not_what_was_streamed(chat: Conversation, run_js: Callable[..., Any]) -> None:
+    """Its events take no text back, so the reply is a message of its own; what a redacted draft hides comes later."""
+    turn = await (request := read_request(RUN, format="ag-ui")).turn(chat)
+
+    async def answer() -> Chunks:
+        for text in ("It is 12", "3.", " Fine."):
+            yield text
+        await turn.append(AIMessage("It is 123. Good."))
+
+    stream = b"".join([event async for event in ui_stream(turn, answer(), request)]).decode()
+    built = run_js("read_stream.mjs", {"stream": stream, "format": "ag-ui"})
+    assert built["errors"] == []
+    assert [message["content"] for message in built["messages"]] == ["It is 123. Fine.", "It is 123. Good."]
+    shown = list[str]()
+    encoder, reader = AGUIEncoder("t1", "run"), TurnReader()
+    for text in ("It is 1", "It is ***", "It is *** now", "It is 12 now"):
+        step = reader.turn("q1", [AIMessage(text, id="a1" if text.endswith("2 now") else "draft:q1:0")])
+        shown += [event["delta"] for event in encoder.show(step) if event["type"] == "TEXT_MESSAGE_CONTENT"]
+    assert shown == ["It is 1", "2 now"]
 
 
 async def test_a_reply_that_is_not_kept_is_taken_back(chat: Conversation, run_js: Callable[..., Any]) -> None:
