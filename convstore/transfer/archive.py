@@ -241,7 +241,11 @@ def _change(raw: Mapping[str, Any]) -> VariantChange:
 def _record(scope: Any, where: str) -> ConversationRecord:
     values = dict(scope) if isinstance(scope, dict) else {}
     return ConversationRecord(
-        id=json.dumps(values, sort_keys=True), messages=(), where=where, fields=dict(values), scope=values
+        id=json.dumps(values, sort_keys=True),
+        messages=(),
+        where=where,
+        fields={"scope": values, **values},  # by the names that a line in OpenAI's format has, too
+        scope=values,
     )
 
 

@@ -580,6 +580,23 @@ def test_the_scope_of_an_export_must_fit_the_store() -> None:
         ScopeRule(keys=KEYS)(ConversationRecord(id="r", messages=[], scope={"user_id": "a", "course": "c"}))
 
 
+def exported(form: str, **scope: str) -> ConversationRecord:
+    """Return a record with its scope as each of the two formats of an export has it."""
+    return ConversationRecord(id="r", messages=[], scope=scope) if form == "convstore" else record(scope=scope)
+
+
+@pytest.mark.parametrize("form", ["convstore", "openai"])
+def test_the_scope_of_an_export_is_taken_whole(form: str) -> None:
+    """Another key, or one that is missing, is refused unless the rule names a value for every key."""
+    other = exported(form, user_id="ada", session_id="s")
+    with pytest.raises(InvalidScopeError, match=r"has the keys user_id, session_id, and this import writes user_id"):
+        ScopeRule(keys=KEYS, constant={"thread_id": "t"})(other)
+    with pytest.raises(InvalidScopeError, match="no value for thread_id"):
+        ScopeRule(keys=KEYS)(exported(form, user_id="ada"))
+    named = ScopeRule(keys=KEYS, constant={"user_id": "bob", "thread_id": "t"})
+    assert named(other) == {"user_id": "bob", "thread_id": "t"}
+
+
 def test_an_item_without_a_message_says_why() -> None:
     """A problem of the source becomes one of the record."""
     record = ConversationRecord(id="c", messages=[RecordItem(message=None, problem="gone")])
