@@ -135,9 +135,15 @@ class Target:
         """The address to print, without user info and options."""
         return safe_address(self.uri)
 
+    @property
+    def policy(self) -> HistoryPolicy | None:
+        """The policy that the environment sets."""
+        policy: HistoryPolicy | None = _in_environment(environment.options_in).get("policy")
+        return policy
+
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
         """Open the store, by default with the policy that the environment sets; see `open_store`."""
-        options = {"policy": _in_environment(environment.options_in).get("policy")} | options
+        options = {"policy": self.policy} | options
         return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, **options)
 
 

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 
 from convstore.integration import documents_of
 from convstore.transfer.dicts import content_of, media_block
-from convstore.transfer.records import ConversationRecord, RecordItem
+from convstore.transfer.records import ConversationRecord, RecordItem, counted
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""
@@ -52,7 +52,7 @@ async def read_adk_sessions(
             where=f"session {keys['session_id']!r}"[:200],
             fields=keys,
             state=json.loads(state) if isinstance(state, str) else state,
-            notes=[f"{silent} events without content are left out"] if silent else [],
+            notes=[f"left out: {counted(silent, 'event')} without content"] if silent else [],
         )
 
 

@@ -39,7 +39,7 @@ from typing import Any
 from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.items import PlacedItem
 from convstore.values.stamps import read_stamp, write_stamp
@@ -211,7 +211,7 @@ class ArchiveReader:
         if conversation.problem:
             return conversation.as_bad()
         if end["messages"] != number:
-            return conversation.as_bad(f"it has {number} messages, and should have {end['messages']}")
+            return conversation.as_bad(f"it has {counted(number, 'message')}, and should have {end['messages']}")
         items = conversation.items
         for first, last in _ranges(end, "undone", number):
             items[first - 1 : last] = [replace(item, stamp=None) for item in items[first - 1 : last]]
@@ -224,7 +224,9 @@ class ArchiveReader:
             variants=[_change(change) for change in end.get("variants", ())],
             sources_through=int(end.get("sources_through", 0)),
             is_ended=end.get("is_ended") is True,
-            notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
+            notes=[f"{counted(summaries, 'summary', 'summaries')} left out; compact makes new ones"]
+            if summaries
+            else [],
         )
 
 

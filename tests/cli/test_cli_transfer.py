@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bson import json_util
 from canary import LOGIN
-from command_line import convstore, lines, own_address, recording
+from command_line import convstore, lines, own_address, recording, turn
 from langchain_core.messages import HumanMessage, message_to_dict
 from properties import STRIDE
 from pymongo import MongoClient
@@ -273,7 +273,16 @@ def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
     imported(uri, file)
     result = convstore("export", "--uri", uri, "--format", "fine-tuning")
     assert [json.loads(line).keys() for line in result.stdout.splitlines()] == [{"messages"}] * 2
-    assert "artifact of 3" in result.stderr
+    assert "artifact (3 messages)" in result.stderr
+
+
+def test_a_turn_that_is_left_out_is_named_once(uri: Any, tmp_path: Path) -> None:
+    """By its messages and its scope, which are not repeated; a turn of one message is no range."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines({"id": "one", "messages": [*turn(0), {"role": "user", "content": "And now?"}]}))
+    imported(uri, path)
+    said = convstore("export", "--uri", uri, "--format", "fine-tuning").stderr
+    assert 'left out: message 5 of {"user_id": "ada", "thread_id": "one"}: turn 2: it has no answer\n' in said
 
 
 def test_a_database_without_conversations(uri: Any) -> None:
