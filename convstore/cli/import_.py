@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 
 from convstore.cli.options import (
-    DEFAULT_SCOPE_KEYS,
     Pairs,
     Target,
     keys_option,
@@ -114,10 +113,10 @@ async def import_command(
     given = [Source(name, collection, session_key, history_key, kind) for name in sources]
     for source in given:
         source.check()
-    exported = next(filter(None, (source.scope_keys() for source in given)), DEFAULT_SCOPE_KEYS)
+    exported = next(filter(None, (source.scope_keys() for source in given)), ())
     with problems_to(report) as write:
         total = ImportReport(on_problem=write)
-        async with open_store(target.uri, scope_key, target.collection_prefix, default_keys=exported) as store:
+        async with open_store(target.uri, scope_key, target.collection_prefix, exported_keys=exported) as store:
             rule = _scope_rule(store.scope_keys, named)
             first = _FirstWrite(store, rule, dry_run=dry_run, is_named=bool(scope_key))
             options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
@@ -176,7 +175,10 @@ class _FirstWrite:
             return
         await set_up(self.store)
         # Before the setup, a pending migration can hide the stored conversations.
-        if not self.is_named and (stored := await stored_keys(self.store, {})) not in ((), self.rule.keys):
+        if not self.is_named and (stored := await stored_keys(self.store, {}, self.rule.keys)) not in (
+            (),
+            self.rule.keys,
+        ):
             raise InvalidInputError(f"the stored conversations have the scope keys {', '.join(stored)}; import again")
 
 

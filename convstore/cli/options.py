@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Pairs = list[str] | None
 DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
+_LOOKED_AT = 100
+"""Number of newest conversations whose scope keys are looked at."""
+
 _EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
@@ -89,12 +92,12 @@ async def open_store(
     *,
     scope: Mapping[str, str] | None = None,
     setup: bool = False,
-    default_keys: Sequence[str] = DEFAULT_SCOPE_KEYS,
+    exported_keys: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[ConversationStore]:
     """Open the store at an address, and close it at the end; `setup` runs pending migrations.
 
-    Without `keys`, the scope keys are those of the stored conversations, else `default_keys`. `scope` has the scope
+    Without `keys`, the scope keys are those of the stored conversations, else `exported_keys`. `scope` has the scope
     values that a command was given; they are checked before the address is opened. Values of application types that
     this process does not know pass through unchanged.
     """
@@ -102,14 +105,14 @@ async def open_store(
     from convstore.integration import host_of  # noqa: PLC0415 - as above
 
     chosen = dict(scope or {})
-    names = check_scope_keys(keys or [*dict.fromkeys([*default_keys, *chosen])])
+    names = check_scope_keys(keys or exported_keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])])
     check_partial_scope(names, chosen)
     options["collection_prefix"] = prefix
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=names, **options))
         if setup:
             await set_up(store)
-        elif not keys and (stored := await stored_keys(store, chosen)) not in ((), names):
+        elif not keys and (stored := await stored_keys(store, chosen, exported_keys)) not in ((), names):
             store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
         host_of(store).codec.keep_unknown()
         yield store
@@ -176,7 +179,7 @@ async def set_up(store: ConversationStore, **options: Any) -> None:
 async def warn_of_other_keys(store: ConversationStore) -> None:
     """Print a line on stderr if conversations are stored, but none of the newest hundred has the store's scope keys."""
     with suppress(NotSetUpError, CorruptDocumentError):
-        newest = (await store.list_conversations(limit=100, everything=True)).conversations
+        newest = (await store.list_conversations(limit=_LOOKED_AT, everything=True)).conversations
         stored = {tuple(sorted(info.scope)): ", ".join(info.scope) for info in newest if info.scope}
         if stored and tuple(sorted(store.scope_keys)) not in stored:
             text = (
@@ -186,12 +189,20 @@ async def warn_of_other_keys(store: ConversationStore) -> None:
             typer.echo(f"convstore: {plain(text)}", err=True)
 
 
-async def stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored."""
+async def stored_keys(
+    store: ConversationStore, scope: Mapping[str, str], preferred: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored.
+
+    In a database of several stores, one with the `preferred` keys comes first, if it is among the newest hundred.
+    """
     with suppress(NotSetUpError, CorruptDocumentError):  # the command itself reports them
         for values in (scope, {}):
-            if found := (await store.list_conversations(limit=1, everything=not values, **values)).conversations:
-                return tuple(found[0].scope)
+            limit = _LOOKED_AT if preferred else 1
+            page = await store.list_conversations(limit=limit, everything=not values, **values)
+            names = [tuple(info.scope) for info in page.conversations]
+            if names:
+                return next((keys for keys in names if set(keys) == set(preferred)), names[0])
     return ()
 
 

@@ -95,7 +95,10 @@ def _print(console: Console, stats: StoreStats, max_tokens: int | None, origin: 
     ]
     if sum(day.messages for day in stats.growth) != stats.messages:
         tables.append(Text(_WRITTEN, style="dim"))
-    console.print(*[part for table in tables for part in ("", table)][1:])
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        console.print(table)
 
 
 def _growth_table(growth: Sequence[Growth]) -> Table:

@@ -116,6 +116,13 @@ def test_an_import_into_its_own_database_finds_everything(uri: str, export: Path
     assert (document["unchanged"], document["imported"], document["scope_keys"]) == (2, 0, list(KEYS))
 
 
+def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
+    """Not those of the newest conversation, such as that of the demo."""
+    assert report_of(export, "--uri", empty)["imported"] == 2
+    assert convstore("demo", "--uri", empty).exit_code == 0
+    assert report_of(export, "--uri", empty)["unchanged"] == 2
+
+
 def test_an_import_into_an_empty_database_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
     """The restored database has the conversations under their scopes, and the indexes of these keys alone."""
     assert report_of(export, "--uri", empty, "--dry-run")["imported"] == 2

@@ -129,7 +129,9 @@ def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
     """They name its origin; CONVSTORE_POLICY and --max-tokens come first."""
     found = json.loads(shown("stats", "--uri", uri, "--json"))
     assert (found["max_tokens"], found["max_tokens_from"]) == (300, "stamp")
-    text = " ".join(shown("stats", "--uri", uri).split())
+    lines = shown("stats", "--uri", uri).splitlines()
+    assert lines[lines.index(next(line for line in lines if line.startswith("The budget"))) - 1] == ""
+    text = " ".join(" ".join(lines).split())
     assert "in views of at most 300 each, about" in text
     assert "that of the newest answer with a stamp" in text
     eve = " ".join(shown("stats", "--uri", uri, "--scope", "user_id=eve").split())
