@@ -175,10 +175,8 @@ class _FirstWrite:
             return
         await set_up(self.store)
         # Before the setup, a pending migration can hide the stored conversations.
-        if not self.is_named and (stored := await stored_keys(self.store, {}, self.rule.keys)) not in (
-            (),
-            self.rule.keys,
-        ):
+        stored = () if self.is_named else await stored_keys(self.store, {}, self.rule.keys)
+        if stored and set(stored) != set(self.rule.keys):
             raise InvalidInputError(f"the stored conversations have the scope keys {', '.join(stored)}; import again")
 
 
