@@ -348,12 +348,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Start a server, print its URI and stop it at Ctrl-C."""
-    parser = _Parser(prog="python -m convstore.devserver", description=main.__doc__)
+    """Start a MongoDB for development, print its address, and stop it at Ctrl-C."""
+    ending = "Stopping it deletes all its data, unless --keep names a directory."
+    parser = _Parser(prog="python -m convstore.devserver", description=f"{main.__doc__} {ending}")
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="how many nodes, 1 by default")
-    nodes = parser.parse_args(argv).nodes
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the data here, for the next start")
+    given = parser.parse_args(argv)
     try:
-        with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=nodes) as server:
+        with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=given.nodes, directory=given.keep) as server:
             print(server.uri, flush=True)  # noqa: T201  the URI is the output of this command
             threading.Event().wait()
     except DevServerError as error:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any, Literal
 
@@ -23,9 +24,10 @@ from scripted_sdk import MODEL, Calls, client
 
 from convstore import ConflictError, Conversation, ConversationStore
 from convstore.ext.inspector import inspector
-from convstore.types import TurnSession, Variant
+from convstore.types import ConversationUpdate, TurnSession, Variant
 
 USERS = {"Bearer token-of-ada": "ada"}  # your authentication
+BROKEN_OFF = "\n\nThe answer broke off. Please send the question again."
 STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 2_000)) + "."
 
 
@@ -39,6 +41,8 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
     """Stand for the model."""
     if messages[-1]["role"] == "tool":
         return str(messages[-1]["content"])
+    if "overload" in messages[-1]["content"]:
+        raise RuntimeError("the provider is overloaded")
     if "refund" in messages[-1]["content"]:
         return [("refund", {"euros": 90})]
     return STORY if "story" in messages[-1]["content"] else "Half of it does."
@@ -104,22 +108,32 @@ def answer(request: Request, turn: TurnSession) -> StreamingResponse:
     """Stream an answer. The turn has begun before the response does, so a conflict is a status and no broken stream."""
 
     async def words() -> AsyncIterator[str]:
-        async with turn:
-            if turn.answer:  # a repeated request
-                yield turn.answer.text
-            while turn.is_running:
-                await run_calls(turn)
-                if not turn.is_running:  # a call waits for a person
-                    break
-                history = await turn.load_history()
-                stream = await request.app.state.model.chat.completions.create(
-                    model=MODEL, messages=history.to_openai(), tools=[REFUND], stream=True
-                )
-                async for chunk in turn.stream(stream):
-                    if chunk.choices:
-                        yield getattr(chunk.choices[0].delta, "content", None) or ""
+        try:
+            async with turn, aclosing(words_of(turn, request.app.state.model)) as found:
+                async for word in found:
+                    yield word
+        except Exception as error:  # noqa: BLE001 - of the provider, or a TurnLostError: status 200 was sent
+            logging.getLogger("chat").warning("turn %s broke off: %s", turn.turn_id, type(error).__name__)
+            yield BROKEN_OFF
 
     return StreamingResponse(words(), media_type="text/plain")
+
+
+async def words_of(turn: TurnSession, model: Any) -> AsyncGenerator[str]:
+    """Yield the answer as it comes, or the stored one of a repeated request."""
+    if turn.answer:
+        yield turn.answer.text
+    while turn.is_running:
+        await run_calls(turn)
+        if not turn.is_running:  # a call waits for a person, or the user stopped the turn
+            break
+        history = await turn.load_history()
+        stream = await model.chat.completions.create(
+            model=MODEL, messages=history.to_openai(), tools=[REFUND], stream=True
+        )
+        async for chunk in turn.stream(stream):
+            if chunk.choices:
+                yield getattr(chunk.choices[0].delta, "content", None) or ""
 
 
 async def run_calls(turn: TurnSession) -> None:
@@ -133,6 +147,13 @@ async def run_calls(turn: TurnSession) -> None:
             await turn.add_result(call, f"Refunded {call.args['euros']} euros.")
 
 
+def for_browser(update: ConversationUpdate) -> str:
+    """Return what a page needs of an update; system prompts, stamps and facts of the provider stay on the server."""
+    shown = [stored for stored in update.messages if stored.message.type != "system"]
+    hidden: Any = {"messages": {"__all__": {"stamp": True, "message": {"response_metadata"}}}}
+    return update.model_copy(update={"messages": shown}).model_dump_json(exclude=hidden)
+
+
 @app.get("/chat/{thread_id}")
 async def follow(chat: Chat, after: int | None = None) -> StreamingResponse:
     """Send a reloaded page the newest messages, then each change and the growing draft, until the turn is over."""
@@ -140,7 +161,7 @@ async def follow(chat: Chat, after: int | None = None) -> StreamingResponse:
     async def events() -> AsyncIterator[str]:
         async with aclosing(chat.watch(after=after)) as updates:
             async for update in updates:
-                yield f"data: {update.model_dump_json()}\n\n"
+                yield f"data: {for_browser(update)}\n\n"
                 if update.turn and update.turn.status != "running":
                     break
 
@@ -191,6 +212,7 @@ async def index() -> PlainTextResponse:
 
 async def main() -> None:
     """Call the endpoints as a client does."""
+    logging.getLogger("chat").addHandler(logging.StreamHandler(sys.stdout))
     transport, headers = httpx.ASGITransport(app), {"Authorization": "Bearer token-of-ada"}
     async with (
         app.router.lifespan_context(app),
@@ -200,6 +222,8 @@ async def main() -> None:
         async def say(request_id: str, message: str) -> httpx.Response:
             return await http.post("/chat/t1", params={"message": message}, headers={"X-Request-ID": request_id})
 
+        chat = app.state.store.conversation(user_id="ada", thread_id="t1")
+        await chat.append({"role": "system", "content": "Be kind."}, key="system")
         for request_id, message in (("r1", "Does it sleep?"), ("r1", "Does it sleep?"), ("r1", "Does it eat?")):
             response = await say(request_id, message)
             print(response.status_code, response.text if response.is_success else "")
@@ -209,7 +233,6 @@ async def main() -> None:
         print("another answer:", other, f"{active['number']} of {active['count']}")
         print("the first again:", (await http.post("/chat/t1/activate", json=found[0])).status_code)
         telling = asyncio.ensure_future(say("r2", "Tell me a story"))
-        chat = app.state.store.conversation(user_id="ada", thread_id="t1")
         while await chat.get_turn("r2") is None:  # noqa: ASYNC110 - until the other task has asked
             await asyncio.sleep(0.01)
         events = (await follow(chat)).body_iterator  # read as it comes; this client of httpx waits for the end
@@ -226,7 +249,9 @@ async def main() -> None:
         waiting = json.loads((await http.get("/chat/t1")).text.removeprefix("data: "))["turn"]["waiting_calls"]
         decided = {"call_id": waiting[0]["id"], "verdict": "approve"}
         print("approved:", (await http.post("/chat/t1/r4/decide", params=decided)).text)
-        await app.state.store.conversation(user_id="ada", thread_id="t1").delete()
+        print("the page got the prompt:", "Be kind" in (await http.get("/chat/t1")).text)
+        print("an overload:", (await say("r5", "Now overload it")).text.strip())
+        await chat.delete()
 
 
 if __name__ == "__main__":

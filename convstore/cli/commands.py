@@ -33,6 +33,10 @@ _COMMANDS = {
 }
 
 
+_METHODS = {"verify": "doctor", "setup": "migrate", "delete": "erase"}
+"""Commands that do the work of a method with another name."""
+
+
 class _Commands(TyperGroup):
     """Group of commands that lists them by purpose, and removes addresses, which may hold passwords, from errors."""
 
@@ -42,6 +46,12 @@ class _Commands(TyperGroup):
         for purpose, commands in groupby(all_commands.items(), lambda command: command[1].rich_help_panel):
             with formatter.section(purpose):
                 formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in commands])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; for the name of a method of the store, name the command that does the same."""
+        if command := _METHODS.get(args[0]):
+            ctx.fail(f"No such command {args[0]!r}; for the method of this name, run: convstore {command}")
+        return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Parse the arguments before the name of the command."""

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, plain, screen
+from convstore.cli.output import Answer, number_of, plain, screen
 from convstore.cli.progress import counts_of, print_problems, progress, totals_for
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
@@ -48,7 +48,8 @@ async def export_command(
     \b
     --format convstore    everything, for `convstore import`: messages with ids
                           and artifacts, dates, numbers of sources, titles,
-                          metadata, annotations, rewound messages
+                          metadata, state, items, annotations, rewound messages;
+                          summaries too, which an import leaves out
              openai       {"id": …, "scope": …, "messages": [OpenAI format]}, one
                           conversation a line, without rewound messages
              fine-tuning  {"messages": […]} as OpenAI's fine-tuning takes it:
@@ -100,9 +101,8 @@ async def _export(
         )
     if report.left_out and not report.conversations:
         first = report.problems[0]
-        raise InvalidInputError(
-            f"none of {report.left_out} conversations could be written, such as {first.where}: {first.reason}"
-        )
+        number = number_of(report.left_out, "conversation")
+        raise InvalidInputError(f"none of {number} could be written, such as {first.where}: {first.reason}")
     return report
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,17 +13,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Pairs, Target, keys_option, on_database, open_store, read_pairs
-from convstore.cli.output import Answer, new_table
+from convstore.cli.options import (
+    Pairs,
+    Target,
+    keys_option,
+    on_database,
+    open_store,
+    read_pairs,
+    set_up,
+    stored_keys,
+    warn_of_other_keys,
+)
+from convstore.cli.output import Answer, new_table, plain
 from convstore.cli.progress import counts_of, print_problems, problems_to, progress
-from convstore.exceptions import InvalidScopeError
+from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.values.addresses import is_address, safe_address
 from convstore.values.scope import check_scope_keys
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.messages.values import Codec
-    from convstore.transfer import ImportReport, ScopeRule
+    from convstore.transfer import BadRecord, ConversationRecord, ImportReport, ScopeRule
     from convstore.transfer.importing import Records
 
 
@@ -41,7 +51,7 @@ async def import_command(
     scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
     scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
     scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
-    scope_key: Annotated[Pairs, keys_option("A scope key of your store. [default: user_id, thread_id]")] = None,
+    scope_key: Annotated[Pairs, keys_option("A scope key of your store; once for each.")] = None,
     kind: Annotated[Kind, typer.Option("--from", help="In a database: whose format.")] = "langchain",
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
     session_key: Annotated[str, typer.Option(help="In a collection: its field of session ids.")] = "SessionId",
@@ -68,8 +78,11 @@ async def import_command(
 
     \b
     The scope of a conversation has a value for each scope key: that of --scope,
-    else --scope-from, else --scope-match, else the one in an export. The last
-    key defaults to the conversation's id.
+    else --scope-from, else --scope-match, else the one in an export. Without an
+    export the last key defaults to the conversation's id. The keys are those of
+    the stored conversations; in an empty database those of the export, else
+    user_id and thread_id. --scope-key names others. An export with other keys
+    is left out, unless the options name a value for each key.
 
     \b
     Run it again after it was stopped, or when the source has grown: stored
@@ -90,39 +103,86 @@ async def import_command(
     """
     from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
-    keys = scope_key or DEFAULT_SCOPE_KEYS
-    rule = _scope_rule(keys, constant=scope, fields=scope_from, match=scope_match)
+    named = {
+        "constant": read_pairs("--scope", scope),
+        "fields": read_pairs("--scope-from", scope_from, form="KEY=FIELD"),
+        "match": read_pairs("--scope-match", scope_match, form="FIELD=REGEX"),
+    }
+    if scope_key:
+        _scope_rule(scope_key, named)
     given = [Source(name, collection, session_key, history_key, kind) for name in sources]
     for source in given:
         source.check()
+    exported = next(filter(None, (source.scope_keys() for source in given)), ())
     with problems_to(report) as write:
         total = ImportReport(on_problem=write)
-        async with open_store(target.uri, keys, target.collection_prefix, setup=not dry_run) as store:
+        async with open_store(target.uri, scope_key, target.collection_prefix, exported_keys=exported) as store:
+            rule = _scope_rule(store.scope_keys, named)
+            first = _FirstWrite(store, rule, dry_run=dry_run, is_named=bool(scope_key))
             options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
             for source in given:
-                await source.read_into(store, total, quiet=target.as_document, scope=rule, **options)
+                await source.read_into(store, total, first, quiet=target.as_document, scope=rule, **options)
     return Answer(
-        lambda: {"dry_run": dry_run, **total.as_json()},
-        lambda console: _print(console, total, dry_run=dry_run, report_to=report),
+        lambda: {"dry_run": dry_run, "scope_keys": list(rule.keys), **total.as_json()},
+        lambda console: _print(console, total, rule.keys, dry_run=dry_run, report_to=report),
         0 if total.is_complete else 1,
     )
 
 
-def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: Pairs) -> ScopeRule:
+def _scope_rule(keys: Sequence[str], named: Mapping[str, Mapping[str, str]]) -> ScopeRule:
     from convstore.transfer import ScopeRule  # noqa: PLC0415 - loads the store
 
     try:
-        return ScopeRule(
-            keys=check_scope_keys(keys),
-            constant=read_pairs("--scope", constant),
-            fields=read_pairs("--scope-from", fields, form="KEY=FIELD"),
-            match=read_pairs("--scope-match", match, form="FIELD=REGEX"),
-        )
+        return ScopeRule(keys=check_scope_keys(keys), **named)
     except InvalidScopeError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _print(console: Console, report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
+@dataclass(slots=True)
+class _FirstWrite:
+    """Sets up the store before its first conversation is written, so that a refused import leaves no trace.
+
+    A dry run writes nothing, and prints only what the setup would print.
+    """
+
+    store: ConversationStore
+    rule: ScopeRule
+    _: KW_ONLY
+    dry_run: bool
+    is_named: bool
+    is_done: bool = False
+
+    async def before(self, records: Records) -> AsyncIterator[ConversationRecord | BadRecord]:
+        """Yield the records, and set up the store before the first one that has a scope."""
+        from convstore.transfer.jobs import in_a_thread  # noqa: PLC0415 - loads the store
+
+        async for record in records if isinstance(records, AsyncIterable) else in_a_thread(records):
+            if not self.is_done and self._has_scope(record):
+                await self._prepare()
+                self.is_done = True
+            yield record
+
+    def _has_scope(self, record: ConversationRecord | BadRecord) -> bool:
+        from convstore.transfer import ConversationRecord  # noqa: PLC0415 - loads the store
+
+        with suppress(InvalidScopeError):
+            return isinstance(record, ConversationRecord) and bool(self.rule(record))
+        return False
+
+    async def _prepare(self) -> None:
+        if self.dry_run:
+            await warn_of_other_keys(self.store)
+            return
+        await set_up(self.store)
+        # Before the setup, a pending migration can hide the stored conversations.
+        stored = () if self.is_named else await stored_keys(self.store, {}, self.rule.keys)
+        if stored and set(stored) != set(self.rule.keys):
+            raise InvalidInputError(f"the stored conversations have the scope keys {', '.join(stored)}; import again")
+
+
+def _print(
+    console: Console, report: ImportReport, keys: Sequence[str], *, dry_run: bool, report_to: Path | None
+) -> None:
     table = new_table("", " ", numbers=("",), show_header=False)
     will = "would be " if dry_run else ""
     rows = (
@@ -140,6 +200,7 @@ def _print(console: Console, report: ImportReport, *, dry_run: bool, report_to: 
         if number or what in ("conversations read", f"messages {will}written"):
             table.add_row(f"{number:,}", what)
     console.print(table)
+    console.print(f"Scope keys: {plain(', '.join(keys))}.", style="dim", soft_wrap=True)
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:
         console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")
@@ -173,7 +234,15 @@ class Source:
         if not self.is_address:
             check_readable(Path(self.name))
 
-    async def read_into(self, store: ConversationStore, total: ImportReport, *, quiet: bool, **options: Any) -> None:
+    def scope_keys(self) -> tuple[str, ...]:
+        """Return the scope keys of an export; none for any other source."""
+        from convstore.transfer.files import scope_keys_of  # noqa: PLC0415 - loads the store
+
+        return () if self.is_address else scope_keys_of(Path(self.name))
+
+    async def read_into(
+        self, store: ConversationStore, total: ImportReport, first: _FirstWrite, *, quiet: bool, **options: Any
+    ) -> None:
         """Import all conversations, add their counts to a report, and show the progress unless `quiet`."""
         from convstore.integration import host_of  # noqa: PLC0415 - loads the store
         from convstore.transfer import Problem, import_conversations  # noqa: PLC0415 - as above
@@ -182,7 +251,7 @@ class Source:
             with progress(self.shown, length, quiet=quiet) as show:
                 part = await import_conversations(
                     store,
-                    records,
+                    first.before(records),
                     on_problem=total.note,
                     on_conversation=lambda so_far: show(position(so_far), so_far.conversations, counts_of(so_far)),
                     **options,

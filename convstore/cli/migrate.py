@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Pairs, Prefix, ScopeKeys, Uri, open_store
+from convstore.cli.options import Json, Pairs, Prefix, ScopeKeys, Uri, open_store, set_up
 from convstore.cli.output import Answer, answer, new_table, plain
 from convstore.values.addresses import safe_address
 
@@ -60,9 +60,8 @@ def migrate_command(
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
-                await store.setup(
-                    listings=[text.split(",") for text in listing or ()], after_deployment=after_deployment
-                )
+                listings = [text.split(",") for text in listing or ()]
+                await set_up(store, listings=listings, after_deployment=after_deployment)
             after, keys = await store.migrations(), store.scope_keys
         states = {
             "applied": [step for step in before if step.is_applied],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from convstore.cli.output import Answer, answer
+from convstore.cli.output import Answer, answer, plain
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
 from convstore.values import environment
 from convstore.values.addresses import safe_address
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from convstore import ConversationStore
 
 Pairs = list[str] | None
+DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
+_LOOKED_AT = 100
+"""Number of newest conversations whose scope keys are looked at."""
+
 _EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
@@ -49,7 +54,6 @@ def keys_option(text: str) -> Any:
     return typer.Option("--scope-key", metavar="KEY", help=text, callback=read, envvar=variable, show_envvar=False)
 
 
-DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 Uri = Annotated[
     str,
     typer.Option(
@@ -88,26 +92,27 @@ async def open_store(
     *,
     scope: Mapping[str, str] | None = None,
     setup: bool = False,
+    exported_keys: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[ConversationStore]:
     """Open the store at an address, and close it at the end; `setup` runs pending migrations.
 
-    Without `keys`, the scope keys are those of the stored conversations. `scope` has the scope values that a command
-    was given; they are checked before the address is opened. Values of application types that this process does not
-    know pass through unchanged.
+    Without `keys`, the scope keys are those of the stored conversations, else `exported_keys`. `scope` has the scope
+    values that a command was given; they are checked before the address is opened. Values of application types that
+    this process does not know pass through unchanged.
     """
     from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
 
     chosen = dict(scope or {})
-    names = check_scope_keys(keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])])
+    names = check_scope_keys(keys or exported_keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])])
     check_partial_scope(names, chosen)
     options["collection_prefix"] = prefix
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=names, **options))
         if setup:
-            await store.setup()
-        elif not keys and (stored := await _stored_keys(store, chosen)) not in ((), names):
+            await set_up(store)
+        elif not keys and (stored := await stored_keys(store, chosen, exported_keys)) not in ((), names):
             store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
         host_of(store).codec.keep_unknown()
         yield store
@@ -133,9 +138,15 @@ class Target:
         """The address to print, without user info and options."""
         return safe_address(self.uri)
 
+    @property
+    def policy(self) -> HistoryPolicy | None:
+        """The policy that the environment sets."""
+        policy: HistoryPolicy | None = _in_environment(environment.options_in).get("policy")
+        return policy
+
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
         """Open the store, by default with the policy that the environment sets; see `open_store`."""
-        options = {"policy": _in_environment(environment.options_in).get("policy")} | options
+        options = {"policy": self.policy} | options
         return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, **options)
 
 
@@ -157,12 +168,41 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
     return run_command
 
 
-async def _stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored."""
+async def set_up(store: ConversationStore, **options: Any) -> None:
+    """Set up the store; in place of Python's warning of other scope keys, `warn_of_other_keys` prints a line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        await store.setup(**options)
+    await warn_of_other_keys(store)
+
+
+async def warn_of_other_keys(store: ConversationStore) -> None:
+    """Print a line on stderr if conversations are stored, but none of the newest hundred has the store's scope keys."""
+    with suppress(NotSetUpError, CorruptDocumentError):
+        newest = (await store.list_conversations(limit=_LOOKED_AT, everything=True)).conversations
+        stored = {tuple(sorted(info.scope)): ", ".join(info.scope) for info in newest if info.scope}
+        if stored and tuple(sorted(store.scope_keys)) not in stored:
+            text = (
+                f"the stored conversations have the scope keys {' or '.join(stored.values())}; "
+                f"an application with these does not find conversations with the keys {', '.join(store.scope_keys)}"
+            )
+            typer.echo(f"convstore: {plain(text)}", err=True)
+
+
+async def stored_keys(
+    store: ConversationStore, scope: Mapping[str, str], preferred: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored.
+
+    In a database of several stores, one with the `preferred` keys comes first, if it is among the newest hundred.
+    """
     with suppress(NotSetUpError, CorruptDocumentError):  # the command itself reports them
         for values in (scope, {}):
-            if found := (await store.list_conversations(limit=1, everything=not values, **values)).conversations:
-                return tuple(found[0].scope)
+            limit = _LOOKED_AT if preferred else 1
+            page = await store.list_conversations(limit=limit, everything=not values, **values)
+            names = [tuple(info.scope) for info in page.conversations]
+            if names:
+                return next((keys for keys in names if set(keys) == set(preferred)), names[0])
     return ()
 
 

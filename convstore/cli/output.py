@@ -18,7 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from convstore.exceptions import ConvstoreError, StoreUnavailableError
+from convstore.cli.invocation import pip_name
+from convstore.exceptions import ConvstoreError, MissingExtraError, StoreUnavailableError
 from convstore.values.addresses import without_addresses
 
 _UNAVAILABLE = "Check that the server runs and that the address is right"
@@ -175,4 +176,6 @@ def percent(part: float | None) -> str:
 
 def _line(error: ConvstoreError) -> str:
     text = short(without_addresses(str(error)), maximum=_LONGEST_ERROR)
+    if isinstance(error, MissingExtraError):
+        return text.replace("run: pip ", f"run: {pip_name()} ")
     return f"{text}. {_UNAVAILABLE}" if isinstance(error, StoreUnavailableError) else text

@@ -96,8 +96,8 @@ def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bo
 
 def _line(problems: Sequence[Problem]) -> str:
     first = problems[0]
-    what = {"conversation": "left out", "message": "message left out", "changed": "changed"}[first.what]
-    name = f" ({first.conversation[:80]})" if first.conversation not in ("", first.where) else ""
+    what = "changed" if first.what == "changed" else "left out"
+    name = "" if first.conversation in first.where else f" ({first.conversation[:80]})"
     more = len(problems) - 1
     others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
     return f"{what}: {first.where[:200]}{name}{others}: {first.reason[:400]}"

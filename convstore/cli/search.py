@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from convstore.cli.list_ import name_of
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, number_of, plain, short
+from convstore.cli.output import Answer, is_terminal, number_of, plain, screen, short
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult
@@ -31,6 +32,11 @@ async def search_command(
     that was said is searched: messages, calls, results, sources.
 
     \b
+    In a pipe each message is a row, whole, with tabs between: id and scope of
+    its conversation, date, number, type, and the part of it that matches.
+    `convstore show` takes the id and the scope.
+
+    \b
     Examples:
       convstore search "deep diving whales" --scope user_id=ada
       convstore search refund --everything --json
@@ -43,18 +49,34 @@ async def search_command(
 
 
 def _print(console: Console, result: SearchResult) -> None:
+    """Print the hits, and around them on a terminal, else on stderr, how much was searched."""
+    if is_terminal():
+        _print_hits(console, result)
+        console.print()
+    else:
+        for row in _rows(result):
+            print("\t".join(row))  # noqa: T201 - a console would replace the tabs
+        console = screen(stderr=True)
+    if not result.conversations:
+        console.print("No message matches.", style="yellow")
+    console.print(f"Searched {number_of(result.searched, 'conversation')}.", style="dim")
+    if result.incomplete:
+        number = number_of(len(result.incomplete), "conversation")
+        text = f"Not searched whole: {number}, not indexed yet or damaged. Indexing has begun: search again."
+        console.print(text, style="yellow")
+
+
+def _print_hits(console: Console, result: SearchResult) -> None:
     for group in result.conversations:
-        name = shlex.join(f"{key}={value}" for key, value in group.scope.items())
-        console.print(Text(plain(f"{name}  {group.title or ''}"), style="bold"), soft_wrap=True)
+        heading = "  ".join(filter(None, (name_of(group.scope), plain(group.title or ""))))
+        console.print(Text(heading, style="bold"), soft_wrap=True)
         for hit in group.hits:
             facts = f"  {hit.created_at:%Y-%m-%d %H:%M}  {hit.ordinal:>6}  {hit.type:<6}  "
             console.print(facts + short(hit.snippet, maximum=max(1, console.width - len(facts))), soft_wrap=True)
-    if not result.conversations:
-        console.print("No message matches.", style="yellow")
-    console.print(f"\nSearched {number_of(result.searched, 'conversation')}.", style="dim")
-    if result.incomplete:
-        text = (
-            f"Not searched whole: {len(result.incomplete)} conversations, which are not indexed yet, or damaged. "
-            "They are indexed now: search again."
-        )
-        console.print(text, style="yellow")
+
+
+def _rows(result: SearchResult) -> Iterator[list[str]]:
+    for group in result.conversations:
+        for hit in group.hits:
+            facts = [f"{hit.created_at:%Y-%m-%dT%H:%M:%SZ}", str(hit.ordinal), hit.type]
+            yield [group.conversation_id, name_of(group.scope), *facts, plain(hit.snippet)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 600
+_NONE: Mapping[str, Any] = MappingProxyType({})
 _STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
 
 
@@ -41,7 +43,7 @@ async def show_command(
     view: Annotated[bool, typer.Option("--view", help="What the model gets.")] = False,
     at: Annotated[str | None, typer.Option(metavar="MESSAGE", help="What it got for this message.")] = None,
     policy: Policy = None,
-    full: Annotated[bool, typer.Option("--full", help="Texts and tool results whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Texts and results whole, lines unwrapped.")] = False,
     source: Annotated[int | None, typer.Option(min=1, help="The source with this number.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")] = 50,
     before: Annotated[int | None, typer.Option(min=1, help="Only messages before this one.")] = None,
@@ -76,13 +78,13 @@ async def show_command(
     limits = read_policy(policy)
     async with opened_conversation(target, conversation) as chat:
         if source is not None:
-            return await _source_answer(chat, source)
+            return await _source_answer(chat, source, full=full)
         if view or at is not None:
             return await _view_answer(chat, at, limits, full=full)
         return await _log_answer(chat, limit=limit, before=before, full=full)
 
 
-async def _source_answer(chat: Conversation, number: int) -> Answer:
+async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answer:
     """Answer with a source and its whole text; InvalidInputError if the conversation has none with the number."""
     from convstore.integration import with_source  # noqa: PLC0415 - loads the database driver
 
@@ -90,7 +92,7 @@ async def _source_answer(chat: Conversation, number: int) -> Answer:
         raise InvalidInputError(f"the conversation has no source {number}")
     [record] = await found[0].get_tool_messages([found[1]])
     source = next(source for source in record.sources if source.source_id == number)
-    return Answer(source.model_dump, partial(_print_source, source=source), is_long=True)
+    return Answer(source.model_dump, partial(_print_source, source=source, full=full), is_long=True)
 
 
 async def _view_answer(chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool) -> Answer:
@@ -184,11 +186,11 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     return next((item.stamp for item in found if item.stamp and item.ordinal == ordinal), None) or ordinal or text
 
 
-def _print_source(console: Console, source: Source) -> None:
+def _print_source(console: Console, source: Source, *, full: bool) -> None:
     console.print(Text(plain(f"[{source.source_id}] {source.title}"), style="bold"))
     for name, value in {"url": source.url, "message": source.tool_message_id, **source.metadata}.items():
         console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="dim"), soft_wrap=True)
-    console.print(f"\n{plain(source.content, lines=True)}", soft_wrap=True)
+    console.print(f"\n{plain(source.content, lines=True)}", soft_wrap=full)
 
 
 def _print_totals(console: Console, info: ConversationInfo) -> None:
@@ -241,9 +243,8 @@ def _print_log(
     _print_totals(console, info)
     _print_items(console, (item for item in items if not item.after), full=full)
     for stored in messages:
-        _print_message(console, f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}", stored.message, full=full)
-        for name, value in stored.annotations.items():
-            console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
+        position = f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}"
+        _print_message(console, position, stored.message, full=full, annotations=stored.annotations)
         _print_items(console, (item for item in items if item.after == stored.ordinal), full=full)
     for child in children:
         size = number_of(child.message_count, "message"), number_of(child.tokens, "token")
@@ -257,8 +258,10 @@ def _print_items(console: Console, items: Iterable[StoredItem], *, full: bool) -
         console.print()
 
 
-def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:
-    """Print a message: a heading with its position, type, tool and id, then its text and calls."""
+def _print_message(
+    console: Console, position: str, message: BaseMessage, *, full: bool, annotations: Mapping[str, Any] = _NONE
+) -> None:
+    """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations."""
     from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
     from convstore.sources.detection import has_failed  # noqa: PLC0415 - likewise
 
@@ -270,9 +273,13 @@ def _print_message(console: Console, position: str, message: BaseMessage, *, ful
         if text:
             shown = text if full or len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
             console.print(plain(shown, lines=True), soft_wrap=full)
+    for name, value in annotations.items():
+        console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
     console.print()
 
 
 def _calls(message: BaseMessage) -> Iterator[str]:
     for call in getattr(message, "tool_calls", ()):
         yield f"→ {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})"
+    for invalid in getattr(message, "invalid_tool_calls", ()):
+        yield f"→ {invalid.get('name')} with invalid arguments: {invalid.get('args') or 'none'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,22 +11,34 @@ from rich.bar import Bar
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, compact, new_table, number_of, percent, table_of
+from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
 
 if TYPE_CHECKING:
     from convstore.types import Growth, StoreStats
 
 _MOST_DAYS, _BAR = 14, 30
+_LOOKED_AT = 100
+"""Number of newest conversations in which the stamp of an answer is looked for."""
+
+_ORIGINS = {
+    "option": "",
+    "environment": "The budget of a view is that of CONVSTORE_POLICY; --max-tokens sets another.",
+    "stamp": "The budget of a view is that of the newest answer with a stamp; --max-tokens sets another.",
+    "default": "No answer has a stamp, so the budget of a view is the default; --max-tokens sets yours.",
+}
+_WRITTEN = "What was written includes rewound messages and those of sub-agents; the messages stored above do not."
 
 
 @on_database
 async def stats_command(
     target: Target,
     *,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Budget of each view.")] = HistoryPolicy().max_tokens or 0,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Budget of each view; else as above.")] = None,
 ) -> Answer:
     """Show how much is stored, how it grows, and what views save.
 
@@ -33,9 +46,14 @@ async def stats_command(
     Tokens are counted as by the stores that appended. "In views" is an estimate
     from these counts, for the next load of each conversation: tool results are
     stubs, what a summary covers is the summary, and a view that leaves turns out
-    fills --max-tokens (it is often smaller). Sizes are those of the documents,
-    before the server compresses them; the server reads all of them to measure
-    them.
+    fills its budget (it is often smaller). The budget is --max-tokens, else that
+    of CONVSTORE_POLICY, else that of the newest answer with a stamp, else the
+    default; the output says which.
+
+    \b
+    Sizes are those of the documents, before the server compresses them; the
+    server reads all of them to measure them. What was written on a day includes
+    rewound messages and those of sub-agents; the totals leave them out.
 
     \b
     Examples:
@@ -43,24 +61,44 @@ async def stats_command(
       convstore stats --scope user_id=ada
       convstore stats --json | jq .bytes
     """
-    async with target.open(policy=HistoryPolicy(max_tokens=max_tokens)) as store:
+    budget, origin = (max_tokens, "option") if max_tokens else await _budget(target)
+    async with target.open(policy=HistoryPolicy(max_tokens=budget)) as store:
         stats = await store.stats(sizes=True, **target.chosen)
+    head = {"database": target.address, "max_tokens": budget, "max_tokens_from": origin}
     return Answer(
-        lambda: {"database": target.address, **stats.model_dump()}, lambda console: _print(console, stats, max_tokens)
+        lambda: {**head, **stats.model_dump()}, lambda console: _print(console, stats, budget, _ORIGINS[origin])
     )
 
 
-def _print(console: Console, stats: StoreStats, max_tokens: int) -> None:
+async def _budget(target: Target) -> tuple[int | None, str]:
+    """Return the budget of views, None for no limit, and its origin."""
+    if target.policy:
+        return target.policy.max_tokens, "environment"
+    async with target.open() as store:
+        page = await store.list_conversations(limit=_LOOKED_AT, everything=not target.chosen, **target.chosen)
+    with suppress(InvalidInputError):  # the stamp of a newer version
+        if stamp := next((info.stamp for info in page.conversations if info.stamp), None):
+            return stamp.history_policy.max_tokens, "stamp"
+    return HistoryPolicy().max_tokens, "default"
+
+
+def _print(console: Console, stats: StoreStats, max_tokens: int | None, origin: str) -> None:
     counts = {"conversations": stats.conversations, "turns": stats.turns, "messages": stats.messages}
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
     sizes = [(kind, decimal(number)) for kind, number in stats.bytes.items()]
-    tables = [
+    tables: list[Table | Text] = [
         table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]),
         table_of(("size", ""), [*sizes, ("together", decimal(sum(stats.bytes.values())))]),
         table_of(("tokens", ""), _tokens(stats, max_tokens)),
+        *([Text(origin, style="dim")] if origin else []),
         *([_growth_table(stats.growth)] if stats.growth else []),
     ]
-    console.print(*[part for table in tables for part in ("", table)][1:])
+    if sum(day.messages for day in stats.growth) != stats.messages:
+        tables.append(Text(_WRITTEN, style="dim"))
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        console.print(table)
 
 
 def _growth_table(growth: Sequence[Growth]) -> Table:
@@ -78,11 +116,12 @@ def _growth_table(growth: Sequence[Growth]) -> Table:
     return table
 
 
-def _tokens(stats: StoreStats, max_tokens: int) -> Iterator[tuple[str, str]]:
+def _tokens(stats: StoreStats, max_tokens: int | None) -> Iterator[tuple[str, str]]:
     saved = stats.saved_by_stubs + stats.saved_by_summaries + stats.saved_by_budget
     yield "in full", compact(stats.tokens)
     yield "saved by stubs", compact(stats.saved_by_stubs)
     yield f"saved by summaries of {number_of(stats.summarized, 'conversation')}", compact(stats.saved_by_summaries)
     yield "left out by the budget", compact(stats.saved_by_budget)
-    yield f"in views of at most {max_tokens:,} each, about", compact(stats.tokens - saved)
+    views = "in views without a budget" if max_tokens is None else f"in views of at most {max_tokens:,} each"
+    yield f"{views}, about", compact(stats.tokens - saved)
     yield "saved, about", percent(saved / stats.tokens if stats.tokens else None)

@@ -256,7 +256,7 @@ class Conversation:
         await keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
 
     async def stop(self, turn_id: str) -> bool:
-        """Stop a turn, from any worker: what was said so far is its answer. Returns False if it is finished.
+        """Stop a turn, from any worker: what was said so far is its answer. Returns False if finished or unknown.
 
         A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once,
         with all other answers to it that are unfinished. A stopped turn is finished, and so is its repeated request.

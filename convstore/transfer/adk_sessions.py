@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore.integration import documents_of
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
-from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, record_or_bad
+from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, counted, record_or_bad
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""
@@ -57,7 +57,7 @@ async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord
         where=f"session {keys['session_id']!r}"[:200],
         fields=keys,
         state=dict(json.loads(state) if isinstance(state, str) else state),
-        notes=[f"{silent} events without content are left out"] if silent else [],
+        notes=[f"left out: {counted(silent, 'event')} without content"] if silent else [],
     )
 
 

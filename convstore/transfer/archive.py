@@ -39,7 +39,7 @@ from typing import Any
 from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.items import PlacedItem
 from convstore.values.stamps import read_stamp, write_stamp
@@ -211,7 +211,7 @@ class ArchiveReader:
         if conversation.problem:
             return conversation.as_bad()
         if end["messages"] != number:
-            return conversation.as_bad(f"it has {number} messages, and should have {end['messages']}")
+            return conversation.as_bad(f"it has {counted(number, 'message')}, and should have {end['messages']}")
         items = conversation.items
         for first, last in _ranges(end, "undone", number):
             items[first - 1 : last] = [replace(item, stamp=None) for item in items[first - 1 : last]]
@@ -224,7 +224,9 @@ class ArchiveReader:
             variants=[_change(change) for change in end.get("variants", ())],
             sources_through=int(end.get("sources_through", 0)),
             is_ended=end.get("is_ended") is True,
-            notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
+            notes=[f"{counted(summaries, 'summary', 'summaries')} left out; compact makes new ones"]
+            if summaries
+            else [],
         )
 
 
@@ -241,7 +243,11 @@ def _change(raw: Mapping[str, Any]) -> VariantChange:
 def _record(scope: Any, where: str) -> ConversationRecord:
     values = dict(scope) if isinstance(scope, dict) else {}
     return ConversationRecord(
-        id=json.dumps(values, sort_keys=True), messages=(), where=where, fields=dict(values), scope=values
+        id=json.dumps(values, sort_keys=True),
+        messages=(),
+        where=where,
+        fields={"scope": values, **values},  # by the names that a line in OpenAI's format has, too
+        scope=values,
     )
 
 

@@ -27,7 +27,7 @@ from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.integration import LogMessage, each_conversation, host_of, log_of, with_children
 from convstore.transfer.archive import begin_line, end_line, item_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
-from convstore.transfer.records import ExportReport, Problem
+from convstore.transfer.records import ExportReport, Problem, counted
 from convstore.types import Summary
 from convstore.values.scope import PATH, check_number, check_partial_scope
 
@@ -190,6 +190,10 @@ class _ArchiveOrdinals:
         return summary.model_copy(update={"first": first, "last": max(first - 1, last)})
 
 
+def _span(first: int, last: int) -> str:
+    return f"message {first}" if first == last else f"messages {first}-{last}"
+
+
 class _Export:
     def __init__(self, store: ConversationStore, report: ExportReport, format_: ExportFormat) -> None:
         self._store, self._report, self._format = store, report, format_
@@ -259,7 +263,7 @@ class _Export:
             made = [openai_message(message, bare=bare) for message in turn.messages]
             messages = [as_training(message) if bare else message for message, _ in made]
             if bare and (problem := training_problem(messages, needs_answer=turn.number > 0)):
-                where = f"messages {turn.first}-{turn.last} of {name}"
+                where = f"{_span(turn.first, turn.last)} of {name}"
                 skipped.append(Problem("message", where, name, f"turn {turn.number}: {problem}"))
                 continue
             answers += sum(message["role"] == "assistant" for message in messages)
@@ -277,8 +281,8 @@ class _Export:
             self._report.note(left_out)
         file.write(b"]}\n")
         if missing_fields:
-            shown = ", ".join(f"{field} of {count}" for field, count in sorted(missing_fields.items()))
-            self._report.note(Problem("changed", name, name, f"left out of its messages: {shown}"))
+            shown = ", ".join(f"{field} ({counted(n, 'message')})" for field, n in sorted(missing_fields.items()))
+            self._report.note(Problem("changed", name, name, f"the format has no place for: {shown}"))
         return number
 
     def _openai_begin(self, info: ConversationInfo, *, bare: bool) -> bytes:

@@ -10,18 +10,20 @@ import codecs
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.messages.values import Codec
 from convstore.transfer.agents_sessions import read_agents_sqlite
 from convstore.transfer.archive import ArchiveReader
 from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unread_date
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 from convstore.values.addresses import without_addresses
+from convstore.values.scope import PATH, check_scope_keys
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
@@ -58,7 +60,7 @@ def check_readable(path: Path) -> None:
 
 def read_lines(
     path: Path, *, maximum_bytes: int = MAXIMUM_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
-) -> Iterator[Line]:
+) -> Generator[Line, None, None]:
     """Yield the objects of a file in order, and a `Line` with a problem for any other line; empty lines are skipped.
 
     The file may be gzip. `on_bytes` is called after each line with the number of bytes read.
@@ -144,6 +146,19 @@ def read_file(
             yield from archive.close()
             yield _record(path, line, where)
     yield from archive.close()
+
+
+def scope_keys_of(path: Path) -> tuple[str, ...]:
+    """Return the scope keys of the first conversation of an export, in either format; none for any other file."""
+    with path.open("rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE:
+            return ()
+    with closing(read_lines(path)) as lines:
+        scope = next((line.value.get("scope") for line in lines if not line.problem), None)
+    try:
+        return check_scope_keys([key for key in scope if key != PATH]) if isinstance(scope, dict) else ()
+    except InvalidScopeError:
+        return ()
 
 
 def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecord:

@@ -28,7 +28,7 @@ from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageR
 from convstore.integration import VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
-from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule
+from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule, counted
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
@@ -168,7 +168,7 @@ class _Import:
         messages, problems = await asyncio.to_thread(make_ready, record, codec=host_of(self.store).codec)
         bad = [problem for problem in problems if problem.what == "message"]
         if bad and not self.skip_messages:
-            more = f" and {len(bad) - 1} more of its messages cannot be stored" if bad[1:] else ""
+            more = f"; this and {len(bad) - 1} more of its messages cannot be stored" if bad[1:] else ""
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in problems:
             self.report.note(problem)
@@ -285,8 +285,8 @@ class _ConversationImport:
             )
         if others:
             raise InvalidInputError(
-                f"the conversation has {others} messages that are not in the record, so the {new} missing ones "
-                "would come after them; choose another scope, or delete the conversation first"
+                f"the conversation has {counted(others, 'message')} that the record lacks, and the record's "
+                f"{counted(new, 'new message')} would come after; choose another scope, or delete the conversation"
             )
 
     async def _write(self, stored: int) -> None:

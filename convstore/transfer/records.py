@@ -28,6 +28,15 @@ _MAX_PROBLEMS = 1_000
 """Number of problems that a report keeps; `on_problem` receives all of them."""
 
 
+def counted(number: int, singular: str, many: str = "") -> str:
+    """Format a count with its noun.
+
+    >>> counted(1, "message"), counted(2_000, "summary", "summaries")
+    ('1 message', '2,000 summaries')
+    """
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordItem:
     """One message of a record, with its metadata from the source.
@@ -234,8 +243,9 @@ class ScopeRule:
 
         ScopeRule(keys=store.scope_keys, match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"})
 
-    A key takes the first value that exists of: `constant`, the field that `fields` names, a named group of `match`,
-    the record's own scope (an export), and for the last key of the store the record's id.
+    A key takes the first value that exists of: `constant`, the field that `fields` names, a named group of `match`, and
+    the record's own scope. Only exports have one, in either format. Without one the last key takes the record's id. A
+    scope with other keys than these is refused, unless the rule names a value for every key.
 
     Attributes:
         keys: The store's scope keys, in order.
@@ -267,27 +277,45 @@ class ScopeRule:
         Raises:
             InvalidScopeError: A key has no value, or an invalid one; names the key.
         """
-        exported = record.fields.get("scope")
-        known = {*self.keys, PATH}
-        own = {key: exported[key] for key in known if key in exported} if isinstance(exported, Mapping) else {}
-        found: dict[str, Any] = {self.keys[-1]: record.id, **own, **record.scope}
+        own = self._own_scope(record)
+        found: dict[str, Any] = own or {self.keys[-1]: record.id}
         for name, pattern in self.match.items():
             found |= _groups(name, pattern, _field(record, name))
         found |= {key: _field(record, name) for key, name in self.fields.items()}
         found |= self.constant
-        if unknown := [key for key in record.scope if key not in known]:
-            raise InvalidScopeError(
-                f"the export's scope has {unknown[0]!r}; this store's is {', '.join(self.keys)} (--scope-key)"
-            )
         if missing := [key for key in self.keys if key not in found]:
             raise InvalidScopeError(
                 f"no value for {missing[0]}; name a value or a field for it (--scope, --scope-from)"
             )
         return dict(check_scope(self.keys, found))
 
+    def _own_scope(self, record: ConversationRecord) -> dict[str, Any]:
+        """Return the values of an exported scope for the store's keys; empty if the source knows no scope.
+
+        An export with other keys is refused, because its values would be lost, unless the rule names every key.
+        """
+        exported = record.scope or record.fields.get("scope")
+        own = dict(exported) if isinstance(exported, Mapping) else {}
+        known = [key for key in own if key in self.keys or key == PATH]
+        if len(known) < len(own) and not self._named().issuperset(self.keys):
+            raise InvalidScopeError(
+                f"its scope has the keys {_listed(own)}, and this import writes {', '.join(self.keys)}; "
+                "name other keys (--scope-key), or a value or a field for each of these (--scope, --scope-from)"
+            )
+        return {key: own[key] for key in known}
+
+    def _named(self) -> set[str]:
+        """Return the keys whose values the rule names, whatever a record says."""
+        groups = (re.compile(pattern).groupindex for pattern in self.match.values())
+        return {*self.constant, *self.fields, *(key for names in groups for key in names)}
+
     def _check(self, keys: Mapping[str, Any]) -> None:
         if unknown := [key for key in keys if key not in self.keys]:
             raise InvalidScopeError(f"{unknown[0]!r} is not in this store's scope: {', '.join(self.keys)}")
+
+
+def _listed(scope: Mapping[str, Any]) -> str:
+    return ", ".join(str(key)[:80] for key in scope if key != PATH)
 
 
 def _field(record: ConversationRecord, name: str) -> str:

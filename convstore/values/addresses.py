@@ -22,6 +22,11 @@ _WELL_FORMED = re.compile(
         | (?P<memory>memory://[^@?:]*)""",
     re.VERBOSE,
 )
+_PLAIN_OPTION = re.compile(
+    r"(?:replicaSet|tls|ssl|authSource|authMechanism|directConnection|loadBalanced|retryWrites|retryReads|w"
+    r"|readPreference|serverSelectionTimeoutMS|connectTimeoutMS|socketTimeoutMS|timeoutMS)=[\w$.-]+",
+    re.IGNORECASE,
+)
 _AROUND = " \t\r\n\v\f\"'`<>\u201c\u201d\u2018\u2019"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # A scheme followed by a host, or "user:password@" without a scheme; excludes the examples in our own messages.
@@ -76,6 +81,22 @@ def safe_address(uri: str) -> str:
         return found["memory"]
     user = f"{_HIDDEN}@" if found["user"] else ""
     return f"{found['scheme']}{user}{found['hosts']}"
+
+
+def address_to_print(uri: str) -> tuple[str, bool]:
+    """Return an address with the options that are no secrets, and True if it is whole: it can be used again then.
+
+    "…" stands for the user info, and for all other options.
+
+    >>> address_to_print("mongodb://ada:secret@db/app?tls=true&tlsCertificateKeyFilePassword=secret")
+    ('mongodb://…@db/app?tls=true&…', False)
+    """
+    shown = safe_address(uri)
+    options = uri.partition("?")[2].split("&") if shown != _HIDDEN and "?" in uri else []
+    plain = [option for option in options if _PLAIN_OPTION.fullmatch(option)]
+    if hidden := len(plain) < len(options):
+        plain.append(_HIDDEN)
+    return f"{shown}{'?' if plain else ''}{'&'.join(plain)}", not hidden and _HIDDEN not in shown
 
 
 def without_addresses(text: str) -> str:

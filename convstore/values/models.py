@@ -34,7 +34,8 @@ class Receipt(Value):
         ordinals: The ordinals of the same messages, in the same order.
         written: Number of messages written by this call; 0 for a repeated batch.
         entry: Number of the entry that they were written in, which stamps of later views name; 0 if nothing was.
-        source_ids: Lowest and highest source id assigned to the results written now; None without sources.
+        source_ids: First and last source id assigned to the results written now, ``(1, 1)`` for one source; None
+            without sources.
         omitted: Paths of values of unknown types that were left out (``unencodable="omit"``).
         renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
         ignored: Names of the messages that were not taken from a client's history, such as "message 2 (tool)".
@@ -355,8 +356,8 @@ class ConversationInfo(Value):
         failed: Tool results among them that report a failed call.
         tokens: Their size, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
-        usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
-            model is "unknown" for messages that do not name one.
+        usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens, also of
+            rewound and replaced answers, which were paid for. The model is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None without such a message.
         has_children: Sub-agents have conversations below it; see `Conversation.children`.
         stamp: Stamp of the view that its last answer was made from; None if its last append had no stamp.

@@ -16,21 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from canary import LOGIN, checked
 from command_line import convstore, lines, own_address, recording, turn
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import MongoClient
+from rich.console import Console
 
 from convstore import Conversation, History, StoreUnavailableError, __version__
 from convstore.cli import main
 from convstore.cli.demo import corpus
+from convstore.cli.demo.demo import Demo, _print_commands
+from convstore.cli.output import answer
 from convstore.cli.replay import assertions as checks
+from convstore.exceptions import MissingExtraError
 from convstore.mongo import migrator
 from convstore.mongo.driver import open_client
 from convstore.readback import pager
 from convstore.readback.pager import Pager
 from convstore.readback.passages import passages_of
 from convstore.store import handle
+from convstore.types import ConversationInfo
 from convstore.view.loader import Loader
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +132,65 @@ def test_the_demo_as_json() -> None:
     assert document["read_back"]["pages"] > 1
     assert document["summary"]["stands_for_messages"] == 24
     assert document["summary"]["tokens"]["saved"] > 0.8
+
+
+@pytest.mark.parametrize("is_on_path", [False, True])
+def test_the_demo_advises_commands_that_work_where_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on_path: bool
+) -> None:
+    """Those of the environment that it was started from, and without the inspector's packages the pip of that one."""
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("convstore", "python"):
+        (folder / name).touch(mode=0o700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/convstore", "demo"])
+    monkeypatch.setenv("PATH", str(folder) if is_on_path else "/nowhere")
+    monkeypatch.setattr("convstore.cli.demo.demo.find_spec", lambda _: None)
+    name = "convstore" if is_on_path else ".venv/bin/convstore"
+    assert convstore("demo").stdout.splitlines()[-3:] == [
+        ".venv/bin/python -m pip install 'convstore[inspector]'",
+        f"{name} demo --inspect",
+        f"{name} demo --uri mongodb://localhost:27017/app",
+    ]
+
+
+def test_a_package_that_is_missing_names_the_pip_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one on the PATH may belong to another environment."""
+
+    async def without() -> None:
+        raise MissingExtraError(package="jinja2", extra="inspector")
+
+    said: list[str] = []
+    monkeypatch.setattr("typer.echo", lambda text, **_: said.append(text))
+    with pytest.raises(typer.Exit):
+        answer(without(), as_document=False)
+    pip = f"{sys.executable} -m pip install 'convstore[inspector]'"
+    assert said == [f"convstore: jinja2 is not installed; run: {pip}"]
+
+
+def test_the_printed_address_keeps_what_is_no_secret() -> None:
+    """Options that a server needs, but no user info; it says if something is missing."""
+    demo = Demo(
+        [], History.model_construct(), [], History.model_construct(), 0, ConversationInfo(scope={"user_id": "a"})
+    )
+    printed = {}
+    for login in ("", f"{LOGIN}@"):
+        console = Console(file=io.StringIO(), width=200)
+        _print_commands(console, demo, f"mongodb://{login}db/app?replicaSet=rs0&tls=true")
+        printed[login] = console.file.getvalue()
+    assert "export CONVSTORE_URI='mongodb://db/app?replicaSet=rs0&tls=true'\n" in printed[""]
+    assert "…" not in printed[""]
+    assert "export CONVSTORE_URI='mongodb://…@db/app?replicaSet=rs0&tls=true'\n" in printed[f"{LOGIN}@"]
+    assert "For … write" in printed[f"{LOGIN}@"]
+
+
+@pytest.mark.parametrize(("name", "command"), [("verify", "doctor"), ("setup", "migrate"), ("delete", "erase")])
+def test_the_name_of_a_method_leads_to_its_command(name: str, command: str) -> None:
+    """It is no command of its own."""
+    result = convstore(name)
+    assert result.exit_code == 2
+    assert f"run: convstore {command}" in " ".join(result.stderr.split())
 
 
 def test_the_demo_leaves_its_conversation_at_an_address(server_uri: str) -> None:

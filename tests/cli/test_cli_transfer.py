@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bson import json_util
 from canary import LOGIN
-from command_line import convstore, lines, own_address, recording
+from command_line import convstore, lines, own_address, recording, turn
 from langchain_core.messages import HumanMessage, message_to_dict
 from properties import STRIDE
 from pymongo import MongoClient
@@ -152,8 +152,8 @@ def test_an_empty_source_is_reported(uri: Any, tmp_path: Path) -> None:
         (["--scope-from", "ada"], "takes KEY=FIELD"),
         (["--scope-match", "("], "takes FIELD=REGEX"),
         (["--scope", "user_id=ada", "--scope", "user_id=bob"], "names 'user_id' twice"),
-        (["--scope", "team=x"], "'team' is not in this store's scope"),
-        (["--scope-match", "SessionId=("], "not a regular expression"),
+        (["--scope-key", "user_id", "--scope", "team=x"], "'team' is not in this store's scope"),
+        (["--scope-key", "user_id", "--scope-match", "SessionId=("], "not a regular expression"),
         (["--scope-key", "no name"], "a scope key must be a Python name"),
         (["--jobs", "0"], "--jobs"),
     ],
@@ -163,6 +163,14 @@ def test_a_command_line_that_makes_no_sense(file: Path, arguments: list[str], pr
     result = convstore("import", file, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", *arguments, width=200)
     assert result.exit_code == 2
     assert problem in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--scope", "team=x"], ["--scope-match", "SessionId=("]])
+def test_a_scope_that_makes_no_sense_for_the_keys(uri: Any, file: Path, options: list[str]) -> None:
+    """Without --scope-key the keys are known once the database is open: exit code 2, before anything is set up."""
+    assert convstore("import", file, "--uri", uri, *options).exit_code == 2
+    with MongoClient[dict[str, Any]](uri) as client:
+        assert client.get_default_database().list_collection_names() == []
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "."])
@@ -268,7 +276,16 @@ def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
     imported(uri, file)
     result = convstore("export", "--uri", uri, "--format", "fine-tuning")
     assert [json.loads(line).keys() for line in result.stdout.splitlines()] == [{"messages"}] * 2
-    assert "artifact of 3" in result.stderr
+    assert "artifact (3 messages)" in result.stderr
+
+
+def test_a_turn_that_is_left_out_is_named_once(uri: Any, tmp_path: Path) -> None:
+    """By its messages and its scope, which are not repeated; a turn of one message is no range."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines({"id": "one", "messages": [*turn(0), {"role": "user", "content": "And now?"}]}))
+    imported(uri, path)
+    said = convstore("export", "--uri", uri, "--format", "fine-tuning").stderr
+    assert 'left out: message 5 of {"user_id": "ada", "thread_id": "one"}: turn 2: it has no answer\n' in said
 
 
 def test_a_database_without_conversations(uri: Any) -> None:

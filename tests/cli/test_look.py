@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from command_line import convstore, lines, own_address, recording
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import MongoClient
 from rich.console import Console
 
@@ -162,6 +162,21 @@ def test_text_in_blocks_is_shown_as_text() -> None:
     assert '"type": "image"' in console.file.getvalue()
 
 
+def test_a_call_with_invalid_arguments_is_shown() -> None:
+    """By its name and the text that the model wrote."""
+    broken = [{"type": "invalid_tool_call", "name": "search", "args": '{"query": ', "id": "c", "error": "cut"}]
+    console = Console(file=io.StringIO(), width=80)
+    _print_message(console, "29", AIMessage("", invalid_tool_calls=broken), full=False)
+    assert console.file.getvalue() == '29  ai\n→ search with invalid arguments: {"query": \n\n'
+
+
+def test_annotations_are_shown_with_their_message() -> None:
+    """Before the empty line that ends it, not above the next heading."""
+    console = Console(file=io.StringIO(), width=80)
+    _print_message(console, "2", HumanMessage("Hi", id="r1"), full=False, annotations={"rating": 1})
+    assert console.file.getvalue() == "2  human  r1\nHi\nrating: 1\n\n"
+
+
 def test_a_conversation_is_shown_whole(uri: Any) -> None:
     """With --full results are there; --limit and --before choose the messages."""
     assert "The tide comes in twice a day" in printed("show", *ADA, "--uri", uri, "--full")
@@ -201,7 +216,10 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     shown = printed("show", *ADA, "--uri", uri, "--source", "3")
     assert shown.startswith("[3] T1.1\n")
     assert "score: 0.5" in shown
-    assert shown.count("The tide comes in twice a day") == 30
+    assert " ".join(shown.split()).count("The tide comes in twice a day") == 30
+    assert max(map(len, shown.splitlines())) <= 80
+    whole = printed("show", *ADA, "--uri", uri, "--source", "3", "--full")
+    assert max(map(len, whole.splitlines())) > 1_000
     missing = convstore("show", *ADA, "--uri", uri, "--source", "99")
     assert (missing.exit_code, missing.stderr) == (1, "convstore: the conversation has no source 99\n")
     both = convstore("show", *ADA, "--uri", uri, "--source", "3", "--view")
@@ -280,14 +298,31 @@ def test_statistics_of_one_user_as_json(uri: Any) -> None:
     assert sum(day["messages"] for day in found["growth"]) == 16
 
 
-def test_a_search_prints_hits_by_conversation(uri: Any) -> None:
+def test_a_search_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
+    """A row for each hit, whole; how much was searched is on stderr."""
+    result = convstore("search", "tide comes", "--uri", uri, "--scope", "thread_id=one", "--limit", "3", width=40)
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [row[1] for row in rows] == ["user_id=ada thread_id=one"] * 3
+    assert all(re.fullmatch(r"[0-9a-f]{24}", row[0]) and re.fullmatch(r"20\d\d-.*Z", row[2]) for row in rows)
+    assert {row[4] for row in rows} <= {"tool", "ai", "human"}
+    assert max(len(row[5]) for row in rows) > 40
+    assert result.stderr == "Searched 1 conversation.\n"
+    assert convstore("show", rows[0][0], "--uri", uri).exit_code == 0
+
+
+def test_a_search_prints_hits_by_conversation(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`search` prints hits by conversation, of one user or of all users.
 
     The first search of a long conversation reports that it is incomplete. The next search finds the hit.
     """
-    assert "Not searched whole: 1 " in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
+    monkeypatch.setattr("convstore.cli.search.is_terminal", lambda: True)
+    assert "Not searched whole: 1 conversation, " in printed(
+        "search", "tags reversed", "--uri", uri, "--scope", "user_id=eve"
+    )
     assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
     assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
+    lines_of_ada = printed("search", "tide", "--uri", uri, "--scope", "user_id=ada").splitlines()
+    assert lines_of_ada[0] in ("user_id=ada thread_id=one", "user_id=ada thread_id=two")
     found = document("search", "tags reversed", "--uri", uri, "--everything", "--limit", "5")
     assert [conversation["scope"]["user_id"] for conversation in found["conversations"]] == ["eve"]
     assert (found["searched"], found["incomplete"]) == (3, [])

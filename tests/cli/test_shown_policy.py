@@ -116,10 +116,40 @@ def test_a_failed_result_is_marked(uri: str) -> None:
 
 def test_statistics_obey_the_budget(uri: str) -> None:
     """A view that would exceed it counts with the budget; the log is not read for it."""
-    full = json.loads(shown("stats", "--uri", uri, "--json"))
+    full = json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "32000"))
     small = json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "100"))
     assert full["saved_by_budget"] == 0
     eve = json.loads(shown("stats", "--uri", uri, "--json", "--scope", "user_id=eve"))
     in_views = small["tokens"] - small["saved_by_stubs"] - small["saved_by_budget"]
     assert in_views == 100 + eve["tokens"] - eve["saved_by_stubs"]
     assert "in views of at most 100 each, about" in shown("stats", "--uri", uri, "--max-tokens", "100")
+
+
+def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
+    """They name its origin; CONVSTORE_POLICY and --max-tokens come first."""
+    found = json.loads(shown("stats", "--uri", uri, "--json"))
+    assert (found["max_tokens"], found["max_tokens_from"]) == (300, "stamp")
+    lines = shown("stats", "--uri", uri).splitlines()
+    assert lines[lines.index(next(line for line in lines if line.startswith("The budget"))) - 1] == ""
+    text = " ".join(" ".join(lines).split())
+    assert "in views of at most 300 each, about" in text
+    assert "that of the newest answer with a stamp" in text
+    eve = " ".join(shown("stats", "--uri", uri, "--scope", "user_id=eve").split())
+    assert "at most 32,000 each" in eve
+    assert "No answer has a stamp, so the budget of a view is the default" in eve
+    result = convstore("stats", "--uri", uri, "--json", CONVSTORE_POLICY="max_tokens=500")
+    assert json.loads(result.stdout)["max_tokens_from"] == "environment"
+    assert json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "9"))["max_tokens_from"] == "option"
+
+
+async def test_the_two_counts_of_messages_are_explained(server_uri: str) -> None:
+    """Rewound messages were written, and are not stored messages of a conversation any more."""
+    with own_address(server_uri) as address:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="one")
+            await chat.append([HumanMessage("Q?", id="q"), AIMessage("A.")])
+            assert "What was written includes" not in await asyncio.to_thread(shown, "stats", "--uri", address)
+            await chat.rewind(before="q")
+        text = " ".join((await asyncio.to_thread(shown, "stats", "--uri", address)).split())
+    assert "What was written includes rewound messages and those of sub-agents" in text

@@ -116,13 +116,18 @@ def test_a_person_approves_a_call_of_the_openai_loop(address: str) -> None:
 
 @pytest.mark.slow
 def test_a_fastapi_backend_streams_and_stops(address: str) -> None:
-    """Repeated requests, conflicts, another answer, a reload, a stop that keeps what was said, and an approval."""
+    """Repeats, conflicts, another answer, a reload, a stop, an approval, a prompt that stays, an error in a stream."""
     shown = run_example("fastapi_chat.py", address).splitlines()
     assert shown[:2] == ["200 Half of it does."] * 2
     assert shown[3:5] == ["another answer: Half of it does. 2 of 2", "the first again: 200"]
     assert [line.split()[-1] for line in (shown[2], shown[5], shown[7])] == ["409", "409", "True"]
     assert shown[6].startswith("after a reload: Once upon a time")
-    assert shown[8:] == ["kept: stopped True True", "approved: Refunded 90 euros."]
+    assert shown[8:10] == ["kept: stopped True True", "approved: Refunded 90 euros."]
+    assert shown[10:] == [
+        "the page got the prompt: False",
+        "turn r5 broke off: RuntimeError",
+        "an overload: The answer broke off. Please send the question again.",
+    ]
 
 
 def test_graphs_remember_by_their_summaries(address: str) -> None:

@@ -77,6 +77,14 @@ def test_programs_print_what_is_said(program: Any, output: Any, request: Any) ->
     assert [("text", printed.getvalue())] == output
 
 
+def test_loops_look_for_a_stop_before_they_ask_the_model() -> None:
+    """A stop may come during a tool; a request to the model after it would be paid for nothing."""
+    programs = [program for blocks in BLOCKS.values() for language, program in blocks if language == "python"]
+    loops = [rest.partition("load_history()")[0] for text in programs for rest in text.split("in turn.open_calls:")[1:]]
+    assert len(loops) >= 3
+    assert [loop for loop in loops if "turn.is_running" not in loop] == []
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)

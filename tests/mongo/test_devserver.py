@@ -370,6 +370,27 @@ async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pyte
     assert not os.listdir(scratch)
 
 
+def test_the_command_says_that_its_data_are_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help names the option that keeps them."""
+    with pytest.raises(SystemExit):
+        devserver.main(["--help"])
+    assert "Stopping it deletes all its data, unless --keep names" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_keeps_data_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--keep`` is the directory of the server."""
+    given: dict[str, object] = {}
+
+    def server(**options: object) -> DevServer:
+        given.update(options)
+        raise devserver.DevServerError("not now")
+
+    monkeypatch.setattr(devserver, "DevServer", server)
+    with pytest.raises(SystemExit):
+        devserver.main(["--keep", str(tmp_path)])
+    assert given == {"nodes": 1, "directory": tmp_path}
+
+
 def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[str]]) -> None:
     """A killed Python process leaves neither a running ``mongod`` nor its data."""
     process = module()

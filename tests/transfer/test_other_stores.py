@@ -55,7 +55,7 @@ async def test_sessions_of_google_adk_are_imported(store: ConversationStore) -> 
         report = await import_conversations(store, read_adk_sessions(database), scope=rule)
         assert (report.imported, report.unchanged, report.left_out) == (imported, unchanged, 0)
     reasons = [problem.reason for problem in report.problems]
-    assert reasons[0] == "1 events without content are left out"
+    assert reasons[0] == "left out: 1 event without content"
     chat = store.conversation(user_id="ada", thread_id="s1")
     messages = [message async for message in chat.messages()]
     assert [message.id for message in messages] == ["e1", "e2", "e3", "e3:1", "e5"]

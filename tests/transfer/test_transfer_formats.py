@@ -393,7 +393,7 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
     ("lines", "problem"),
     [
         (LINES[:-1], "cut off"),
-        ([LINES[0], LINES[1], LINES[3]], "1 messages, and should have 2"),
+        ([LINES[0], LINES[1], LINES[3]], "1 message, and should have 2"),
         (LINES[1:], "the first line of its conversation is missing"),
         ([LINES[0], {"message": [{"type": "alien"}]}, *LINES[2:]], "line 6"),
         ([LINES[0], {"message": 7}, *LINES[2:]], "a value must be a list of lines"),
@@ -578,6 +578,33 @@ def test_the_scope_of_an_export_must_fit_the_store() -> None:
     """An export of a store with other scope keys is not squeezed into this one."""
     with pytest.raises(InvalidScopeError, match="course"):
         ScopeRule(keys=KEYS)(ConversationRecord(id="r", messages=[], scope={"user_id": "a", "course": "c"}))
+
+
+def exported(form: str, **scope: str) -> ConversationRecord:
+    """Return a record with its scope as each of the two formats of an export has it."""
+    return ConversationRecord(id="r", messages=[], scope=scope) if form == "convstore" else record(scope=scope)
+
+
+@pytest.mark.parametrize("form", ["convstore", "openai"])
+def test_the_scope_of_an_export_is_taken_whole(form: str) -> None:
+    """Another key, or one that is missing, is refused unless the rule names a value for every key."""
+    other = exported(form, user_id="ada", session_id="s")
+    with pytest.raises(InvalidScopeError, match=r"has the keys user_id, session_id, and this import writes user_id"):
+        ScopeRule(keys=KEYS, constant={"thread_id": "t"})(other)
+    with pytest.raises(InvalidScopeError, match="no value for thread_id"):
+        ScopeRule(keys=KEYS)(exported(form, user_id="ada"))
+    named = ScopeRule(keys=KEYS, constant={"user_id": "bob", "thread_id": "t"})
+    assert named(other) == {"user_id": "bob", "thread_id": "t"}
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "1 summary left out;"), (2, "2 summaries left out;")])
+def test_summaries_that_are_left_out_are_counted(number: int, said: str) -> None:
+    """One is no plural."""
+    reader = ArchiveReader(Codec())
+    assert not list(reader.read({"convstore": 1, "scope": {"user_id": "ada", "thread_id": "t"}}, "line 1"))
+    [read] = reader.read({"end": {"messages": 0, "summaries": [{}] * number}}, "line 2")
+    assert isinstance(read, ConversationRecord)
+    assert read.notes == [f"{said} compact makes new ones"]
 
 
 def test_an_item_without_a_message_says_why() -> None:

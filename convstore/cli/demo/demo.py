@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -17,6 +19,7 @@ from rich.text import Text
 
 from convstore import Conversation
 from convstore.cli.demo.corpus import DEEP_LEARNING, THIRD_QUESTION, TURNS, searched
+from convstore.cli.invocation import command_name, pip_name
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, percent, plain, short
 from convstore.cli.pages import cut_page, pages_of
@@ -24,7 +27,7 @@ from convstore.messages.text import text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
 from convstore.types import ConversationInfo, History, ToolRecord
-from convstore.values.addresses import safe_address
+from convstore.values.addresses import address_to_print
 from convstore.values.policy import CompactionRule
 
 _PAGE_TOKENS = 1_000
@@ -32,12 +35,15 @@ _FIRST_RESULT = "result-1"
 _SHOWN = 78
 _SUMMARY_LINES = 5
 _COMMANDS = """\
-export CONVSTORE_URI={0}
-convstore list
-convstore show {1}
-convstore show {1} --view
-convstore inspect
-convstore erase --scope user_id={2} --yes"""
+export CONVSTORE_URI={address}
+{convstore} list
+{convstore} show {id}
+{convstore} show {id} --view
+{convstore} inspect
+{convstore} erase --scope user_id={user} --yes"""
+_IN_MEMORY = """\
+{extra}{convstore} demo --inspect
+{convstore} demo --uri mongodb://localhost:27017/app"""
 _RULE = CompactionRule(max_tokens_before_summary=1_200, max_summary_tokens=600, keep_last_turns=3)
 
 
@@ -104,14 +110,22 @@ def print_demo(console: Console, demo: Demo, uri: str) -> None:
     )
     console.print(_summary_text(demo))
     console.print(_savings(demo.later))
-    if uri.startswith("mongodb"):
-        _heading(console, "6. Look at it", "The conversation stays in the database.")
-        console.print(_COMMANDS.format(safe_address(uri), demo.info.conversation_id, demo.info.scope["user_id"]))
-    else:
-        _heading(
-            console, "6. Look at it", "This conversation was in memory. In the browser, or in a database of yours:"
-        )
-        console.print("convstore demo --inspect\nconvstore demo --uri mongodb://localhost:27017/app")
+    _print_commands(console, demo, uri)
+
+
+def _print_commands(console: Console, demo: Demo, uri: str) -> None:
+    """Print the commands that show the conversation, as this process was started."""
+    names: dict[str, str] = {"convstore": command_name()}
+    if not uri.startswith("mongodb"):
+        _heading(console, "6. Look at it", "It was in memory. In the browser, or in a database of yours:")
+        names["extra"] = "" if _has_inspector() else f"{pip_name()} install 'convstore[inspector]'\n"
+        console.print(_IN_MEMORY.format(**names), soft_wrap=True)
+        return
+    address, is_whole = address_to_print(uri)
+    about = "" if is_whole else " For … write what the address has: the user with the password, and options."
+    _heading(console, "6. Look at it", f"The conversation stays in the database.{about}")
+    names |= {"address": shlex.quote(address), "id": demo.info.conversation_id, "user": demo.info.scope["user_id"]}
+    console.print(_COMMANDS.format(**names), soft_wrap=True)
 
 
 async def _talk(chat: Conversation) -> Demo:
@@ -128,6 +142,10 @@ async def _talk(chat: Conversation) -> Demo:
     pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
     later, expanded = await _go_on(chat)
     return Demo(list(zip(log, records, strict=True)), history, pages, later, expanded, await chat.info())
+
+
+def _has_inspector() -> bool:
+    return all(find_spec(package) for package in ("jinja2", "starlette", "uvicorn"))
 
 
 async def _go_on(chat: Conversation) -> tuple[History, int]:
