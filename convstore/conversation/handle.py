@@ -39,7 +39,7 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
-from convstore.values.scope import PATH, Scope, check_choice, check_id, check_ids, check_number, child_scope
+from convstore.values.scope import PATH, Scope, as_scope, check_choice, check_id, check_ids, check_number, child_scope
 from convstore.values.stamps import TurnOutline, ViewStamp
 from convstore.values.turns import Variant, Verdict, check_decision
 from convstore.view.past import check_moment
@@ -459,7 +459,7 @@ class Conversation:
             ForkRefusedError: The new scope has another conversation; or without `before`, the last turn is in progress.
             InvalidScopeError: The new scope is no whole scope of the store.
         """
-        fork: Conversation = self.store.conversation(**new_scope)
+        fork: Conversation = self.store.conversation(**as_scope(new_scope))
         await (await self._services()).forker.fork(self._scope, fork._scope, before=before, key=key)
         return fork
 

@@ -127,7 +127,7 @@ class ForkContract:
         for before, error in (("nobody", UnknownMessageError), ("q3", MessageRewoundError)):
             with pytest.raises(error):
                 await chat.fork(key="r", before=before, new_scope=scope)
-        wrong: list[Any] = [{"user_id": "u"}, {**scope, "more": "x"}, {**scope, "user_id": {"$ne": ""}}]
+        wrong: list[Any] = [{"user_id": "u"}, {**scope, "more": "x"}, {**scope, "user_id": {"$ne": ""}}, None, {1: "u"}]
         for new_scope in (*wrong, chat.child("a").scope):
             with pytest.raises(InvalidScopeError):
                 await chat.fork(key="r", new_scope=new_scope)

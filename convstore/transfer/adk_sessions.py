@@ -76,26 +76,25 @@ def _messages(event: Mapping[str, Any]) -> list[BaseMessage]:
     content = event.get("content") or {}
     parts, id_ = content.get("parts") or [], event["id"]
     results = [part["function_response"] for part in parts if part.get("function_response")]
+    calls = [part for part in parts if part.get("function_call")]
     others = [part for part in parts if not (part.get("function_response") or part.get("function_call"))]
     said = content_of([_block(part) for part in others])
-    if results:
-        own = [_result(result, id_ if index == 0 else f"{id_}:{index}") for index, result in enumerate(results)]
-        return [*own, *([HumanMessage(said, id=f"{id_}:text")] if others else [])]
-    if not parts:
-        return []
-    if content.get("role") == "user" or event.get("author") == "user":
-        return [HumanMessage(said, id=id_)]
-    return [_answer(event, said, [part for part in parts if part.get("function_call")])]
+    own = [_result(result, id_ if index == 0 else f"{id_}:{index}") for index, result in enumerate(results)]
+    if not (calls or others):
+        return [*own]
+    is_human = results or content.get("role") == "user" or event.get("author") == "user"
+    rest_id = f"{id_}:text" if results else id_
+    return [*own, HumanMessage(said, id=rest_id) if is_human and not calls else _answer(event, said, calls, rest_id)]
 
 
-def _answer(event: Mapping[str, Any], said: Any, calls: list[Mapping[str, Any]]) -> AIMessage:
+def _answer(event: Mapping[str, Any], said: Any, calls: list[Mapping[str, Any]], id_: str) -> AIMessage:
     counts, made = event.get("usage_metadata") or {}, [part["function_call"] for part in calls]
     names = {"input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
     usage = {name: counts.get(theirs) or 0 for name, theirs in names.items()}
     signed = {part["function_call"]["id"]: part["thought_signature"] for part in calls if part.get("thought_signature")}
     return AIMessage(
         said,
-        id=event["id"],
+        id=id_,
         tool_calls=[{"name": call["name"], "args": call.get("args") or {}, "id": call["id"]} for call in made],
         usage_metadata={**usage, "total_tokens": counts.get("total_token_count") or 0} if counts else None,
         response_metadata={"model_name": event["model_version"]} if event.get("model_version") else {},

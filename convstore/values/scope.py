@@ -122,6 +122,17 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
     return tuple((key, checked[key]) for key in keys)
 
 
+def as_scope(scope: Any) -> dict[str, Any]:
+    """Return the values of a scope that was passed as a mapping, by key; what the store needs is not checked.
+
+    Raises:
+        InvalidScopeError: It is no mapping from names to values.
+    """
+    if not isinstance(scope, Mapping) or not all(isinstance(key, str) for key in scope):
+        raise InvalidScopeError(f"a scope must be a dict of its keys and values, not {type(scope).__name__}")
+    return dict(scope)
+
+
 def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
     """Return the scope of the child that one or two ids name, such as those of a message and of a call in it.
 

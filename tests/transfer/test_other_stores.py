@@ -262,6 +262,22 @@ async def test_damaged_event_is_a_message_that_is_left_out(store: ConversationSt
     assert (report.imported, report.left_out) == (1, 1)
 
 
+async def test_an_event_with_results_and_calls_keeps_both(store: ConversationStore) -> None:
+    """Calls in the event of a result become an AI message after it."""
+    database, key = await _documents("adk"), {"app_name": "zoo", "user_id": "ada", "session_id": "s8"}
+    parts = [
+        {"function_response": {"id": "c1", "name": "look", "response": {"result": "A seal."}}},
+        {"text": "And again."},
+        {"function_call": {"id": "c2", "name": "look", "args": {"q": 2}}},
+    ]
+    event = {"id": "e9", "timestamp": 1.0, "author": "zoo", "content": {"role": "model", "parts": parts}}
+    await database["sessions"].insert_one({"_id": key})
+    await database["events"].insert_one({"_id": key | {"event_id": "e9"}, "event_data": json.dumps(event), **key})
+    await import_conversations(store, read_adk_sessions(database), scope={"user_id": "ada"})
+    result, again = [message async for message in store.conversation(user_id="ada", thread_id="s8").messages()]
+    assert (result.text, again.text, getattr(again, "tool_calls", ())[0]["id"]) == ("A seal.", "And again.", "c2")
+
+
 async def test_state_that_is_too_large_is_reported_as_a_change(store: ConversationStore) -> None:
     """The messages of a session are imported and counted if `Conversation.state` cannot hold its state."""
     database = await _documents("adk")

@@ -12,7 +12,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
 from convstore.types import Dropped
-from convstore.values.scope import check_choice
+from convstore.values.scope import as_scope, check_choice
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
@@ -64,9 +64,10 @@ class ConvstoreHistoryProvider(HistoryProvider):
             state: ``session.state.get(source_id)``.
 
         Raises:
-            InvalidScopeError: A scope key has no value.
+            InvalidScopeError: A scope key has no value, or the state is no dict.
         """
-        values: dict[str, Any] = {key: state[key] for key in self._store.scope_keys if state and key in state}
+        known = as_scope(state or {})
+        values: dict[str, Any] = {key: known[key] for key in self._store.scope_keys if key in known}
         values |= self._scope
         if left := [key for key in self._store.scope_keys if key not in values]:
             values[left[-1]] = session_id
