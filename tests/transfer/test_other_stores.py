@@ -275,7 +275,8 @@ async def test_an_event_with_results_and_calls_keeps_both(store: ConversationSto
     await database["events"].insert_one({"_id": key | {"event_id": "e9"}, "event_data": json.dumps(event), **key})
     await import_conversations(store, read_adk_sessions(database), scope={"user_id": "ada"})
     result, again = [message async for message in store.conversation(user_id="ada", thread_id="s8").messages()]
-    assert (result.text, again.text, getattr(again, "tool_calls", ())[0]["id"]) == ("A seal.", "And again.", "c2")
+    assert isinstance(again, AIMessage)
+    assert (result.text, again.text, again.tool_calls[0]["id"]) == ("A seal.", "And again.", "c2")
 
 
 async def test_state_that_is_too_large_is_reported_as_a_change(store: ConversationStore) -> None:
