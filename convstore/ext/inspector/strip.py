@@ -44,7 +44,7 @@ class Bar:
         happened = {
             "rewound": self.is_rewound,
             "a summary was made": self.has_summary,
-            f"the cache held up to a change ({self.cut_by})": self.cut_by,
+            f"the cache broke ({self.cut_by})": self.cut_by,
             "a tool failed": self.has_failed,
         }
         size = f"{self.tokens:,} tokens" if self.tokens or not self.ordinal else "no stamp"

@@ -170,7 +170,7 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(store: Convers
         changed = text_in(await page(client, f"{here}/changes", at=str(row.ordinal)))
         assert ("left out to keep the view within its budget of 2,000 tokens" in changed) == (row.ordinal in cuts)
         listed = ", ".join(f"{ordinal} (turns left out)" for ordinal in sorted(cuts))
-        assert f"Held up to a change at {listed}" in changed
+        assert f"Cache broken at {listed}" in changed
     assert "Before this page" not in await page(client, here, at="8")
     for unlimited in ({"max_tokens": ""}, {"max_tokens": "", "max_turns": "8"}):
         tried = text_in(await page(client, here, **unlimited))
@@ -460,7 +460,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     assert kinds == ["same", "add", "add"]
     kinds, stubbed = await changes(6)
     assert re.search(
-        r"Expected: only the first \d+ of \d+ tokens can come from the cache, because message 3 is now shown by "
+        r"Cache broken, as expected: only the first \d+ of \d+ tokens can come from it, because message 3 is now shown by "
         r"a stub, as its turn ended\.",
         stubbed,
     )
@@ -470,8 +470,8 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     [summary] = await chat.summaries()
     late = f"({summary.last} came after the call before)"
     cause = f"messages 1 to {summary.last} {late} are now in summary 1, made because {summary.reason}"
-    assert f"Expected: none of 192 tokens can come from the cache, because {cause}." in folded
-    assert re.search(r"Held up to a change at 6 \(turn ended\), .*14 \(summary made\)", folded)
+    assert f"Cache broken, as expected: none of 192 tokens can come from it, because {cause}." in folded
+    assert re.search(r"Cache broken at 6 \(turn ended\), .*14 \(summary made\)", folded)
     assert re.search(r"to \d+ 11 messages, [\d,]+ tokens, from: What about orcas\?", folded)
     assert f"made because {summary.reason}, replaces" in text_in(await page(client, here, at="14"))
     assert kinds == ["was", "form", "add"]
@@ -549,7 +549,7 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
     ]
     assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
     calls = [message for message in await chat.list_messages() if message.stamp]
-    cut, made = (f", the cache held up to a change ({cause})" for cause in ("turn ended", "summary made"))
+    cut, made = (f", the cache broke ({cause})" for cause in ("turn ended", "summary made"))
     happened = ["", "", f"{cut}, a tool failed", "", f", a summary was made{made}", ""]
     for call, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
         assert title == f"Call for message {call.ordinal}: {call.stamp.tokens:,} tokens{more}"

@@ -253,7 +253,7 @@ async def test_a_lost_cache_says_how_much_held_and_whether_that_is_expected(
     client, here = lesson
     for at, held, cause in ((7, "68 of 200", "turn ended"), (11, "21 of 195", "summary made"), (18, "306 of 413", "")):
         for tab in ("", "/changes"):
-            assert f"cache: {held} held; expected, {cause}" in text_in(await body(client, f"{here}{tab}?at={at}"))
+            assert f"cache broken: {held} tokens held; expected, {cause}" in text_in(await body(client, f"{here}{tab}?at={at}"))
     shown = text_in(await body(client, f"{here}/changes?at=18"))
     assert "From the cache 306 Sent again or in another form 61 New 46" in shown
     assert "held;" not in await body(client, f"{here}?at=14")
@@ -269,8 +269,8 @@ async def test_a_cache_that_the_application_lost_is_not_expected(store: Conversa
         await chat.append(HumanMessage("And?"))
     here, client = await address(chat), browse()
     shown = text_in(await body(client, f"{here}?at=12"))
-    assert re.search(r"cache: \d+ of \d+ held; another policy", shown)
-    assert "Expected" not in await body(client, f"{here}/changes?at=12")
+    assert re.search(r"cache broken: \d+ of \d+ tokens held; another policy", shown)
+    assert "as expected" not in await body(client, f"{here}/changes?at=12")
 
 
 async def test_a_stub_of_a_turn_in_progress_is_not_said_to_be_of_a_finished_one(
