@@ -1,6 +1,6 @@
-"""The contract suite: what every backend of the store must keep, as tests that a backend's author runs.
+"""The contract suite: one test for each promise that a backend of the store must keep, for authors of backends.
 
-Floor 7, needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` and give it a database::
+The suite needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` and give it a database::
 
     class TestMyDriver(StoreContract):
         @pytest.fixture
@@ -9,7 +9,7 @@ Floor 7, needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` a
             yield client["contract"]
             await client.close()
 
-Every test makes scopes of its own, so that all of them can share one database.
+Each test uses new scopes, so all tests can share one database.
 """
 
 from __future__ import annotations

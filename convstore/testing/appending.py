@@ -1,7 +1,4 @@
-"""Promises 2, 3 and 4: a batch is whole, in order, and written once.
-
-Floor 7, part of the contract.
-"""
+"""Tests of appending: each batch is stored whole, in order and only once (promises 2, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -58,14 +55,14 @@ class AppendContract:
         assert same_messages([message async for message in chat.messages()], turn)
 
     async def test_other_content_under_an_id_is_a_conflict(self, chat: Conversation) -> None:
-        """Nothing of the batch is written, and the log keeps the first content."""
+        """Appending other content under a stored id raises ContentConflictError and writes nothing of the batch."""
         await chat.append(HumanMessage("first", id="m"))
         with pytest.raises(ContentConflictError, match="'m'"):
             await chat.append([AIMessage("new", id="n"), HumanMessage("second", id="m")])
         assert await _ids(chat) == ["m"]
 
     async def test_messages_without_ids_get_them_on_the_callers_objects(self, chat: Conversation) -> None:
-        """So that a retry with the same objects writes nothing."""
+        """An append sets missing ids on the caller's messages, so a retry with the same objects writes nothing."""
         batch = [HumanMessage("hi"), AIMessage("ho")]
         receipt = await chat.append(batch)
         again = await chat.append(batch)
@@ -118,7 +115,7 @@ class AppendContract:
         assert all(len(log) % 2 == 0 for log in logs)
 
     async def test_a_cancelled_append_can_be_repeated(self, chat: Conversation) -> None:
-        """After the repetition the batch is stored once, whether or not the cancelled append had written it."""
+        """Repeating a cancelled append stores the batch once, even if the cancelled call had already written it."""
         for number in range(8):
             batch = [HumanMessage(f"{number}", id=new_id()), AIMessage("ok", id=new_id())]
             task = asyncio.create_task(chat.append(batch))
@@ -203,7 +200,7 @@ class AppendContract:
         assert (await chat.info()).message_count == 1
 
     async def test_a_database_without_setup_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
-        """Nothing works without its indexes by accident, and a readiness check fails until they exist."""
+        """Without `setup`, both `ping` and `append` raise NotSetUpError."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
         for call in (store.ping, lambda: store.conversation(user_id="a", thread_id="b").append(HumanMessage("hi"))):
             with pytest.raises(NotSetUpError, match="setup"):

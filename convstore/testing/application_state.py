@@ -1,7 +1,4 @@
-"""The state that the application keeps for a conversation: compare-and-set, outside the log, gone with it.
-
-Floor 7, part of the contract.
-"""
+"""Tests of the application's state of a conversation: compare-and-set, outside the log, deleted with it."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class ApplicationStateContract:
     async def test_values_are_set_by_name_and_removed_by_none(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Others stay; every worker reads the new state, exactly as it was given; views and counts do not change."""
+        """An update changes only the given values and removes those set to None. Views and counts stay the same."""
         await chat.append(rag_turn("What about seals?"))
         view, before = (await chat.load_history()).messages, await chat.info()
         odd = {"a.b": [1, {"$set": "x"}], "$ne": "", "": "\0 \ud800", "when": datetime(2026, 1, 1, tzinfo=UTC)}
@@ -58,7 +55,7 @@ class ApplicationStateContract:
     async def test_an_update_after_a_deletion_makes_no_conversation(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """One with a revision that is no longer stored writes nothing, so no listing has an empty conversation."""
+        """Updating a deleted state at its old revision raises StateConflictError and creates no conversation."""
         await chat.state.update({"step": 1})
         await elsewhere.delete()
         with pytest.raises(StateConflictError):
@@ -110,14 +107,14 @@ class ApplicationStateContract:
         assert (await chat.info()).created_at is None
 
     async def test_a_state_takes_at_most_256_kilobytes(self, chat: Conversation) -> None:
-        """In all; the error says what to do, and the state stays as it was."""
+        """An update that makes the state larger than 256 KB raises InvalidInputError and changes nothing."""
         kept = await chat.state.update({"a": "ü" * 100_000})
         with pytest.raises(InvalidInputError, match="the limit is 262,144"):
             await chat.state.update({"b": "ü" * 100_000})
         assert await chat.state.get() == kept
 
     async def test_a_state_ends_with_its_conversation(self, chat: Conversation, store: ConversationStore) -> None:
-        """Another scope has another state; a conversation that is made again begins without one."""
+        """A state belongs to one scope and is deleted with its conversation. A reused scope starts without a state."""
         eve = store.conversation(**{**chat.scope, "user_id": "eve"})
         await eve.state.update({"step": 1})
         assert await chat.state.get() == _NOTHING

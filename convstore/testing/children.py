@@ -1,7 +1,4 @@
-"""Conversations of sub-agents below another one: their own logs, found from a call, ended and exported with it.
-
-Floor 7, part of the contract.
-"""
+"""Tests of child conversations of sub-agents: separate logs that are deleted and exported with their parent."""
 
 from __future__ import annotations
 
@@ -129,7 +126,7 @@ class ChildContract:
     async def test_a_child_is_deleted_with_its_parent(
         self, database: Any, new_store: _NewStore, outer: Conversation
     ) -> None:
-        """At once, in every process; the scope used again begins without it."""
+        """Deleting a parent deletes its children. In a reused scope every process finds them empty."""
         chats = await _family(outer)
         root = (await outer.info()).conversation_id
         receipt = await outer.delete()
@@ -141,13 +138,13 @@ class ChildContract:
                 assert await _said(handle) == []
 
     async def test_a_child_is_deleted_alone(self, outer: Conversation) -> None:
-        """With all below it; parent and siblings stay."""
+        """Deleting a child deletes the conversations below it. Its parent and siblings stay."""
         chats = await _family(outer)
         assert (await chats[1].delete()).conversations == 2
         assert [await _said(chat) for chat in chats] == [["message 0"], [], [], ["message 3"]]
 
     async def test_verify_restores_a_parents_knowledge_of_children(self, database: Any, outer: Conversation) -> None:
-        """Without it they would outlive their parent."""
+        """A repair restores the `has_children` flag of a head, so deleting the parent deletes its children."""
         await _family(outer)
         await database["heads"].update_one({"scope": outer.scope}, {"$unset": {"has_children": True}})
         report = await outer.store.verify(user_id=outer.scope["user_id"], repair=True)
@@ -165,7 +162,7 @@ class ChildContract:
     async def test_children_are_pruned_with_an_idle_parent(
         self, database: Any, new_store: _NewStore, outer: Conversation
     ) -> None:
-        """Not while a sub-agent works, although the parent has no new message."""
+        """`prune` removes children with an idle parent, but keeps the family while a child still appends."""
         chats, user = await _family(outer), outer.scope["user_id"]
         root, age = (await outer.info()).conversation_id, timedelta(minutes=10)
         passed = [0.0]
@@ -201,7 +198,7 @@ class ChildContract:
     async def test_the_id_of_a_deleted_child_finds_no_later_one(
         self, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Not while it is still stored, and its scope has another conversation."""
+        """`find_conversation` returns None for a deleted child, even if its documents stay and its scope is reused."""
         child = (await _family(outer))[1]
         deleted = (await child.info()).conversation_id
         monkeypatch.setattr(Tombstones, "children", _killed)
@@ -214,7 +211,7 @@ class ChildContract:
     async def test_a_child_that_begins_during_a_deletion_is_swept(
         self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch, *, way: str
     ) -> None:
-        """It is written after the parent was removed; nothing finds it, and the sweep removes it, or an erasure."""
+        """A child written during the deletion of its parent is invisible. A sweep or an erasure removes it."""
         await outer.append(HumanMessage("hello", id="m"))
         root = (await outer.info()).conversation_id
         claim = Heads.claim
@@ -248,7 +245,7 @@ class ChildContract:
         ]
 
     async def test_a_child_has_views_turns_and_details(self, outer: Conversation) -> None:
-        """It is a conversation like any other."""
+        """A child supports views, turns, a title, metadata and rewinds like any conversation."""
         child = outer.child("researcher")
         async with await child.turn("t1", human="Find it") as turn:
             await turn.append(AIMessage("Found"))
@@ -295,7 +292,7 @@ class ChildContract:
     async def test_numbers_of_children_cost_few_entries_of_the_parent(
         self, new_store: _NewStore, outer: Conversation, database: Any
     ) -> None:
-        """They come in blocks as large as all before, so a load of the parent reads one entry for each doubling."""
+        """Children reserve numbers in doubling blocks, so the parent gets one entry for each doubling."""
         handles = [new_store().conversation(**outer.child(name).scope) for name in "ab"]
         ranges = [await handle.reserve_source_ids(3) for _ in range(20) for handle in handles]
         ranges += await asyncio.gather(*[handle.reserve_source_ids(3) for handle in handles])
@@ -330,7 +327,7 @@ class ChildContract:
     async def test_tools_that_count_alike_at_the_same_time_clash(
         self, new_store: _NewStore, outer: Conversation
     ) -> None:
-        """One of parent and children gets the numbers, as if they had come one after the other."""
+        """If a parent and its children take the same numbers concurrently, all but one raise SourceIdClashError."""
         scopes = [outer.scope, outer.child("a").scope, outer.child("b").scope]
         chats = [new_store().conversation(**scope) for scope in scopes]
         for chat in chats:
@@ -377,7 +374,7 @@ class ChildContract:
     async def test_a_turn_of_a_deleted_child_begins_no_conversation(
         self, new_store: _NewStore, outer: Conversation
     ) -> None:
-        """Its result is refused, and its user's list stays empty."""
+        """Adding a result to a turn of a deleted child raises TurnLostError and creates no conversation."""
         async with await outer.child("critic").turn("t1", human="Is it so?") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
             await new_store().conversation(**outer.scope).delete()
@@ -413,7 +410,7 @@ class ChildContract:
         assert [info.has_children for info in (await parent.info(), *await parent.children())] == [True, True]
 
     async def test_a_damaged_head_of_a_child_is_repaired(self, database: Any, outer: Conversation) -> None:
-        """From its log; it stays out of listings."""
+        """A repair rebuilds the head of a child from its log. The child stays out of listings."""
         (_, child, *_), user = await _family(outer), outer.scope["user_id"]
         await database["heads"].update_one(
             {"conversation": (await child.info()).conversation_id}, {"$unset": {"entry": 1}}

@@ -1,7 +1,4 @@
-"""Promise 9: summaries lose nothing silently.
-
-Floor 7, part of the contract.
-"""
+"""Tests of compaction: summaries, their expansion and undo, failures and concurrency (promise 9)."""
 
 from __future__ import annotations
 
@@ -187,7 +184,7 @@ class CompactContract:
     async def test_two_workers_never_both_summarise(
         self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """One worker asks its model; the status of the others is busy."""
+        """While one worker summarises, `compact` in every other worker returns the status "busy"."""
         await _talk(compacting, *range(1, 7))
         others = [new_store(summarizer=writer).conversation(**compacting.scope) for _ in range(4)]
         inside: list[str] = []
@@ -206,7 +203,7 @@ class CompactContract:
     async def test_what_comes_while_a_summary_is_written_is_not_in_it(
         self, compacting: Conversation, writer: _Writer
     ) -> None:
-        """It follows the summary; a rewind meanwhile makes the summary one that is not used."""
+        """Messages appended during a compaction follow its summary. A rewind meanwhile leaves the summary unused."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         writer.before = lambda: _talk(chat, 7)
@@ -218,7 +215,7 @@ class CompactContract:
         assert await _texts(chat) == ["question 1", "answer 1"]
 
     async def test_what_is_rewound_is_not_summarised(self, compacting: Conversation, writer: _Writer) -> None:
-        """And a summary that a rewind reaches into gives way to an earlier one, until that is taken back."""
+        """Rewound messages are not summarised. A rewind into a summary makes the earlier summary current."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         await chat.rewind(before="q3")
@@ -257,7 +254,7 @@ class CompactContract:
         assert history.tokens < 400
 
     async def test_a_load_may_summarise_first(self, compacting: Conversation, writer: _Writer) -> None:
-        """Under a policy that says so; by default no load waits for a model."""
+        """A load compacts first only under a policy with ``compact="before_load"``."""
         await _talk(compacting, *range(1, 7))
         assert (await compacting.load_history()).summary is None
         policy = HistoryPolicy(compact="before_load", max_turns=1)
@@ -292,7 +289,7 @@ class CompactContract:
         assert not await chat.undo_compaction()
 
     async def test_summaries_end_with_the_conversation(self, compacting: Conversation, database: Any) -> None:
-        """Nothing of them is left."""
+        """Deleting a conversation deletes its summaries."""
         await _talk(compacting, *range(1, 7))
         assert (await compacting.compact()).status == "done"
         [head] = await database["heads"].find({"scope": compacting.scope}).to_list(None)

@@ -1,7 +1,4 @@
-"""Promise 12, and what a chat page needs: listing, describing and ending conversations.
-
-Floor 7, part of the contract.
-"""
+"""Tests of deleting, describing, listing and annotating conversations (promise 12)."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class EndContract:
         assert (await chat.append(turn)).first == 1
 
     async def test_deleting_nothing_is_fine(self, chat: Conversation) -> None:
-        """Nothing happens, twice."""
+        """Deleting a conversation that does not exist succeeds, also when repeated."""
         await chat.delete()
         await chat.delete()
 
@@ -119,7 +116,7 @@ class EndContract:
 
     @pytest.mark.parametrize("change", [{"title": 7}, {"metadata": "x"}, {"metadata": {"x": "y" * 200_000}}])
     async def test_a_bad_description_is_refused(self, chat: Conversation, change: dict[str, Any]) -> None:
-        """Nothing is written."""
+        """`update` raises InvalidInputError for an invalid title or invalid metadata, and writes nothing."""
         with pytest.raises(InvalidInputError):
             await chat.update(**change)
         assert (await chat.info()).created_at is None
@@ -169,7 +166,7 @@ class EndContract:
     async def test_a_log_that_is_deleted_while_it_is_read_says_so(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """It does not end as if that were all."""
+        """If a conversation is deleted while `messages` reads it, the iteration raises ConversationDeletedError."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
         reading = chat.messages()
@@ -219,7 +216,7 @@ class EndContract:
     async def test_only_messages_of_the_conversation_are_annotated(
         self, chat: Conversation, store: ConversationStore
     ) -> None:
-        """Those of others are as unknown as missing ones; annotations end with the conversation."""
+        """Annotating a foreign message raises UnknownMessageError. Annotations are deleted with the conversation."""
         eve = store.conversation(**{**chat.scope, "user_id": "eve"})
         await eve.append(HumanMessage("q", id="q"))
         with pytest.raises(UnknownMessageError):
@@ -279,7 +276,7 @@ class EndContract:
     async def test_a_description_of_a_conversation_that_is_deleted_meanwhile_is_of_the_next(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is not lost without a word."""
+        """If the conversation is deleted during `update`, the scope's next conversation gets the title."""
         await chat.append(HumanMessage("Hello"))
         describe = Heads.describe
 

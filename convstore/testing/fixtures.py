@@ -1,7 +1,4 @@
-"""Fixtures of the contract: a store on the backend's database, and a conversation of its own for each test.
-
-Floor 7.
-"""
+"""Fixtures of the contract: a store on the backend's database, and a separate conversation for each test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Forks: a conversation of its own that begins with the same messages, whole or not at all.
-
-Floor 7, part of the contract.
-"""
+"""Tests of forks: a fork is a separate conversation that begins with the same messages, whole or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class ForkContract:
     """`Conversation.fork`."""
 
     async def test_a_fork_has_the_same_messages_views_sources_and_annotations(self, chat: Conversation) -> None:
-        """It continues on its own, with the next numbers of sources, and outlives the other; both stay whole."""
+        """A fork has the messages, view, sources and annotations of its original, and outlives the original."""
         for topic in ("whales", "seals"):
             await chat.append(rag_turn(f"What about {topic}?", words=2_000))
         shown, [first] = await chat.load_history(), await chat.list_messages(limit=1, after=0)
@@ -66,7 +63,7 @@ class ForkContract:
     async def test_a_fork_before_a_message_has_nothing_of_it_and_what_follows(
         self, chat: Conversation, database: Any
     ) -> None:
-        """In the middle of a batch, too; no document of the fork holds it."""
+        """A fork that ends inside a batch stores nothing of the message it ends before, nor of any later one."""
         turn = rag_turn("What about whales?")
         kept, cut = (LogItem(kind="mark", data=f"{what} " * 90_000, id=what) for what in ("orcas", "walruses"))
         last, early = HumanMessage("And walruses? " * 9_000, id="last"), LogItem(kind="mark", data="seals", id="seals")

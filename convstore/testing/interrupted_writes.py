@@ -1,6 +1,6 @@
-"""Appends and rewinds that are cancelled, killed, or fail with an unknown outcome, and the listings after them.
+"""Tests of appends and rewinds that are cancelled, killed or of unknown outcome, and of the listings after them.
 
-Part of the contract. Clock and stores are the fixtures of `ListContract`.
+Clock and stores are the fixtures of `ListContract`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class InterruptedWriteContract:
         monkeypatch: pytest.MonkeyPatch,
         call: str,
     ) -> None:
-        """Another process counts the entry at once."""
+        """An entry whose writer was killed after the insert is counted at once in another process's listings."""
         chat = await _answered(appender, user)
         time.seconds += 11
         insert, is_inserted, is_over = Log.insert, asyncio.Event(), asyncio.Event()

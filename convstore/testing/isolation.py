@@ -1,7 +1,4 @@
-"""Promise 8: another scope's data answers exactly like missing data.
-
-Floor 7, part of the contract.
-"""
+"""Tests of isolation: another scope's data answers exactly like missing data (promise 8)."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class IsolationContract:
         assert [message.content async for message in chat.messages()] == ["mine"]
 
     async def test_another_scope_sees_nothing(self, store: ConversationStore, chat: Conversation) -> None:
-        """By load, by id, by listing, by the tool: as if it were not there."""
+        """Loads, lookups by id, listings and the tool treat another scope's conversation as missing."""
         turn = rag_turn("A secret about seals?")
         await chat.append(turn)
         other = store.conversation(user_id="eve", thread_id=chat.scope["thread_id"])

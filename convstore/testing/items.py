@@ -1,7 +1,4 @@
-"""Items of the log that are no messages: kept in their place, in no view and no count.
-
-Floor 7, part of the contract.
-"""
+"""Tests of log items that are not messages: they keep their positions and change no view and no count."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class ItemContract:
     async def test_items_keep_their_place_and_are_no_messages(
         self, chat: Conversation, elsewhere: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Of any size and type; views, counts and messages are as without them; they are deleted with the rest."""
+        """Items of any size and type keep their positions and do not change views, counts or messages."""
         question, answer, large = HumanMessage("q", id="q"), AIMessage("a", id="a"), "é" * 1_200_000
         unnamed = LogItem(kind="title", data="Seals")
         await chat.append([_item("first", _ODD), question, _item("second", large, kind="large")])
@@ -100,7 +97,7 @@ class ItemContract:
         assert not (await store.verify(**_scope(chat))).findings
 
     async def test_an_item_is_stored_once(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """Its id again writes nothing, with other data it is a conflict; ids of messages are another matter."""
+        """Repeating an item writes nothing. Other data or another kind under its id raises ContentConflictError."""
         batch: list[Any] = [HumanMessage("q", id="x"), _item("x", 1), AIMessage("a", id="a")]
         await chat.append(batch)
         assert (await elsewhere.append(batch)).written == 0
@@ -116,7 +113,7 @@ class ItemContract:
         assert len(await _ids(chat)) == 5
 
     async def test_a_wrong_item_is_refused(self, chat: Conversation) -> None:
-        """Before anything is written; a client's history has none."""
+        """An invalid item, or any item in a resent history, is refused before anything is written."""
         wrong: list[tuple[Any, type[Exception]]] = [
             (_item("", 1), InvalidInputError),
             (_item("i", 1, kind="\ud800"), InvalidInputError),
@@ -154,7 +151,7 @@ class ItemContract:
     async def test_a_damaged_item_is_named(
         self, chat: Conversation, elsewhere: Conversation, store: ConversationStore, database: Any
     ) -> None:
-        """When it is read, and by `verify`."""
+        """Reading a damaged item raises CorruptDocumentError with its id, and `verify` reports the damage."""
         await chat.append([HumanMessage("q", id="q"), _item("i", "data")])
         await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "other"}})
         with pytest.raises(CorruptDocumentError, match="item 'i'"):

@@ -1,6 +1,6 @@
-"""Listings: counts, previews and usage are exact after every append, the order is exact to 10 seconds.
+"""Tests of listings: counts, previews and usage are exact after every append, the order is exact to 10 seconds.
 
-Floor 7, part of the contract. The tests move the clock themselves.
+The tests move the clock themselves.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ListContract:
     async def test_counts_previews_and_usage_are_exact_after_every_append(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
-        """At once, from another process too, although no head was written; and after a rewind."""
+        """Listings in every process are exact after each append and each rewind, even if no head was written."""
         chat, other = appender.conversation(user_id=user, thread_id="t"), new_store(clock=time.clock)
         usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
         for number in range(1, 4):
@@ -128,7 +128,7 @@ class ListContract:
         assert await _listed(new_store(), user) == {"t": (1, "q")}
 
     async def test_failed_results_count_until_they_are_rewound(self, appender: ConversationStore, user: str) -> None:
-        """By their status or by what they say, with a stub or without."""
+        """A tool result counts as failed by its status or its JSON content, and only while it is active."""
         chat = appender.conversation(user_id=user, thread_id="t")
         calls: list[Any] = [{"name": "look_up", "args": {}, "id": id_} for id_ in ("a", "b", "c")]
         results = [
@@ -185,7 +185,7 @@ class ListContract:
     async def test_a_head_is_refreshed_once_in_ten_seconds(
         self, appender: ConversationStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """By the first append, which it names by number and link; by a rewind as well."""
+        """The first append or rewind after ten seconds refreshes the head, which then refers to that entry."""
         chat, written = appender.conversation(user_id=user, thread_id="t"), []
         for seconds in (0, 5, 4.5, 1, 9.5, 1):
             time.seconds += seconds
@@ -268,7 +268,7 @@ class ListContract:
         monkeypatch: pytest.MonkeyPatch,
         failures: int,
     ) -> None:
-        """It is repeated once. If that fails too, the append fails, and its repetition finds what was written."""
+        """An append retries a failed refresh once. If the retry fails too, the append can safely be repeated."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.append(HumanMessage("q", id="q"))
         time.seconds += 11
@@ -291,7 +291,7 @@ class ListContract:
     async def test_a_damaged_log_hides_no_other_conversation(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, user: str
     ) -> None:
-        """Its own row says what is damaged."""
+        """A conversation with a damaged log is listed with its `problem`, next to all other conversations."""
         for number in range(2):
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
         key = f"{(await _head(database, user, 't1'))['conversation']}:{1:012d}"
@@ -304,7 +304,7 @@ class ListContract:
     async def test_a_conversation_is_dated_by_its_first_message(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
-        """Not by a title that was set before it, in `info` and in listings."""
+        """`created_at` is the date of the first message in `info` and listings, even if a title was set earlier."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.update(title="Soon")
         time.seconds += 5
@@ -354,7 +354,7 @@ class ListContract:
     async def test_an_import_with_old_dates_is_not_pruned(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """It goes once both its dates and its import are older than the policy allows; nothing acknowledged is lost."""
+        """`prune` removes an import only once both its dates and its time of import are older than the limit."""
         chat, pruning = appender.conversation(user_id=user, thread_id="t"), new_store(clock=time.clock)
         policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
         for text in ("q", "a"):
@@ -415,7 +415,7 @@ class ListContract:
     async def test_a_conversation_is_found_by_its_random_id(
         self, appender: ConversationStore, new_store: _NewStore, user: str
     ) -> None:
-        """By every store, if it has the scope values; another user's answers like a missing and a deleted one."""
+        """`find_conversation` finds an id in any store, and returns None for another user or a deleted conversation."""
         chat = appender.conversation(user_id=user, thread_id="t")
         assert (await chat.info()).conversation_id == ""
         await chat.append(HumanMessage("Hi"))

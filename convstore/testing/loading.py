@@ -1,6 +1,6 @@
-"""Promises 5, 6 and 7 as far as a driver can break them: the view is valid, stable and small.
+"""Tests of loading on a real driver: the view is valid, stable and small (promises 5, 6 and 7).
 
-Floor 7, part of the contract. The rules themselves are tested without a database.
+The rules themselves are tested without a database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoadContract:
     """Promises 5, 6 and 7."""
 
     async def test_an_empty_conversation_has_an_empty_view(self, chat: Conversation) -> None:
-        """Nothing has to be created first."""
+        """Loading a conversation that does not exist returns an empty view."""
         history = await chat.load_history()
         assert (history.messages, history.tokens, history.summary) == ([], 0, None)
 
@@ -82,7 +82,7 @@ class LoadContract:
         assert history.report.placeholders == (question.id,)
 
     async def test_a_long_system_prompt_is_always_whole(self, chat: Conversation) -> None:
-        """It is for every call, so no part of it is ever a placeholder."""
+        """A view never shortens the leading system prompt or replaces any part of it."""
         prompt = SystemMessage("Follow the policy. " * 4_000, id=new_id())
         await chat.append([prompt, *rag_turn("What about seals?")])
         assert same_messages((await chat.load_history()).messages[:1], [prompt])

@@ -1,6 +1,6 @@
-"""Long texts in views: whole by default, wherever they are stored, and read in few round trips.
+"""Tests of long texts in views: whole by default, wherever they are stored, and read in few round trips.
 
-Floor 7, part of the contract. The rules themselves are tested without a database.
+The rules themselves are tested without a database.
 """
 
 from __future__ import annotations

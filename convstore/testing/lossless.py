@@ -1,7 +1,4 @@
-"""Promise 1: what is appended comes back equal.
-
-Floor 7, part of the contract.
-"""
+"""Tests of encoding: each appended message comes back equal (promise 1)."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ class LosslessContract:
 
     @pytest.mark.parametrize("name", sorted(_LOOKALIKES))
     async def test_a_value_that_only_equals_a_json_value_is_refused(self, chat: Conversation, name: str) -> None:
-        """It would come back as another type, so nothing is written."""
+        """A value that would come back as another type raises UnencodableError, and nothing is written."""
         for artifact in (_LOOKALIKES[name], {"deep": [{"in": [_LOOKALIKES[name]]}]}):
             with pytest.raises(UnencodableError):
                 await chat.append([HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact=artifact)])
@@ -164,7 +161,7 @@ class LosslessContract:
         assert same_messages([message async for message in chat.messages()], messages)
 
     async def test_many_middling_parts_of_a_message_come_back_equal(self, chat: Conversation) -> None:
-        """None is large, all of them are more than an entry holds; later, the question is shown in parts."""
+        """Many medium-sized parts, together larger than an entry, come back equal. A view shortens them."""
         blocks: list[str | dict[str, Any]] = [{"type": "text", "text": f"{at} " + "p" * 15_000} for at in range(80)]
         calls = [{"name": "write", "args": {"text": "鯨" * 12_000}, "id": f"c{at}"} for at in range(40)]
         messages: list[BaseMessage] = [
@@ -194,7 +191,7 @@ class LosslessContract:
         assert (await chat.info()).created_at is None
 
     async def test_an_unknown_type_is_left_out_on_demand(self, chat: Conversation) -> None:
-        """With ``unencodable="omit"`` a marker replaces the value, and the receipt names it."""
+        """With ``unencodable="omit"`` a marker replaces a value of unknown type, and the receipt has its path."""
         batch = [ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown(), "kept": 1})]
         receipt = await chat.append(batch, unencodable="omit")
         [message] = [message async for message in chat.messages()]
@@ -204,7 +201,7 @@ class LosslessContract:
         assert "_Unknown" in message.artifact["row"].type_name
 
     async def test_a_path_in_a_resent_history_is_that_of_the_callers_list(self, chat: Conversation) -> None:
-        """However much of the history the log has already, for what is left out and for what is refused."""
+        """Errors and receipts count messages from the start of the resent history, including those already stored."""
         history: list[BaseMessage] = [HumanMessage("q0"), AIMessage("a0"), HumanMessage("q1")]
         await chat.append(history)
         history.append(ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown()}))

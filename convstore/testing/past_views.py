@@ -1,7 +1,4 @@
-"""Past views: exactly as they were, from a stamp or as of a message, whatever happened to the conversation since.
-
-Floor 7, part of the contract.
-"""
+"""Tests of past views: `view_at` rebuilds an earlier view from a stamp or a message id."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class PastViewContract:
     """Past views."""
 
     async def test_a_stamp_and_a_message_give_the_view_as_it_was(self, new_store: _NewStore) -> None:
-        """After appends, a compaction, its undo, a rewind and its undo, from another store; with a reason for each."""
+        """`view_at` rebuilds an earlier view in another store, even after a compaction, its undo and a rewind."""
         chat = new_store(summarizer=HeadTailSummarizer(_RULE)).conversation(user_id=new_id(), thread_id="t")
         recorded: list[tuple[Any, Any, Any]] = []
         for number in range(6):
@@ -64,7 +61,7 @@ class PastViewContract:
         assert (past.match, past.messages) == ("exact", history.messages)
 
     async def test_a_view_that_left_out_a_long_turn_is_exact(self, chat: Conversation) -> None:
-        """Its note says how many turns are left out, though the end of the log has no turn's beginning."""
+        """A past view is exact even if the turn that it left out began long before the end of the log."""
         await chat.append(HumanMessage("Orcas?"))
         for _ in range(60):
             await chat.append(AIMessage("They eat fish."))
@@ -73,7 +70,7 @@ class PastViewContract:
         assert (past.match, past.messages) == ("exact", history.messages)
 
     async def test_a_deleted_conversation_has_no_past_views(self, chat: Conversation) -> None:
-        """It answers as a missing one, also once its scope is used again."""
+        """`view_at` raises UnknownMessageError once the conversation is deleted, also in a reused scope."""
         await chat.append(HumanMessage("Hi", id="hi"))
         stamp = (await chat.load_history()).stamp
         await chat.delete()

@@ -1,7 +1,4 @@
-"""Promise 10: everything left out of a view can be read back, in bounded pages.
-
-Floor 7, part of the contract.
-"""
+"""Tests of reading back: everything left out of a view can be read in bounded pages (promise 10)."""
 
 from __future__ import annotations
 
@@ -88,7 +85,7 @@ class ReadBackContract:
             await chat.get_tool_messages(ids)
 
     async def test_too_many_ids_are_refused(self, chat: Conversation) -> None:
-        """One call is bounded."""
+        """Asking for more than 200 ids in one call raises TooManyIdsError."""
         with pytest.raises(TooManyIdsError, match="200"):
             await chat.get_tool_messages(["x"] * 201)
 
@@ -144,7 +141,7 @@ class ReadBackContract:
         assert content.endswith("End.")
 
     async def test_a_result_without_sources_is_read_by_pages(self, chat: Conversation) -> None:
-        """Its text is cut by size, and the cursor goes on where the page ended."""
+        """The text of a result without sources is paged by size, and the cursor continues where a page ended."""
         text = "".join(f"line {number} of the listing\n" for number in range(500))
         result = ToolMessage(text, id=new_id(), tool_call_id="c", name="bash")
         await chat.append([result])
@@ -179,7 +176,7 @@ class ReadBackContract:
     async def test_a_text_is_found_without_ids(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], page_tokens: int
     ) -> None:
-        """In results and messages, small and large, best first; every match is on one page, others' are on none."""
+        """Without ids, `find` lists each match in active messages and results once, and none of other conversations."""
         filler = "Nothing of that kind is said in this line.\n"
         for index in range(12):
             found = [(f"{filler * 40}NEEDLE s{index} {filler * 40}", {"title": f"T{index}"})]
@@ -212,7 +209,7 @@ class ReadBackContract:
         assert missing == "No match for 'not there at all'. Try other words.\nEnd."
 
     async def test_nothing_is_found_where_there_is_nothing(self, chat: Conversation) -> None:
-        """In a conversation that does not exist, and with a cursor of no message."""
+        """`find` reports no match for a missing conversation, and reports an unknown cursor without raising."""
         assert str((await _ask(chat, 1_000, find="x")).content) == "No match for 'x'. Try other words.\nEnd."
         await chat.append([HumanMessage("Hi"), AIMessage("Hello")])
         assert "Unknown cursor 'm9@0'" in str((await _ask(chat, 1_000, find="x", cursor="m9@0")).content)
@@ -417,7 +414,7 @@ class ReadBackContract:
         assert str(paste.content) in str(result.content)
 
     async def test_the_list_of_what_can_be_read_is_one_page(self, chat: Conversation) -> None:
-        """As many of the newest results as fit, each in a whole line."""
+        """The list of readable results has as many of the newest results as fit on a page, in whole lines."""
         for number in range(20):
             call = {"name": "run", "args": {"code": "x" * 300}, "id": f"c{number}"}
             await chat.append(
@@ -437,7 +434,7 @@ class ReadBackContract:
             await chat.get_sources([1], find="x" * 201, page_tokens=200)
 
     async def test_a_text_is_looked_for_in_named_sources(self, chat: Conversation) -> None:
-        """Without ids, a program gets an error that names `search`; an empty list of ids has no sources."""
+        """`get_sources` with `find` but no ids raises an error that names `search`. An empty list finds no sources."""
         await chat.append(rag_turn("What about seals?"))
         with pytest.raises(InvalidInputError, match="call `search`"):
             await chat.get_sources(find="seals")

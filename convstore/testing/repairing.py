@@ -1,7 +1,4 @@
-"""`verify` with `repair`: derived data is written again, and nothing is removed that a backup may need.
-
-Floor 7, part of the contract.
-"""
+"""Tests of `verify` with `repair=True`: derived data is rebuilt, and data that a backup may need is kept."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class RepairContract(VerifyFixtures):
     async def test_a_late_head_is_brought_to_its_place(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """Of a process that was killed between its insert and the refresh: only the order of listings is wrong."""
+        """A head left stale by a killed process is a finding, and a repair copies the date of the last entry."""
         user, head = full.scope["user_id"], await self.head_of(database, full)
         early = {"updated_at": head["updated_at"] - timedelta(hours=1)}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
@@ -109,7 +106,7 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_of_a_killed_append_are_removed_after_a_day(
         self, full: Conversation, new_store: _NewStore, later: ConversationStore, database: Any
     ) -> None:
-        """Not before, as they may be on their way; those that entries refer to stay."""
+        """A repair removes orphaned chunks older than a day. Newer chunks and referenced chunks stay."""
         conversation, user = await self.id_of(database, full), full.scope["user_id"]
         keys = [f"{conversation}#{Clock().token()}#{number:06d}" for number in range(3)]
         await database["log"].insert_many([{"_id": key, "conversation": conversation, "data": b"x"} for key in keys])

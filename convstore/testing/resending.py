@@ -1,7 +1,4 @@
-"""Contract of `append(resent=...)`: a client that sends the whole history again doubles nothing.
-
-Floor 7.
-"""
+"""Tests of `append(resent=...)`: a client that resends the whole history stores no message twice."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ class ResendContract:
         assert await _texts(chat) == ["x", "hi", "y", "z"]
 
     async def test_a_history_is_appended_without_what_is_known(self, chat: Conversation) -> None:
-        """Its new end is written; the receipt and the caller's objects have the ids of the log."""
+        """Only the new end of a resent history is written. Known messages get their stored ids."""
         first = await chat.append(_talk("x", "hi"))
         batch = _talk("x", "hi", "y", "hi2")
         receipt = await chat.append(batch, resent="skip", accept="all")
@@ -84,7 +81,7 @@ class ResendContract:
         assert await _texts(chat) == ["x", "hi"]
 
     async def test_a_history_sent_again_and_again_is_there_once(self, chat: Conversation) -> None:
-        """Also when nothing in it is new, and when it comes as dicts."""
+        """Resending a history as dicts, with or without a new message, stores each message once."""
         history: list[dict[str, Any]] = []
         for turn in range(4):
             history.append({"role": "user", "content": f"question {turn}"})
@@ -106,13 +103,13 @@ class ResendContract:
         assert (await chat.append(batch, resent="raise", accept="all")).written == 4
 
     async def test_one_turn_is_always_new(self, chat: Conversation) -> None:
-        """One question may well be asked twice."""
+        """A batch of one turn is always appended, because a user may ask the same question twice."""
         await chat.append(_talk("next", "Done."))
         assert (await chat.append(_talk("next", "Done."), resent="skip", accept="all")).written == 2
         assert (await chat.append(HumanMessage("next"), resent="raise")).written == 1
 
     async def test_leading_system_messages_are_skipped(self, chat: Conversation) -> None:
-        """Of batch and log; the same prompt has its id in the log, another one is neither compared nor written."""
+        """Leading system messages are not compared. The same prompt keeps its id, another prompt is not written."""
         receipt = await chat.append([SystemMessage("One."), *_talk("x", "hi")])
         prompt = SystemMessage("One.")
         again = await chat.append([prompt, *_talk("x", "hi", "y", "ho")], resent="skip", accept="all")
@@ -123,7 +120,7 @@ class ResendContract:
         assert await _texts(chat) == ["One.", "x", "hi", "y", "ho", "z"]
 
     async def test_a_history_without_tool_messages_is_known(self, chat: Conversation) -> None:
-        """It is compared with questions and answers only; one with tool messages with everything."""
+        """A history without tool messages is compared by questions and answers, any other history in full."""
         await chat.append(_with_tools("orcas", "They swim."))
         receipt = await chat.append(_talk("orcas", "They swim.", "And seals?"), resent="skip", accept="all")
         assert receipt.ordinals == (1, 4, 5)
@@ -147,7 +144,7 @@ class ResendContract:
     async def test_a_full_history_of_many_entries_is_known(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """However many entries a turn was appended in; a store that knows nothing of the conversation finds it, too."""
+        """A history is recognised however many entries it is stored in, also by a store with an empty cache."""
         whole: list[BaseMessage] = []
         for turn in range(12):
             for message in _with_tools(f"q{turn}", f"a{turn}"):
@@ -169,7 +166,7 @@ class ResendContract:
         assert (await chat.append(_talk(*said, "more"), resent="skip")).written == 1
 
     async def test_rewound_messages_are_not_known(self, chat: Conversation) -> None:
-        """After a rewind the history without them is the log's, the one with them is not."""
+        """Rewound messages do not count as stored: a history that has them appends them again."""
         receipt = await chat.append(_talk("a", "b", "c", "d"))
         await chat.rewind(before=receipt.message_ids[2])
         with pytest.raises(HistoryDivergedError):
@@ -270,7 +267,7 @@ class ResendContract:
     async def test_two_workers_with_different_ends_are_not_mixed(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """One is appended, the other is refused because the log differs by then."""
+        """Of two workers that resend different ends at once, one succeeds; the other raises HistoryDivergedError."""
         other = new_store().conversation(**chat.scope)
         ids = (await chat.append(_talk("a", "b"))).message_ids
         await other.load_history()

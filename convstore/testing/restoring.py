@@ -1,7 +1,4 @@
-"""A backup is restored beneath running stores: what they append next does not leave a hole that nobody finds.
-
-Floor 7, part of the contract.
-"""
+"""Tests of restoring a backup beneath running stores: later appends leave no undetected hole in the log."""
 
 from __future__ import annotations
 
@@ -137,7 +134,7 @@ class RestoreContract(RestoreFixtures):
     async def test_an_idle_store_loads_what_was_restored(
         self, restored: Conversation, seconds: list[float], idle: int
     ) -> None:
-        """Nothing that it has cached is shown, no call fails, and appends follow the restored log."""
+        """After a restore, an idle store loads the restored log instead of its cache, and appends after it."""
         seconds[0] += idle
         assert await texts(restored) == [f"q{number}" for number in range(5)]
         assert (await restored.append(HumanMessage("q", id=new_id()))).first == 11

@@ -1,7 +1,4 @@
-"""Promise 12 for many conversations at once: erasure of a user, expiry by a policy, receipts, what breaks off.
-
-Floor 7, part of the contract.
-"""
+"""Tests of `erase` and `prune`: erasing a user, expiry by age, receipts and interrupted runs (promise 12)."""
 
 from __future__ import annotations
 
@@ -151,7 +148,7 @@ class RetentionContract:
     async def test_an_erasure_that_broke_off_is_finished_by_the_next(
         self, summing: ConversationStore, new_store: _NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also what had lost its head already goes, at once, by any store; other users' remains are not counted."""
+        """A second `erase`, in any store, removes the rest of a killed one. It counts no other user's documents."""
         user, eve = new_id(), new_id()
         chats = [
             summing.conversation(user_id=name, thread_id=f"t{number}") for name in (user, eve) for number in (1, 2)
@@ -230,7 +227,7 @@ class RetentionContract:
         assert [message.content async for message in chat.messages()] == ["hi"]
 
     async def test_a_title_that_is_set_counts_as_use(self, new_store: _NewStore) -> None:
-        """So a conversation that somebody just named is not ended."""
+        """Setting a title counts as use, so `prune` keeps the conversation."""
         now, user = datetime.now(UTC), new_id()
         old, store = new_store(clock=_at(now - timedelta(days=100))), new_store(clock=_at(now))
         await old.setup()
@@ -306,7 +303,7 @@ class RetentionContract:
             await store.prune(older_than=timedelta(minutes=5) - timedelta(microseconds=1), user_id=new_id())
 
     async def test_a_conversation_that_has_only_a_title_ends_too(self, new_store: _NewStore) -> None:
-        """Nobody has written to it at all."""
+        """`prune` removes an old conversation that has a title and no messages."""
         user = new_id()
         old = new_store(clock=_at(datetime.now(UTC) - timedelta(days=100)))
         await old.setup()
@@ -331,7 +328,7 @@ class RetentionContract:
     async def test_concurrent_work_has_ended_when_an_error_is_raised(
         self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One conversation that cannot be ended stops no other; no work continues after the call."""
+        """If one conversation cannot be deleted, `erase` deletes all others before it raises the error."""
         user, ended = new_id(), list[str]()
         for number in range(6):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))

@@ -1,7 +1,4 @@
-"""Rewinding to edit or regenerate: what leaves, what stays, what comes back.
-
-Floor 7, part of the contract.
-"""
+"""Tests of rewinding to edit or regenerate: `rewind`, `undo_rewind`, and the turns and listings after them."""
 
 from __future__ import annotations
 
@@ -104,7 +101,7 @@ class RewindContract:
         assert len([message async for message in chat.messages()]) == 12
 
     async def test_the_message_that_left_names_the_rewind_to_take_back(self, chat: Conversation) -> None:
-        """So that call can be repeated, too; one that would take back another rewind is refused."""
+        """`undo_rewind(before=id)` can be repeated. It refuses an id that the last rewind did not remove."""
         await _talk(chat, 1, 2, 3)
         await chat.rewind(before="q3")
         await chat.rewind(before="q2")
@@ -121,7 +118,7 @@ class RewindContract:
             await chat.undo_rewind(before="nobody")
 
     async def test_a_repeated_rewind_changes_nothing(self, chat: Conversation) -> None:
-        """So a call that failed can be repeated."""
+        """A rewind before a message that is already rewound returns 0 and changes nothing."""
         await _talk(chat, 1, 2)
         assert await chat.rewind(before="q2") == 2
         await _talk(chat, 3)
@@ -140,7 +137,7 @@ class RewindContract:
             assert (info.usage, info.bytes) == ({"unknown": dict(counts)}, stored)
 
     async def test_listings_show_the_last_message_that_is_live(self, chat: Conversation) -> None:
-        """After a rewind, and after it is taken back."""
+        """The preview shows the last active message, after a rewind and after its undo."""
         await _talk(chat, 1, 2)
         for step, text in (
             (chat.rewind(before="a2"), "q2"),
@@ -197,7 +194,7 @@ class RewindContract:
             assert await _view(conversation) == ["q1", "a1", "q4", "a4"]
 
     async def test_sources_that_were_rewound_are_read_but_not_listed(self, chat: Conversation) -> None:
-        """By number and by message id; notes and listings do not name them; their numbers are not given again."""
+        """Rewound sources are readable by number, but notes and lists omit them. Their numbers are not reused."""
         first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
         await chat.append(first)
         await chat.append(second)
@@ -213,7 +210,7 @@ class RewindContract:
         assert "newest tool message ids: m11 (source ids 7-9), m3 (source ids 1-3).]" in note
 
     async def test_pages_of_a_listing_pass_over_what_was_rewound(self, chat: Conversation) -> None:
-        """Both ways, whatever the size of a page."""
+        """Listings skip rewound messages in both directions, at any page size."""
         await _talk(chat, *range(1, 8))
         await chat.rewind(before="a3")
         await _talk(chat, 8, 9)
@@ -247,7 +244,7 @@ class RewindContract:
     async def test_rewinds_and_appends_at_once_leave_no_hole(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """In any order of rewinds and appends the log is complete, and every reader sees the same active messages."""
+        """After concurrent rewinds and appends the log is complete, and all readers see the same active messages."""
         chats = [new_store().conversation(**chat.scope) for _ in range(3)]
         await _talk(chat, 1, 2)
         await asyncio.gather(
@@ -273,7 +270,7 @@ class RewindContract:
             await chat.rewind(before=wrong)
 
     async def test_an_unknown_message_is_named(self, chat: Conversation, store: ConversationStore) -> None:
-        """In an empty conversation, and one of another conversation, alike."""
+        """Rewinding before an id that is not in the conversation raises UnknownMessageError with that id."""
         with pytest.raises(UnknownMessageError):
             await chat.rewind(before="q1")
         await _talk(store.conversation(**{**chat.scope, "user_id": "eve"}), 1)

@@ -1,7 +1,4 @@
-"""Messages for tests: turns as agents make them, and a comparison that NaN and deep nesting do not disturb.
-
-Floor 7.
-"""
+"""Messages for tests: turns as agents make them, and a comparison that handles NaN and deep nesting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Segments of the search index: a search with them gives what a scan of the log gives, whatever happened meanwhile.
-
-Floor 7, part of the contract.
-"""
+"""Tests of search segments: a search that uses segments returns the same hits as a scan of the log."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ class SealContract:
     async def test_segments_give_the_hits_of_a_scan(
         self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """At every stage of sealing and merging, after rewinds and undone rewinds, with the same scores."""
+        """Searches with segments return the same hits as a scan of the log, at every stage and after rewinds."""
         dice = random.Random(7)  # noqa: S311 - a test
         topics = ("seals?", "orcas?", "fish?", "whales?")
         for number in range(14):
@@ -102,7 +99,7 @@ class SealContract:
     async def test_what_rests_is_sealed(
         self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
     ) -> None:
-        """After a minute without appends of any process; a short conversation, too, and one that was only searched."""
+        """A conversation of any length is sealed once no process has appended to it for a minute."""
         clock, seconds = ticking
         store, other = new_store(clock=clock), new_store(clock=clock)
         chat, short = (store.conversation(user_id="ada", thread_id=new_id()) for _ in range(2))
@@ -180,7 +177,7 @@ class SealContract:
     async def test_a_conversation_that_is_erased_leaves_no_segment(
         self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """Neither its own nor one of a seal in flight; a scope that is used again is searched without it."""
+        """Deleting a conversation removes its segments. Searches in the reused scope ignore a late segment."""
         await chat.append(rag_turn("What about orcas?"))
         await _seal(store, chat)
         [segment] = await _segments(database, chat)

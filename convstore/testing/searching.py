@@ -1,7 +1,4 @@
-"""Search: every active message of a conversation is found by its words.
-
-Floor 7, part of the contract.
-"""
+"""Tests of search in a conversation: every active message is found by its words."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ class SearchContract:
         assert hit.created_at == next(message.created_at for message in page if message.ordinal == ordinal)
 
     async def test_snippets_show_the_words(self, chat: Conversation) -> None:
-        """They are cut from the message's own text."""
+        """Snippets show the matching words, cut from the message's text, in at most 400 characters."""
         turn = _turn_with_sources()
         await chat.append(turn)
         for text, shown in (("narwhals deepest", "Narwhals dive deepest."), ("quokka", " the rare word quokka ")):
@@ -100,7 +97,7 @@ class SearchContract:
         assert {hit.ordinal for hit in await chat.search("orcas")} == {5, 6, 7, 8}
 
     async def test_filters_choose_messages(self, chat: Conversation) -> None:
-        """By type and by ordinal; the best remain."""
+        """Search filters select messages by type and ordinal, and `limit` keeps the best hits."""
         await chat.append(rag_turn("What about orcas?"))
         await chat.append(rag_turn("More on orcas?"))
         assert {hit.type for hit in await chat.search("orcas", types=["human"])} == {"human"}
@@ -158,7 +155,7 @@ class SearchContract:
             await chat.search(text, **options)
 
     async def test_other_scopes_find_nothing(self, store: ConversationStore, chat: Conversation) -> None:
-        """Another user's words and a missing conversation give the same answer."""
+        """Searching another user's conversation finds nothing, as if it did not exist."""
         await chat.append(rag_turn("What about orcas?"))
         for user in ("eve", "nobody"):
             other = store.conversation(user_id=user, thread_id=chat.scope["thread_id"])
@@ -180,7 +177,7 @@ class SearchContract:
     async def test_a_log_of_many_entries_is_searched_whole(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Another store finds the first message of a long log as well as the last."""
+        """Another store finds messages at the beginning, in the middle and at the end of a long log."""
         for number in range(150):
             await chat.append(HumanMessage(f"message number {number} of the log, word{number}", id=new_id()))
         other = new_store().conversation(**chat.scope)

@@ -1,7 +1,4 @@
-"""Search across conversations: every one with some scope values, and none of another user.
-
-Floor 7, part of the contract.
-"""
+"""Tests of search across conversations: all that match the scope values, and none of another user."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ class SearchAcrossContract:
     async def test_rewound_messages_hide_no_hits(
         self, new_store: Callable[..., ConversationStore], sealed: bool
     ) -> None:
-        """However many of them match better than an active message of another conversation."""
+        """A search finds an active message even if hundreds of rewound messages match better."""
         store, ada = new_store(), new_id()
         await store.setup()
         await _said(store, ada, "old", f"Somebody saw an orca. {'The rest is about bees. ' * 20}")
@@ -99,7 +96,7 @@ class SearchAcrossContract:
         await store.close()
 
     async def test_unsealed_conversations_are_read(self, new_store: Callable[..., ConversationStore]) -> None:
-        """However many they are, if they are short."""
+        """A search reads all short unsealed conversations, unless `conversations` limits their number."""
         store, ada = new_store(search_index=False), new_id()
         await store.setup()
         for number in range(23):
@@ -114,7 +111,7 @@ class SearchAcrossContract:
     async def test_a_search_across_seals_what_it_had_to_name(
         self, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch, limit: str, value: float
     ) -> None:
-        """What it could not read is named, searched as far as it is sealed, and searched whole by a later call."""
+        """A search reports conversations it could not read in full and seals them, so the next search is complete."""
         store, ada = new_store(), new_id()
         await store.setup()
         sealer = (await host_of(store).services()).sealer

@@ -1,7 +1,4 @@
-"""Sources keep their numbers: allotted once, cited for ever, never shared.
-
-Floor 7, part of the contract.
-"""
+"""Tests of source numbers: each number is allotted once, never changes and is never shared."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ class SourcesContract:
     """Numbers of sources, and where sources are found."""
 
     async def test_a_kept_number_that_is_taken_is_refused(self, chat: Conversation) -> None:
-        """Nothing is written, and the error says what to do."""
+        """A tool's own number that is already taken raises SourceIdClashError, and nothing is written."""
         await chat.append(_result(_numbered(1, "one")))
         with pytest.raises(SourceIdClashError, match="number_sources"):
             await chat.append([HumanMessage("q"), _result(_numbered(1, "other"))])
@@ -104,7 +101,7 @@ class SourcesContract:
     async def test_a_document_that_comes_again_remembers_its_first_number(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """It gets a new number; the first one is known to every process, and shown to the model."""
+        """A repeated document gets a new number. Every process and the model also get its first number."""
         await chat.append(_result(("whales", {"title": "A"}), ("seals", {"title": "B"})))
         await chat.append([HumanMessage("and?"), AIMessage("so")])
         other = new_store().conversation(**chat.scope)
@@ -151,7 +148,7 @@ class SourcesContract:
     async def test_an_extractor_that_fails_is_named(
         self, chat: Conversation, store: ConversationStore, wrong: Any
     ) -> None:
-        """Before anything is written."""
+        """If a source extractor fails, the append raises an error that names its tool and writes nothing."""
         store.register_source_extractor("broken", wrong)
         with pytest.raises(InvalidInputError, match="extractor of 'broken'"):
             await chat.append(_result(tool="broken"))
@@ -236,7 +233,7 @@ class SourcesContract:
     async def test_what_was_read_back_names_its_sources_and_claims_none(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], form: str
     ) -> None:
-        """Its stub names the numbers that it shows; the next new source gets the number after the last new one."""
+        """The stub of a read-back page lists the page's source numbers. The page itself takes no new numbers."""
         await chat.append(_result(*passages(12, words=60), id_="r"))
         tool = chat.retrieve_previous_sources_tool(page_tokens=1_500)
         asked = {"name": tool.name, "args": {"source_ids": [7, 3, 4]}, "id": "call-again", "type": "tool_call"}
@@ -279,7 +276,7 @@ class SourcesContract:
     async def test_a_batch_with_numbers_may_be_repeated_by_another_process(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Its numbers are taken by itself, which is no clash."""
+        """Repeating a batch with its own source numbers in another process writes nothing and is no clash."""
         other = new_store().conversation(**chat.scope)
         await other.append(HumanMessage("What about seals?"))
         batch = [_result(_numbered(7, "one"), _numbered(9, "two"))]
@@ -308,7 +305,7 @@ class SourcesContract:
 
     @pytest.mark.parametrize("name", sorted(_JSON))
     async def test_a_source_in_json_is_read_as_it_was_found(self, chat: Conversation, name: str) -> None:
-        """In the record, whatever the tool's JSON is like, and page by page."""
+        """A source comes back equal from any form of JSON, both in the record and page by page."""
         found: Any = json.loads(_JSON[name])
         while isinstance(found, dict):
             [found] = found.values()

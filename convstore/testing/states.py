@@ -1,7 +1,4 @@
-"""The state of a conversation: written with its first entry, changed by compactions, gone first when it is deleted.
-
-Floor 7, part of the contract.
-"""
+"""Tests of the state document: created by the first entry, changed by compactions, removed by deletions."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class StateContract(VerifyFixtures):
         return found
 
     async def test_an_append_does_not_change_the_state(self, chat: Conversation, database: Any) -> None:
-        """It is written with the first entry, at revision 0, and holds the leading system messages."""
+        """The first entry creates the state at revision 0. Later appends and loads do not change it."""
         await chat.append([SystemMessage("Be kind.", id="s"), HumanMessage("hi", id="q0")])
         conversation = await self.id_of(database, chat)
         state = await self.state_of(database, conversation)
@@ -83,7 +80,7 @@ class StateContract(VerifyFixtures):
     async def test_a_load_stores_leading_system_messages_of_any_text(
         self, chat: Conversation, new_store: _NewStore, database: Any
     ) -> None:
-        """Of those with lone surrogates, too, which BSON does not accept as text."""
+        """Leading system messages are kept in the state, even with lone surrogates, which BSON strings refuse."""
         await chat.append(SystemMessage("Be kind. \ud800", id="s"))
         await _talk(chat, *range(1, 40))
         others = [new_store().conversation(**chat.scope) for _ in range(2)]
@@ -102,7 +99,7 @@ class StateContract(VerifyFixtures):
         assert [message.id for message in (await chat.load_history()).messages] == ["q0", "a0"]
 
     async def test_a_deletion_during_a_compaction_wins(self, new_store: _NewStore, database: Any) -> None:
-        """Neither the summary nor the state comes back."""
+        """If a conversation is deleted during its compaction, neither the summary nor the state is written."""
         other = new_store().conversation(user_id=new_id(), thread_id="t")
         chat = new_store(summarizer=_Writer(other.delete)).conversation(**other.scope)
         await _talk(chat, 1, 2, 3, 4)
@@ -154,7 +151,7 @@ class StateContract(VerifyFixtures):
         assert await database["log"].count_documents({"conversation": conversation}) == 0
 
     async def test_a_deletion_that_was_killed_after_the_state(self, new_store: _NewStore, database: Any) -> None:
-        """Without the state, a store that has the id cached looks for the head at once."""
+        """A store with a cached id shows an empty view at once after head and state were deleted."""
         scope = {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**scope)
         await _talk(chat, 1)
@@ -189,7 +186,7 @@ class StateContract(VerifyFixtures):
     async def test_policies_have_records_of_their_own(
         self, new_store: _NewStore, store: ConversationStore, database: Any
     ) -> None:
-        """What views leave out is stored for every process, for each policy apart; of 16 at most."""
+        """The state keeps one view record for each of at most 16 policies. All processes load the same views."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await _talk(chat, *range(40))
         other = new_store(policy=_POLICIES[1]).conversation(**chat.scope)
@@ -254,7 +251,7 @@ class StateContract(VerifyFixtures):
     async def test_wrong_records_and_system_messages_are_found(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """They are dropped, and the next load finds them again."""
+        """A wrong view record in the state is a finding, and a repair removes it."""
         conversation = await self.id_of(database, full)
         key, user = f"{conversation}:~", full.scope["user_id"]
         state = await self.state_of(database, conversation)

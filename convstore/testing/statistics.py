@@ -1,7 +1,4 @@
-"""Statistics: sums over the conversations with some scope values.
-
-Floor 7, part of the contract.
-"""
+"""Tests of `stats`: sums over the conversations that match the scope values."""
 
 from __future__ import annotations
 
@@ -90,7 +87,7 @@ class StatsContract:
         assert (await store.stats(user_id=user)).bytes["drafts"] > 0
 
     async def test_an_empty_scope_has_empty_statistics(self, store: ConversationStore) -> None:
-        """Of a deleted conversation nothing is counted; an unknown key is refused."""
+        """A deleted conversation counts for nothing in `stats`. An unknown scope key raises InvalidScopeError."""
         user = new_id()
         chat = store.conversation(user_id=user, thread_id="t")
         await chat.append(rag_turn("What of whales?"))
@@ -103,7 +100,7 @@ class StatsContract:
             await store.stats(tenant="x")
 
     async def test_statistics_of_all_are_those_of_each(self, new_store: Callable[..., ConversationStore]) -> None:
-        """Without a scope every conversation is counted once; collections of other stores are not read."""
+        """Without a scope, `stats` counts each conversation of its own collections once."""
         store, users = new_store(collection_prefix=f"s{new_id()}_"), [new_id() for _ in range(3)]
         await store.setup()
         for user in users:

@@ -1,4 +1,4 @@
-"""The results that a worker adds to its turn: of parallel calls, with sources, as values, and again."""
+"""Tests of `TurnSession.add_result`: parallel calls, sources, values, errors and repeated results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TurnResultContract:
         ids=lambda value: type(value).__name__,
     )
     async def test_a_value_that_is_no_source_is_refused(self, chat: Conversation, sources: Any) -> None:
-        """Nothing is written, and the call stays open."""
+        """An invalid source raises InvalidInputError. Nothing is written, and the call stays open."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("search"))
             with pytest.raises(InvalidInputError, match="sources"):

@@ -1,7 +1,4 @@
-"""A turn that one worker holds: asked once, answered once, resumed, stopped, decided by a person.
-
-Floor 7, part of the contract.
-"""
+"""Tests of turns that one worker holds: asked once, answered once, resumed, stopped, decided by a person."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class TurnSessionContract:
     """`turn`, `stop`, `decide`, and `append` with `after`."""
 
     async def test_a_turn_is_asked_and_answered(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """Its messages are in the log when a call returns, and the answer gets the stamp of the view it answers."""
+        """Each message of a turn is stored before the call returns. The answer has the stamp of its view."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             assert (turn.is_running, turn.is_finished, turn.open_calls) == (True, False, [])
             assert await kinds_of(elsewhere) == ["human"]
@@ -115,7 +112,7 @@ class TurnSessionContract:
         assert await kinds_of(chat) == ["human", "ai"]
 
     async def test_a_second_question_waits(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """With ``busy="wait"`` it is asked as soon as the first turn is left, and after its answer."""
+        """With ``busy="wait"`` a second question is stored after the first answer, once the first turn is left."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             waiting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="wait"))
             await turn.append(AIMessage("They do."))
@@ -136,7 +133,7 @@ class TurnSessionContract:
             assert (again.is_finished, again.is_stopped, again.answer) == (True, True, None)
 
     async def test_a_stopped_turn_is_finished(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """One that nobody holds is marked at once; one that is finished, or unknown, is not stopped."""
+        """`stop` finishes a turn that no worker holds, and returns False for a finished or unknown turn."""
         async with await chat.turn("r1", human="Do seals sleep?"):
             pass
         assert await elsewhere.stop("r1")
@@ -185,7 +182,7 @@ class TurnSessionContract:
             await elsewhere.decide("r1", "call_pay", "reject")
 
     async def test_a_new_question_closes_a_waiting_turn(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """Its open calls get results that say so, and a later decision is refused."""
+        """A new question adds results to the open calls of a waiting turn. Later decisions are refused."""
         await _waiting(chat)
         async with await elsewhere.turn("r2", human="Never mind") as turn:
             shown = (await turn.load_history()).messages
@@ -227,7 +224,7 @@ class TurnSessionContract:
     async def test_a_killed_worker_is_succeeded(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """After 30 seconds another worker takes the turn over, and the old one can write nothing any more."""
+        """After 30 seconds another worker takes over the turn, and each write of the old worker is refused."""
         old = await chat.turn("r1", human="Do seals sleep?")
         await old.append(calls("search"))
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
@@ -248,7 +245,7 @@ class TurnSessionContract:
     async def test_leaving_fences_off_an_append_of_unknown_outcome(
         self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its insert may still land, and must not land in the turn of the next worker."""
+        """Leaving a turn writes a fence, so an append of unknown outcome cannot land in a later turn."""
 
         async def unavailable(*_: Any, **__: Any) -> None:
             raise StoreUnavailableError("no answer")
@@ -266,7 +263,7 @@ class TurnSessionContract:
         assert '"fence"' in last["event"][0]
 
     async def test_a_changed_event_is_damage(self, chat: Conversation, elsewhere: Conversation, database: Any) -> None:
-        """Nothing derives what the log says of a turn besides messages, so it has a checksum."""
+        """An altered turn event fails its checksum: `turn` raises CorruptDocumentError and `verify` reports it."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.finish()
         query = {"conversation": (await chat.info()).conversation_id}
@@ -279,7 +276,7 @@ class TurnSessionContract:
         await chat.delete()
 
     async def test_a_held_lease_is_renewed(self, chat: Conversation, hurried: Conversation, database: Any) -> None:
-        """In the background, so that a long call of a model or a tool does not lose the turn."""
+        """A worker's lease is renewed in the background, so long calls do not lose the turn."""
         async with await hurried.turn("r1", human="Do seals sleep?"), asyncio.timeout(60):
             query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
             until = (await database["log"].find_one(query))["turn"]["until"]
@@ -289,7 +286,7 @@ class TurnSessionContract:
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Its lease lapsed, and somebody else appended; the answer follows that."""
+        """A worker with a lapsed lease can still answer if no other worker took the turn."""
         slow = new_store(clock=ahead(-60)).conversation(**chat.scope)
         turn = await slow.turn("r1", human="Do seals sleep?")
         await chat.append(AIMessage("", id="note", tool_calls=[]))
@@ -306,7 +303,7 @@ class TurnSessionContract:
         assert await kinds_of(chat) == ["human", "human"]
 
     async def test_a_deleted_conversation_gets_no_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """One that was deleted and begun again has nothing of a turn of before, which may be told or not."""
+        """The answer to a turn of a deleted conversation is not written to the scope's next conversation."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.delete()
             await elsewhere.append_turn("r2", human="Anew")
@@ -315,7 +312,7 @@ class TurnSessionContract:
         assert await kinds_of(elsewhere) == ["human"]
 
     async def test_a_session_is_used_until_it_is_left(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """It is entered once; what it would append later, under the lease of another worker, is refused."""
+        """A turn session can be entered only once. Appending after it was left raises TurnLostError."""
         turn = await chat.turn("r1", human="Do seals sleep?")
         async with turn:
             with pytest.raises(InvalidInputError):
@@ -383,7 +380,7 @@ class TurnSessionContract:
             assert [call.name for call in turn.open_calls] == ["a"]
 
     async def test_a_turn_is_continued_only_if_it_began(self, chat: Conversation) -> None:
-        """Without a question an unknown turn is refused, and so is one with another question."""
+        """Continuing a turn that never began, or with another question, is refused."""
         with pytest.raises(UnknownMessageError):
             await chat.turn("r1")
         async with await chat.turn("r1", human="Do seals sleep?"):
@@ -402,7 +399,7 @@ class TurnSessionContract:
             await turn.append(AIMessage("They do."))
 
     async def test_an_append_may_depend_on_the_end(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """With `after` messages are written only there; a retry of what is written is no conflict."""
+        """With `after`, an append succeeds only at that end of the log or if its messages are already stored."""
         said: list[BaseMessage] = [AIMessage("Hello", id="a")]
         await chat.append(said, after=0)
         await elsewhere.append(AIMessage("Again", id="b"), after=1)
@@ -413,7 +410,7 @@ class TurnSessionContract:
         assert len(await kinds_of(chat)) == 2
 
     async def test_a_rewind_restores_how_a_turn_ended(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """After a rewind of the next question a finished turn is finished, and in progress if its end was rewound."""
+        """Rewinding the next question leaves a turn finished. Rewinding the end of the turn reopens it."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.append(calls("book"))
             await turn.add_result(turn.open_calls[0], "booked")

@@ -1,7 +1,4 @@
-"""A reply that is streamed in a turn: appended at its end, kept as a draft meanwhile, stopped, cut off.
-
-Floor 7, part of the contract.
-"""
+"""Tests of streamed replies in a turn: appended at the end, kept as drafts, stopped and interrupted."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class TurnStreamContract:
     """`stream` of a turn."""
 
     async def test_a_stream_is_appended_at_its_end(self, chat: Conversation) -> None:
-        """Its chunks come through as they are; the message has the stamp of the view it answers."""
+        """A stream yields its chunks unchanged, then appends the message with the stamp of the view it answers."""
         chunks = [AIMessageChunk(content="They ", id="m"), AIMessageChunk(content="do.", id="m")]
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             history = await turn.load_history()
@@ -73,7 +70,7 @@ class TurnStreamContract:
     async def test_a_draft_is_shown_only_where_its_reply_would_stand(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """One that a killed worker left before a message of the log is not shown any more."""
+        """A draft left by a broken stream is no longer shown once the turn has a later message."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(ConnectionError):
                 async for _ in turn.stream(_stream(["Let me "], ConnectionError())):
@@ -88,7 +85,7 @@ class TurnStreamContract:
     async def test_a_draft_is_seen_while_its_reply_is_streamed(
         self, chat: Conversation, elsewhere: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """Another worker sees what was said so far; once the reply is in the log, nothing of the draft is left."""
+        """Other workers see the draft while the reply is streamed. Storing the reply deletes the draft."""
         hurried = new_store(clock=ahead(0, hurry=100)).conversation(**chat.scope)
 
         async def reply() -> Any:
@@ -106,7 +103,7 @@ class TurnStreamContract:
     async def test_a_stalled_stream_leaves_the_draft_of_its_successor(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """It had begun a draft before its lease was taken, and changes that of the other worker no more."""
+        """A stalled stream whose lease was taken over does not change the draft of the new worker."""
         slow = new_store(clock=ahead(-60, hurry=100)).conversation(**chat.scope)
         old, gate = await slow.turn("r1", human="Do seals sleep?"), asyncio.Event()
 
@@ -132,7 +129,7 @@ class TurnStreamContract:
         await _draft_in(chat, "They do")
 
     async def test_a_draft_is_deleted_with_its_conversation(self, chat: Conversation, database: Any) -> None:
-        """At once, and the receipt counts it."""
+        """Deleting a conversation deletes its drafts and counts them in the receipt."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(ConnectionError):
                 async for _ in turn.stream(_stream(["They"], ConnectionError())):
@@ -142,7 +139,7 @@ class TurnStreamContract:
         assert await database["drafts"].count_documents({"conversation": conversation}) == 0
 
     async def test_a_damaged_draft_counts_as_none(self, chat: Conversation, database: Any) -> None:
-        """Its text has a checksum: no read shows it, the turn goes on, `verify` names it, and a repair removes it."""
+        """A draft that fails its checksum is never shown. `verify` reports it, and a repair removes it."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(ConnectionError):
                 async for _ in turn.stream(_stream(["They"], ConnectionError())):
@@ -175,7 +172,7 @@ class TurnStreamContract:
         assert await kinds_of(chat) == ["human"]
 
     async def test_a_stopped_stream_of_an_sdk_is_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
-        """It is an object with `close` that no cancellation ends, and it holds a connection."""
+        """A stop calls `close` on a source object that cancellation does not end, such as an SDK's stream."""
 
         class Source:
             is_closed = False
@@ -267,7 +264,7 @@ class TurnStreamContract:
     async def test_a_redactor_that_fails_hides_no_error(
         self, chat: Conversation, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Then there is no draft, the error is that of the source, and that of the redactor is logged by its class."""
+        """If a redactor fails, no draft is stored and its error class is logged. The source's error is raised."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(ConnectionError):
                 async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
@@ -279,7 +276,7 @@ class TurnStreamContract:
         assert found.draft == ""
 
     async def test_a_source_may_cancel_itself(self, chat: Conversation) -> None:
-        """Its cancellation reaches the reader, who would wait for ever else."""
+        """If the source raises CancelledError, the reader gets that error instead of waiting forever."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(asyncio.CancelledError):
                 async for _ in turn.stream(_stream(["They"], asyncio.CancelledError())):
@@ -304,7 +301,7 @@ class TurnStreamContract:
         "source", [None, "text", [1], object(), ["a", 1], [{"choices": 3}], [{"type": "content_block_delta"}]]
     )
     async def test_a_stream_is_checked(self, chat: Conversation, source: Any) -> None:
-        """What is no stream, and a stream of other things, is refused."""
+        """A source that is no stream, or that yields unsupported values, raises InvalidInputError."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(InvalidInputError):
                 async for _ in turn.stream(_stream(source) if isinstance(source, list) else source):

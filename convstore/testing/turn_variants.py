@@ -1,7 +1,4 @@
-"""Another answer, another question: hidden until finished, shown in one step, listed, and activated again.
-
-Floor 7, part of the contract.
-"""
+"""Tests of variants, other answers and other questions: hidden until finished, listed, activated again."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ class TurnVariantContract:
         assert record.content == "A1"
 
     async def test_a_repeated_wish_finds_its_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """Also if another answer is shown by now; nothing is asked again and nothing changes."""
+        """Repeating a `regenerate` key returns its finished answer, even if another answer is active."""
         await ask(chat, 1)
         await _answer(chat, "q1", "one", "B1")
         await _answer(chat, "q1", "two", "C1")
@@ -107,7 +104,7 @@ class TurnVariantContract:
         assert await shown(chat) == ["Q1", "", "found", "B1"]
 
     async def test_one_worker_makes_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """It holds the lease of the conversation like any turn."""
+        """While one worker makes a variant, `regenerate` in another worker raises TurnBusyError."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="one"):
             for key in ("one", "two"):
@@ -154,7 +151,7 @@ class TurnVariantContract:
             assert active == [variant.variant_id]
 
     async def test_a_variant_comes_back_as_it_was_left(self, chat: Conversation) -> None:
-        """What was asked in it since, and answers made active in it, are there again."""
+        """Activating a variant also restores its later turns and the answers that were active in them."""
         await ask(chat, 1, 2)
         await _answer(chat, "q1", "one", "B1")
         first, second = await chat.variants("q1")
@@ -200,7 +197,7 @@ class TurnVariantContract:
         assert await shown(chat) == ["Q1", "A1"]
 
     async def test_its_place_is_rewound_meanwhile(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """What stood there can be made active again, as it was before that."""
+        """A turn that is rewound while its replacement is made can be activated again."""
         await ask(chat, 1)
         async with await chat.turn("q2", human="Q2", instead_of="q1") as turn:
             await elsewhere.rewind(before="q1")
@@ -211,7 +208,7 @@ class TurnVariantContract:
     async def test_what_stands_before_it_is_rewound_meanwhile(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """It would follow messages that it does not have in its view."""
+        """If the messages before a variant are rewound meanwhile, appending to the variant is refused."""
         await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
             await elsewhere.rewind(before="q1")
@@ -222,7 +219,7 @@ class TurnVariantContract:
         assert await shown(chat) == []
 
     async def test_its_totals_are_derived(self, chat: Conversation, database: Any) -> None:
-        """Those of the log with the variant, which each of its entries has until it is active."""
+        """`verify` recomputes the totals in each entry of an unfinished variant and reports a wrong one."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
@@ -271,7 +268,7 @@ class TurnVariantContract:
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
     async def test_a_stopped_answer(self, elsewhere: Conversation, new_store: Callable[..., ConversationStore]) -> None:
-        """What was said until then is the answer; if that is nothing, the old one stays."""
+        """The text streamed before a stop becomes the new answer. Without any text the old answer stays."""
         chat = new_store(clock=ahead(0, hurry=50)).conversation(**elsewhere.scope)
         await ask(chat, 1)
         for key, said, expected in (("one", 0, ["Q1", "A1"]), ("two", 1, ["Q1", "B1"])):
@@ -309,7 +306,7 @@ class TurnVariantContract:
             assert (past.match, past.messages) == ("exact", view.messages)
 
     async def test_a_summary_covers_the_old_answer(self, new_store: Callable[..., ConversationStore]) -> None:
-        """It is set aside while another answer is active, as by a rewind; each answer has its own."""
+        """Each variant has its own summary, which its view shows again once the variant is activated."""
         chat = new_store(summarizer=_summarize).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
         await ask(chat, *range(1, 13))
         assert (await chat.compact(force=True)).status == "done"
@@ -324,7 +321,7 @@ class TurnVariantContract:
             assert (await chat.load_history()).messages == history.messages
 
     async def test_wrong_wishes_are_refused(self, chat: Conversation) -> None:
-        """Before anything is written."""
+        """An invalid use of `regenerate`, `instead_of` or `variants` is refused and changes nothing."""
         await ask(chat, 1, 2)
         wrong: list[dict[str, Any]] = [
             {"turn_id": "q1", "regenerate": "k", "human": "Q1"},

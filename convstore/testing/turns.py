@@ -1,7 +1,4 @@
-"""Turns as the unit of a backend: a question is stored once, gets one answer, and both are read as one.
-
-Floor 7, part of the contract.
-"""
+"""Tests of `append_turn` and of reading turns: a question is stored once and gets one answer."""
 
 from __future__ import annotations
 
@@ -94,7 +91,7 @@ class TurnContract:
         assert len(await _texts(chat)) == 5
 
     async def test_an_answer_may_come_from_a_generator(self, chat: Conversation) -> None:
-        """One that gives nothing is no answer yet."""
+        """`messages` may be a generator. An empty generator leaves the turn unanswered."""
         await chat.append_turn("r1", human="Do seals sleep?", messages=iter(()))
         receipt = await chat.append_turn("r1", messages=iter(_answer()))
         assert receipt.written == len(_answer())
@@ -110,7 +107,7 @@ class TurnContract:
     async def test_a_question_gets_one_answer(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Of two workers that answer at once, one gets TurnConflictError."""
+        """If several workers answer a question at once, all but one raise TurnConflictError."""
         await chat.append_turn("r1", human="Do seals sleep?")
         workers = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
         answers = [[AIMessage(f"Answer {number}", id=f"run-{number}")] for number in range(4)]
@@ -165,7 +162,7 @@ class TurnContract:
     async def test_questions_and_answers_of_many_at_once(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """In any order of concurrent questions and answers, each answer directly follows its question or is refused."""
+        """Each of many concurrent answers directly follows its question or is refused."""
 
         async def ask(worker: Conversation, name: str) -> bool:
             await worker.append_turn(name, human=f"question {name}")
@@ -197,7 +194,7 @@ class TurnContract:
         assert (await chat.append_turn("r1", messages=[look, *_answer()])).written == 3
 
     async def test_a_message_of_another_turn_is_not_taken_for_its_own(self, chat: Conversation) -> None:
-        """Not even when all of what is passed is in the log somewhere."""
+        """A message that is already stored in another turn raises TurnConflictError, and nothing is written."""
         await chat.append_turn("r1", human="one", messages=[AIMessage("yes", id="a")])
         await chat.append_turn("r2", human="two")
         for human, messages in ((None, [AIMessage("yes", id="a")]), ("three", [AIMessage("yes", id="a")])):
@@ -206,7 +203,7 @@ class TurnContract:
         assert await _texts(chat) == ["one", "yes", "two"]
 
     async def test_an_answer_without_its_question_is_refused(self, chat: Conversation) -> None:
-        """Nothing is begun for it, and a question of another scope is as unknown."""
+        """Answering a turn without a question in this conversation raises an error and writes nothing."""
         with pytest.raises(UnknownMessageError, match=r"turn 'r1' was not begun.*human="):
             await chat.append_turn("r1", messages=_answer())
         assert (await chat.info()).created_at is None
@@ -229,7 +226,7 @@ class TurnContract:
         assert history.report.missing_results == ("call_1",)
 
     async def test_another_answer_is_asked_for(self, chat: Conversation) -> None:
-        """After a rewind the first one's ids stay its own; a key makes others."""
+        """After a rewind, an answer under the old ids is refused. A `key` gives the new answer other ids."""
         first = await chat.append_turn("r1", human="Do seals sleep?", messages=_answer())
         await chat.rewind(before=first.message_ids[1])
         with pytest.raises(MessageRewoundError):
@@ -257,7 +254,7 @@ class TurnContract:
         assert await _texts(chat) == ["Do seals sleep?", "Do orcas sleep?"]
 
     async def test_a_cancelled_turn_can_be_repeated(self, chat: Conversation) -> None:
-        """After the repetition the turn is stored once, whether or not the cancelled call had written it."""
+        """Repeating a cancelled `append_turn` stores the turn once, even if the cancelled call had written it."""
         for number in range(8):
             name = f"r{number}"
             task = asyncio.create_task(chat.append_turn(name, human="Why?", messages=_answer()))

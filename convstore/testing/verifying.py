@@ -1,4 +1,4 @@
-"""`verify`: intact data has no findings, damage is named, and derived data is repaired. Part of the contract."""
+"""Tests of `verify`: intact data has no findings, damage is named, and derived data is repaired."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class VerifyContract(VerifyFixtures):
         assert report.entries == 13
 
     async def test_a_damaged_rewind_is_named(self, full: Conversation, later: Any, database: Any) -> None:
-        """Its ranges have a checksum, and those of another entry are refused."""
+        """`verify` reports rewind ranges that were altered, emptied or copied from another entry."""
         query = {"conversation": await self.id_of(database, full), "rewound": {"$exists": True}}
         other, document = await database["log"].find(query).sort("_id", 1).limit(2).to_list(None)
         for damaged in (other["rewound"], document["rewound"][:-1] + b"x", b""):
@@ -199,7 +199,7 @@ class VerifyContract(VerifyFixtures):
         assert report.entries == 14
 
     async def test_a_view_may_begin_inside_an_entry(self, new_store: _NewStore, later: ConversationStore) -> None:
-        """After a summary that ends in the middle of a batch; what is stored of that is no finding."""
+        """A view that begins in the middle of a batch, after a summary, is not reported as damage."""
         rule = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
         store = new_store(summarizer=HeadTailSummarizer(rule))
         await store.setup()
@@ -263,7 +263,7 @@ class VerifyContract(VerifyFixtures):
     async def test_annotations_of_nothing_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """And those that cannot be read."""
+        """`verify` reports annotations without a message and annotations that cannot be read."""
         conversation, annotations = await self.id_of(database, full), database["annotations"]
         [document, *_] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
         key = f"{conversation}:{99:012d}"
@@ -338,7 +338,7 @@ class VerifyContract(VerifyFixtures):
         assert kinds(await new_store().verify(user_id=user)) == []
 
     async def test_progress_is_reported(self, store: ConversationStore) -> None:
-        """After each conversation, with the numbers so far."""
+        """`verify` calls `progress` after each conversation, with the report so far."""
         user, seen = new_id(), list[int]()
         for number in range(3):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi", id=new_id()))
@@ -348,7 +348,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_head_that_was_just_refreshed_is_no_finding(
         self, full: Conversation, store: ConversationStore, later: ConversationStore, database: Any
     ) -> None:
-        """It may name an append in flight; two minutes later it is a finding."""
+        """A head may name an append in flight, so a missing entry is a finding only after two minutes."""
         head = await self.head_of(database, full)
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"entry": [15, 7]}})
         assert kinds(await store.verify(user_id=full.scope["user_id"])) == []

@@ -1,7 +1,4 @@
-"""Another answer or another question that waits for a person: found, decided, continued and stopped.
-
-Floor 7, part of the contract.
-"""
+"""Tests of variants that wait for a person's decision: found, decided, continued and stopped."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class WaitingVariantContract:
     async def test_a_variant_that_waits_is_found_and_continued(
         self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
     ) -> None:
-        """By what the turn at its place says of it, from any worker; a decision about its call is taken."""
+        """Any worker can find a waiting variant in the turn's `pending`, decide its call and continue it."""
         await ask(chat, 1, 2)
         turn_id = await _wait(chat, asked)
         found = await elsewhere.get_turn("q2")
@@ -72,7 +69,7 @@ class WaitingVariantContract:
     async def test_a_variant_that_waits_is_stopped(
         self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
     ) -> None:
-        """Nothing was said in it, so the old one stays; it is over for every worker."""
+        """Stopping a waiting variant without text closes it for every worker and keeps the old answer."""
         await ask(chat, 1, 2)
         turn_id = await _wait(chat, asked)
         assert await elsewhere.stop(turn_id)

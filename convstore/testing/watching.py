@@ -1,7 +1,4 @@
-"""The contract of `watch`: a page that follows its updates shows what the conversation has.
-
-Floor 7.
-"""
+"""Tests of `watch`: a page that applies its updates shows the state of the conversation."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _PATIENCE = 60.0
 
 
 class _Page:
-    """What a page shows that follows a conversation."""
+    """A chat page that applies each update of `watch` to the messages and the turn that it shows."""
 
     def __init__(self, chat: Conversation, **options: Any) -> None:
         self.updates = chat.watch(**options)
@@ -97,7 +94,7 @@ class WatchContract:
     """`watch` of a conversation."""
 
     async def test_a_page_follows_what_others_append(self, chat: Conversation, hurried: Conversation) -> None:
-        """It begins with the newest messages, or with nothing; then it has each message once, in order."""
+        """A page begins with the newest messages or after an ordinal, then gets each new message once, in order."""
         async with _page(hurried) as page:
             assert (page.texts, page.turn) == ([], None)
             await chat.append([HumanMessage("Do seals sleep?"), AIMessage("They do.")])
@@ -124,7 +121,7 @@ class WatchContract:
             assert page.messages == await chat.list_messages()
 
     async def test_a_page_follows_a_rewind_within_a_turn(self, chat: Conversation, hurried: Conversation) -> None:
-        """Also where the turn is as finished as before, and where it is not finished any more."""
+        """A page drops messages rewound within a turn, whether or not the rewind reopens the turn."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(_calls())
             await turn.add_result(turn.open_calls[0], "One.")
@@ -140,7 +137,7 @@ class WatchContract:
             await page.until(lambda page: page.texts[3:] == ["a1"])
 
     async def test_a_page_that_has_rewound_messages(self, chat: Conversation, hurried: Conversation) -> None:
-        """Those after the last message that it had are told, and from which ordinal on to drop its own."""
+        """`replaces_from` is the first rewound ordinal of the page, and the update adds only later messages."""
         await chat.append([HumanMessage("q1"), AIMessage("a1", id="a1"), HumanMessage("q2")])
         await chat.rewind(before="a1")
         await chat.append(AIMessage("b1"))
@@ -149,7 +146,7 @@ class WatchContract:
         assert (update.replaces_from, [message.ordinal for message in update.messages]) == (2, [4])
 
     async def test_a_page_sees_the_turn(self, chat: Conversation, hurried: Conversation) -> None:
-        """It runs, its reply grows as a draft, it waits for a person, and it is finished or stopped."""
+        """A page shows the status of the turn: running, waiting, interrupted, stopped and finished."""
         async with _page(hurried) as page:
             async with await chat.turn("r1", human="Book a table") as turn:
                 await page.until(lambda page: page.status == "running")
@@ -180,7 +177,7 @@ class WatchContract:
             assert page.texts == ["Do seals sleep?", "They do."]
 
     async def test_a_page_sees_another_answer(self, hurried: Conversation) -> None:
-        """Its draft while it is made; the messages change when it is finished."""
+        """A page shows the draft of another answer while it is made, and its message once it is finished."""
         go_on = asyncio.Event()
         await hurried.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
         async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
@@ -214,7 +211,7 @@ class WatchContract:
             await page.until(lambda page: page.turn == TurnState(turn_id="r2", status="finished"))
 
     async def test_a_page_sees_no_draft_of_before(self, chat: Conversation, hurried: Conversation) -> None:
-        """One that was left is not shown once the log went on, nor that of an answer on which nobody works."""
+        """A page does not show a draft followed by a later message, nor the draft of an abandoned variant."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await _break_off(turn)
         async with _page(hurried) as page:
@@ -230,7 +227,7 @@ class WatchContract:
     async def test_a_page_sees_how_the_turn_that_is_shown_ended(
         self, chat: Conversation, hurried: Conversation
     ) -> None:
-        """Not how another answer ended that is not shown."""
+        """A page shows the status of the active answer, not that of a stopped variant."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(_calls())
             await turn.finish()
@@ -242,7 +239,7 @@ class WatchContract:
     async def test_a_page_sees_that_a_worker_died(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Its lease lapsed, so nobody works on the turn any more."""
+        """A page shows a turn as interrupted once the lease of its worker has lapsed."""
         await chat.turn("r1", human="Do seals sleep?")
         later = new_store(clock=ahead(31, hurry=100))
         for store, status in ((chat.store, "running"), (later, "interrupted")):
@@ -251,7 +248,7 @@ class WatchContract:
         await later.close()
 
     async def test_a_page_of_a_deleted_conversation_is_empty(self, chat: Conversation, hurried: Conversation) -> None:
-        """It goes on with what the scope has next."""
+        """A page is emptied when its conversation is deleted, and then follows the next one in the scope."""
         await chat.append([HumanMessage("q1"), AIMessage("a1")])
         async with _page(hurried) as page:
             await chat.delete()
@@ -277,7 +274,7 @@ class WatchContract:
             await page.until(lambda page: not page.texts)
 
     async def test_a_watch_ends_with_its_store(self, hurried: Conversation) -> None:
-        """Whoever waits gets an error at once."""
+        """Closing the store makes a waiting `watch` raise StoreClosedError at once."""
         async with _page(hurried) as page:
             waiting = asyncio.ensure_future(page.follow())
             await asyncio.sleep(0)
@@ -288,6 +285,6 @@ class WatchContract:
 
     @pytest.mark.parametrize("options", [{"after": -1}, {"after": "3"}, {"limit": 0}, {"limit": 1_001}], ids=str)
     async def test_a_watch_checks_its_arguments(self, chat: Conversation, options: Any) -> None:
-        """Nothing is read."""
+        """`watch` raises InvalidInputError for an invalid `after` or `limit`."""
         with pytest.raises(InvalidInputError):
             await anext(chat.watch(**options))
