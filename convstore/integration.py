@@ -39,7 +39,7 @@ from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
 from convstore.wire.contents import ContentReader, reasoning_part
-from convstore.wire.parts import Block, Media, Text, is_json, parts_of, valid_text
+from convstore.wire.parts import Block, Media, Text, is_json, json_value, parsed_value, parts_of, valid_text
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
 
@@ -78,6 +78,7 @@ __all__ = [
     "is_history",
     "is_json",
     "is_langchain",
+    "json_value",
     "log_of",
     "marks_of",
     "messages_of_turn",
@@ -86,6 +87,7 @@ __all__ = [
     "observed",
     "open_database",
     "pairs_of",
+    "parsed_value",
     "parts_of",
     "pause_in_turn",
     "paused_calls",

@@ -72,10 +72,10 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def has_few_levels(value: Any) -> bool:
-    """Return True if dicts, lists and tuples nest at most `MAX_LEVELS` deep, at any depth of the caller's stack."""
+def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
+    """Return True if dicts, lists and tuples nest at most `most` levels deep, at any depth of the caller's stack."""
     level = [value]
-    for _ in range(MAX_LEVELS):
+    for _ in range(most):
         children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
         level = [child for child in children if isinstance(child, dict | list | tuple)]
         if not level:

@@ -14,12 +14,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.json_text import has_few_levels
 from convstore.messages.media import KINDS, block_type, is_media, media_description
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS
+from convstore.sources.detection import parse_json
 
 _CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id")
 _MEDIA_HOLDERS: Final = ("extras", "metadata", "source", "image_url", "video_url", "input_audio", "file")
+_MAX_LEVELS: Final = 100
+"""Maximum nesting of values that are shown as JSON; pydantic writes none with more than 255."""
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
 
 
@@ -119,6 +123,33 @@ def is_json(value: Any) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON has it; one with numbers that JSON lacks, or with many levels, becomes its text.
+
+    >>> json_value({1: ("x", None)}), json_value({"a": float("inf")})
+    ({'1': ['x', None]}, '{"a": Infinity}')
+    """
+    try:
+        text = valid_text(json.dumps(value, ensure_ascii=False, default=str))
+        return found if _is_shown(found := json.loads(text)) else text
+    except (ValueError, TypeError, RecursionError):
+        return f"[a value of type {type(value).__name__} that JSON does not have]"
+
+
+def parsed_value(text: str) -> Any:
+    """Return an object or a list if the text is its JSON, else the text.
+
+    >>> parsed_value('{"a": 1}'), parsed_value("007"), parsed_value("[1, NaN]")
+    ({'a': 1}, '007', '[1, NaN]')
+    """
+    value = parse_json(text)
+    return value if value is not None and _is_shown(value) else text
+
+
+def _is_shown(value: Any) -> bool:
+    return (not isinstance(value, dict | list) or has_few_levels(value, _MAX_LEVELS)) and is_json(value)
 
 
 def _part_of(block: Any) -> Part | None:

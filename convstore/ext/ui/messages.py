@@ -11,8 +11,8 @@ from langchain_core.messages import AIMessage, SystemMessage
 from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
-from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader, plain
-from convstore.integration import StreamedReply, valid_text, variants_at_places
+from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
+from convstore.integration import StreamedReply, json_value, valid_text, variants_at_places
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.models import Value
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
@@ -103,7 +103,7 @@ def _sendable(state: TurnState | None) -> TurnState | None:
     """Return a state that JSON can have; arguments that it cannot are one text."""
     calls = []
     for call in state.waiting_calls if state else ():
-        args = plain(call.args)
+        args = json_value(call.args)
         texts = {name: valid_text(getattr(call, name)) for name in ("id", "name", "error")}
         shown = {"args": args if isinstance(args, dict) else {"arguments": args}}
         calls.append(call.model_copy(update=texts | shown))
@@ -130,7 +130,7 @@ async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader
             if variant := active.get(turn_id):
                 own["variant"] = {"id": variant.variant_id, "number": variant.number, "count": variant.count}
             if id_ in annotations:
-                own["annotations"] = plain(annotations[id_])
+                own["annotations"] = json_value(annotations[id_])
             reader.sources[id_], reader.metadata[id_] = record.sources, own
 
 

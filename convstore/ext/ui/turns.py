@@ -18,13 +18,13 @@ from convstore.integration import (
     ContentReader,
     Media,
     StreamedReply,
-    is_json,
+    json_value,
     normalize_messages,
     pairs_of,
+    parsed_value,
     valid_text,
 )
 from convstore.sources.citations import citations_in, distinct
-from convstore.sources.detection import parse_json
 from convstore.types import Source, TurnCall
 
 Format = Literal["ai-sdk", "ag-ui"]
@@ -38,9 +38,6 @@ DRAFT = "draft:"
 
 ANSWER = "answer:"
 """What the id of the answer of a turn as one message begins with; the id of the turn follows."""
-_MAX_LEVELS = 100
-"""Maximum nesting of arguments and results that are shown as JSON; pydantic writes no page with more than 255."""
-
 _LATE = ("data-", "source-")
 """Parts of a reply that a client gets when it is in the log, after all that is streamed."""
 
@@ -100,7 +97,7 @@ class TurnReader(ContentReader):
             seen.add(call.id)
             name, given = valid_text(call.name), written.get((call.message_id, call.id)) if call.error else None
             named = {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
-            part = {**named, "toolCallId": id_, "input": given or plain(call.args)}
+            part = {**named, "toolCallId": id_, "input": given or json_value(call.args)}
             if result:
                 results[id(result)] = call.message_id, self._result(result, part)
             elif call.error or is_over:
@@ -155,7 +152,7 @@ class TurnReader(ContentReader):
     def other(self, message: BaseMessage, block: Block) -> Iterator[Part]:
         """Yield another block as it is; calls have parts of their own."""
         if block.kind != "call" and len(json.dumps(block.block)) <= self._output_limit:
-            yield {"type": f"data-{valid_text(block.type) or 'block'}", "data": plain(dict(block.block))}
+            yield {"type": f"data-{valid_text(block.type) or 'block'}", "data": json_value(dict(block.block))}
         elif block.kind != "call":
             self.drop(message, block.type or "block", f"it is longer than {self._output_limit:,} characters")
 
@@ -184,7 +181,7 @@ class TurnReader(ContentReader):
         if result.status == "error":
             call |= {"state": "output-error", "errorText": text or "The tool failed."}
         else:
-            call |= {"state": "output-available", "output": _value_of(text)}
+            call |= {"state": "output-available", "output": parsed_value(text)}
         found = self.sources.get(id_, ())
         sources = [_source(str(own.source_id), own.title, own.url, own.tool_message_id) for own in found]
         return [call, *(part for part in content if part["type"].startswith(("file", "data-"))), *sources]
@@ -223,38 +220,3 @@ def known(message: Mapping[str, Any]) -> Part:
     found = [call for call in calls if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)]
     texts = {key: value for key, value in message.items() if isinstance(value, str)}
     return texts | ({"toolCalls": found} if found else {})
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; one with numbers that JSON lacks, or with many levels, becomes its text.
-
-    >>> plain({1: ("x", None)}), plain({"a": float("inf")})
-    ({'1': ['x', None]}, '{"a": Infinity}')
-    """
-    try:
-        text = valid_text(json.dumps(value, ensure_ascii=False, default=str))
-        return found if _is_shown(found := json.loads(text)) else text
-    except (ValueError, TypeError, RecursionError):
-        return f"[a value of type {type(value).__name__} that JSON does not have]"
-
-
-def _value_of(text: str) -> Any:
-    """Return an object or a list if the text is its JSON, else the text.
-
-    >>> _value_of('{"a": 1}'), _value_of("007"), _value_of("[1, NaN]")
-    ({'a': 1}, '007', '[1, NaN]')
-    """
-    value = parse_json(text)
-    return value if value is not None and _is_shown(value) else text
-
-
-def _is_shown(value: Any) -> bool:
-    """Return True for JSON that all readers of a page can read."""
-    level = [value]
-    for _ in range(_MAX_LEVELS):
-        level = [part for node in level if isinstance(node, dict | list) for part in _parts_of(node)]
-    return not level and is_json(value)
-
-
-def _parts_of(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return node.values() if isinstance(node, dict) else node
