@@ -191,9 +191,9 @@ async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage
 async def update_state_of(
     chat: Conversation, conversation_id: str, changes: dict[str, Any], *, revision: int
 ) -> StateSnapshot:
-    """Do `ConversationState.update`, unless the conversation was deleted; then it raises a StateConflictError.
+    """Update the state only if the scope still has this conversation, else raise a StateConflictError.
 
-    So what was derived from messages is not stored after they were erased.
+    Values that were derived from messages are not stored after the messages were erased.
     """
     states, scope = (await host_of(chat).services()).states, tuple(chat.scope.items())
     return await states.update(scope, changes, revision, conversation=conversation_id)
@@ -266,7 +266,7 @@ async def each_conversation(store: ConversationStore, scope: Mapping[str, str]) 
 
 
 async def newest_first(chat: Conversation, *, limit: int = _PAGE, **options: Any) -> AsyncIterator[StoredMessage]:
-    """Yield the messages of a log in full, the newest first; one command for `limit`. As `list_messages` otherwise."""
+    """Yield the messages of a log in full, the newest first, by pages of `limit`, each read as by `list_messages`."""
     before: int | None = None
     while page := await chat.list_messages(before=before, limit=limit, full=True, **options):
         for stored in reversed(page):

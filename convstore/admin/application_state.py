@@ -53,7 +53,10 @@ class StateKeeper:
                 return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
 
     async def _head(self, scope: Scope, revision: int | None, conversation: str) -> Head:
-        """Return the head, created if an update may be the first one. A deletion never makes an empty conversation."""
+        """Return the head; create it only for an update that may be the first one.
+
+        So an update after a deletion creates no empty conversation.
+        """
         dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
         if not revision and not conversation:
             return (await self._heads.claim(dict(scope), **dates))[0]

@@ -65,12 +65,11 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 # The field that links a result to its call.
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
-# A fixed limit and sentence: json's depend on the caller's stack and on Python, but a retry must make the same message.
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
-# A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
 # The fields of a dict in which loops on an SDK put its objects.
 _LISTS = ("content", "output", "tool_calls")
+# A null in these fields means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
 _NULL_MEANS_ABSENT = ("audio", "function_call")
 _WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
 

@@ -52,8 +52,6 @@ def turn_messages(
 
 def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> BaseMessage:
     """Return the human message with the id of its turn, which is also set on the caller's object."""
-    if isinstance(given, str) and not given.strip():
-        raise InvalidInputError("human is a blank text; pass the question, or leave it out to continue a turn")
     message = HumanMessage(given) if isinstance(given, str) else given
     own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
     if own not in (None, turn_id):
@@ -63,6 +61,8 @@ def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> Bas
         raise InvalidInputError("human must be one message; append results of tools before it")
     if whole.type != "human":
         raise InvalidInputError(f"human must be a human message or its text, not a message of type {whole.type!r}")
+    if isinstance(whole.content, str) and not whole.content.strip():
+        raise InvalidInputError("human is a blank text; pass the question, or leave it out to continue a turn")
     if not is_question(whole):
         raise InvalidInputError("human is a message of another turn, as its response_metadata says; pass its text")
     return whole

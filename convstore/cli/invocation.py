@@ -15,9 +15,10 @@ def command_name() -> str:
     started = sys.argv[0]
     if Path(started).parts[-2:] == (_NAME, "__main__.py"):
         return f"{_python()} -m {_NAME}"
+    if Path(started).stem != _NAME or not Path(started).exists():
+        return _NAME
     found = shutil.which(_NAME)
-    is_own = Path(started).stem == _NAME and not (found and Path(found).samefile(started))
-    return shlex.quote(started) if is_own and Path(started).exists() else _NAME
+    return _NAME if found and Path(found).samefile(started) else shlex.quote(started)
 
 
 def pip_name() -> str:
@@ -26,6 +27,6 @@ def pip_name() -> str:
 
 
 def _python() -> str:
-    beside = Path(sys.argv[0]).with_name("python")
-    is_short = Path(sys.argv[0]).stem == _NAME and beside.exists()
-    return shlex.quote(str(beside if is_short else sys.executable))
+    neighbour = Path(sys.argv[0]).with_name("python")
+    is_short = Path(sys.argv[0]).stem == _NAME and neighbour.exists()
+    return shlex.quote(str(neighbour if is_short else sys.executable))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -97,7 +98,8 @@ def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bo
 def _line(problems: Sequence[Problem]) -> str:
     first = problems[0]
     what = "changed" if first.what == "changed" else "left out"
-    name = "" if first.conversation in first.where else f" ({first.conversation[:80]})"
+    is_named = re.search(rf"(?<!\w){re.escape(first.conversation)}(?!\w)", first.where)
+    name = "" if is_named else f" ({first.conversation[:80]})"
     more = len(problems) - 1
     others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
     return f"{what}: {first.where[:200]}{name}{others}: {first.reason[:400]}"

@@ -650,7 +650,7 @@ class Conversation:
         """Return a page of the log, oldest first, for a user interface; by default the newest messages.
 
         To scroll back, pass the lowest ordinal of the page as `before`; to scroll forward, the highest as `after`.
-        Three commands, one more if the page does not begin with a question, and one more with `rewound`. With `full`,
+        Three commands, up to four more if the page does not begin with a question, and one with `rewound`. With `full`,
         one more for 2 million characters of large results, else for each append with a large question or answer.
 
         Args:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -16,7 +16,7 @@ from convstore.exceptions import ContentConflictError, InvalidInputError, Invali
 from convstore.log.entry import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
-from convstore.sources.detection import find_sources, given_sources
+from convstore.sources.detection import given_sources
 from convstore.sources.source import FoundSources
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
@@ -33,6 +33,14 @@ from convstore.wire.streams import StreamedReply
 _STOPPED = "Stopped by the user before it ran."
 
 _ENTERED: ContextVar[tuple[TurnSession, ...]] = ContextVar("_ENTERED", default=())
+
+
+class _Numbers(NamedTuple):
+    """The numbers of a result's sources, and for each text the number under which it was shown before."""
+
+    texts: list[str]
+    numbers: list[int]
+    earlier: list[int | None]
 
 
 class TurnSession:
@@ -53,7 +61,8 @@ class TurnSession:
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
-        self._numbers = dict[str, tuple[list[str], Any]]()  # reserved for a result whose append may have failed
+        self._reserved = dict[str, _Numbers]()  # by the id of the result, whose append may have failed
+        self._numbering = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"TurnSession({self.turn_id!r})"
@@ -264,6 +273,7 @@ class TurnSession:
 
         Raises:
             InvalidInputError: The call is not open, a source is none, or JSON cannot express the content.
+            UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """
         found = given_sources(sources)
@@ -280,13 +290,24 @@ class TurnSession:
         from convstore.tools.numbering import with_numbers  # noqa: PLC0415 - LangChain's tools load slowly
 
         id_, texts = str(message.id), [source.text for source in found.items]
-        if stored := self._held.record.result(id_):
-            if texts != [source.text for source in find_sources(stored, None).items]:
-                raise ContentConflictError(id_)
-            return stored
-        if id_ not in self._numbers or self._numbers[id_][0] != texts:
-            self._numbers[id_] = texts, (await self.reserve(len(texts)), await self._chat.find_shown_sources(texts))
-        return with_numbers(message, found, self._numbers[id_][1])
+        async with self._numbering:
+            known = self._reserved.get(id_)
+            if self._held.record.result(id_):
+                known = await self._stored_numbers(id_)
+                if known.texts != texts:
+                    raise ContentConflictError(id_)
+            elif known is None or known.texts != texts:
+                numbers = await self.reserve(len(texts))
+                known = _Numbers(texts, list(numbers), await self._chat.find_shown_sources(texts))
+            self._reserved[id_] = known
+        return with_numbers(message, found, (known.numbers, known.earlier))
+
+    async def _stored_numbers(self, result_id: str) -> _Numbers:
+        """Return the numbers of the sources of a result in the log; those of its own copies are not earlier ones."""
+        [record] = await self._chat.get_tool_messages([result_id])
+        numbers = [source.source_id for source in record.sources]
+        earlier = [None if source.earlier_id in numbers else source.earlier_id for source in record.sources]
+        return _Numbers([source.content for source in record.sources], numbers, earlier)
 
     def _checked(self, call: TurnCall) -> TurnCall:
         """Return a call that is open or has its result; refuse any other."""

@@ -16,11 +16,15 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
 from convstore.log.entry import TurnEvent
 from convstore.messages.filing import Filing, is_question, turn_of
+from convstore.messages.media import block_type, is_media
 from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
 from convstore.messages.values import is_text
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
+
+_BLOCKS = frozenset({"text", "json", "search_result", "tool_reference", "custom_tool_call_output", "non_standard"})
+"""Blocks other than media that a tool's result may have; any other dict is a value of the tool's own."""
 
 _NOT_RUN = "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
 
@@ -269,4 +273,4 @@ def _shown(content: Any) -> Any:
 
 
 def _is_block(value: Any) -> bool:
-    return is_text(value) or (type(value) is dict and "type" in value)
+    return block_type(value) in _BLOCKS or is_media(value)

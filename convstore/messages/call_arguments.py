@@ -23,6 +23,8 @@ _SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
 _CALL_BLOCKS: Final = frozenset({"custom_tool_call", "function_call", "tool_call", "tool_use"})
+# A fixed sentence, which is stored: json's depends on the caller's stack and on Python, but a retry must make the same
+# message.
 _NOT_ARGUMENTS: Final = "the arguments are not a JSON object, or they nest too deeply; correct the call"
 
 

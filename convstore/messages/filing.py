@@ -7,7 +7,7 @@ tool adds to its result, such as an image as a human message, names its result, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
@@ -91,17 +91,6 @@ def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
 def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
     """Return the ids of the messages that have one."""
     return {message.id for message in messages if message.id}
-
-
-def turn_ids(messages: Iterable[BaseMessage], question: str) -> Iterator[str]:
-    """Yield for each message the question that it is linked to, else the last one before it; "" without one.
-
-    >>> list(turn_ids([HumanMessage("And how?", id="q2"), linked(HumanMessage("So."), "q1")], "q1"))
-    ['q2', 'q1']
-    """
-    for message in messages:
-        question = str(message.id) if is_question(message) else question
-        yield turn_of(message) or question
 
 
 def _linked_to(message: BaseMessage, key: str) -> str | None:

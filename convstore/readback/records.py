@@ -10,9 +10,9 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
-from convstore.log.rows import Row, begins_turn
+from convstore.log.rows import Row
 from convstore.log.stored_message import read_message, stamp_of
-from convstore.messages.filing import is_question, turn_ids
+from convstore.messages.filing import Filing, is_question
 from convstore.messages.unvalidated import new_model
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
@@ -26,6 +26,8 @@ from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
 _MAX_PAGE = 1_000
+_FAR = 200
+"""Number of messages before a page among which its question is looked for: a turn may have thousands."""
 
 
 class Records:
@@ -86,36 +88,44 @@ class Records:
     async def listed(
         self, log: Snapshot, rows: Sequence[Row], *, full: bool, question: str = ""
     ) -> list[StoredMessage]:
-        """Return messages as listings show them, in full or as views show them; `question` is the one before them."""
+        """Return messages as listings show them, in full or as views show them.
+
+        `question` is the id of the question before the first one, if it is known.
+        """
         stored, cached = [row.message for row in rows], log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
         annotations = await self._annotator.of(cached, [message.ordinal for message in stored])
+        filing = Filing(question or None)
         return [
             StoredMessage(
                 ordinal=item.ordinal,
                 created_at=row.entry.at,
                 message=message,
-                turn_id=turn_id,
+                turn_id=filing.owner(message) or "",
                 annotations=annotations.get(item.ordinal, {}),
                 stamp=stamp_of(cached.conversation, item),
                 tokens=item.tokens,
                 is_rewound=not log.active.has(item.ordinal),
             )
-            for row, item, message, turn_id in zip(rows, stored, messages, turn_ids(messages, question), strict=True)
+            for row, item, message in zip(rows, stored, messages, strict=True)
         ]
 
     async def _question_before(self, log: Snapshot, rows: Sequence[Row]) -> str:
-        """Return the id of the question before some rows; "" if they begin with one, or it is missing or damaged."""
-        if not rows or begins_turn(rows[0]):
+        """Return the id of the question before some rows; "" if they begin with one, or if it is far or damaged."""
+        if not rows or rows[0].place == 1 or self._is_question(rows[0]):
             return ""
-        at_once = about(1, log.tail.turns, log.tail.entries)
-        reading = newest_first(self.reader, log, before=rows[0].message.ordinal, at_once=at_once)
+        first, at_once = rows[0].message.ordinal, about(1, log.tail.turns, log.tail.entries)
         with suppress(CorruptDocumentError):  # the rest of the log stays readable
-            async with aclosing(reading) as earlier:
+            async with aclosing(newest_first(self.reader, log, before=first, at_once=at_once)) as earlier:
                 async for row in earlier:
-                    if row.message.type == "human" and is_question(self.reader.stubbed(row.message)):
+                    if self._is_question(row):
                         return row.message.id
+                    if row.message.ordinal <= first - _FAR:
+                        break
         return ""
+
+    def _is_question(self, row: Row) -> bool:
+        return row.message.type == "human" and is_question(self.reader.stubbed(row.message))
 
     async def _rows(
         self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool

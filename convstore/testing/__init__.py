@@ -28,6 +28,7 @@ from convstore.testing.listing import ListContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.long_texts import LongTextContract
 from convstore.testing.lossless import LosslessContract
+from convstore.testing.message_pages import MessagePageContract
 from convstore.testing.past_views import PastViewContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.repairing import RepairContract
@@ -65,6 +66,7 @@ class StoreContract(
     LongTextContract,
     PastViewContract,
     ReadBackContract,
+    MessagePageContract,
     SourcesContract,
     SearchContract,
     SealContract,

@@ -17,8 +17,8 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool
-from convstore.testing.samples import new_id, rag_turn, same_messages
-from convstore.values.models import SourcePage, StoredMessage
+from convstore.testing.samples import new_id, rag_turn
+from convstore.values.models import SourcePage
 from convstore.values.policy import HistoryPolicy
 
 __all__ = ["ReadBackContract"]
@@ -88,36 +88,6 @@ class ReadBackContract:
         """Asking for more than 200 ids in one call raises TooManyIdsError."""
         with pytest.raises(TooManyIdsError, match="200"):
             await chat.get_tool_messages(["x"] * 201)
-
-    async def test_listed_messages_name_their_turns(self, chat: Conversation) -> None:
-        """Each message has the id of its question, also if that stands on another page."""
-        for turn in ("q1", "q2"):
-            await chat.append([HumanMessage("Why?", id=turn), AIMessage("So.")])
-        turns = [[message.turn_id for message in await chat.list_messages(limit=limit)] for limit in (9, 1)]
-        assert turns == [["q1", "q1", "q2", "q2"], ["q2"]]
-
-    async def test_messages_are_listed_by_pages_both_ways(self, chat: Conversation) -> None:
-        """The pages, one after the other, are the log; results are stubs unless asked for in full."""
-        log = [message for number in range(5) for message in rag_turn(f"What about fish {number}?")]
-        for begin in (0, 3, 10):
-            await chat.append(log[begin : {0: 3, 3: 10, 10: 20}[begin]])
-            await chat.reserve_source_ids(1)
-        back: list[StoredMessage] = []
-        while page := await chat.list_messages(before=back[0].ordinal if back else None, limit=3, full=True):
-            back = page + back
-        forth: list[StoredMessage] = []
-        while page := await chat.list_messages(after=forth[-1].ordinal if forth else 0, limit=4):
-            forth += page
-        assert same_messages([stored.message for stored in back], log)
-        assert [stored.ordinal for stored in back] == [stored.ordinal for stored in forth] == list(range(1, 21))
-        assert [stored.message.id for stored in forth] == [message.id for message in log]
-        assert '"source_ids": "1-3"' in str(forth[2].message.content)
-
-    @pytest.mark.parametrize("asked", [{"limit": -1}, {"before": "1"}, {"before": 1, "after": 1}, {"limit": 10**9}])
-    async def test_a_bad_page_is_refused(self, chat: Conversation, asked: dict[str, Any]) -> None:
-        """Typed, before anything is read."""
-        with pytest.raises(InvalidInputError):
-            await chat.list_messages(**asked)
 
     async def test_every_character_of_every_source_is_reachable(self, chat: Conversation) -> None:
         """The pages of a result, one after the other, hold its sources whole and then its content."""

@@ -98,12 +98,32 @@ class TurnResultContract:
             again = [await turn.add_result(plain, "yes"), await turn.add_result(found, sources=_FOUND)]
         async with await elsewhere.turn("r1") as turn:
             again += [await turn.add_result(plain, "yes"), await turn.add_result(found, sources=_FOUND)]
-            for call, other in ((plain, {"content": "no"}), (found, {"sources": _FOUND[:1]})):
+            renamed = [Document("Seals sleep.", metadata={"title": "Other"}), *_FOUND[1:]]
+            others: list[dict[str, Any]] = [
+                {"sources": _FOUND[:1]},
+                {"sources": _FOUND, "content": "Found."},
+                {"sources": _FOUND, "artifact": 5},
+                {"sources": renamed},
+            ]
+            for call, other in ((plain, {"content": "no"}), *((found, other) for other in others)):
                 with pytest.raises(ContentConflictError):
                     await turn.add_result(call, **other)
         assert [receipt.ordinals for receipt in again] == 2 * [receipt.ordinals for receipt in first]
         assert [receipt.written for receipt in again] == [0, 0, 0, 0]
         assert await kinds_of(chat) == ["human", "ai", "tool", "tool"]
+
+    async def test_copies_in_a_result_are_numbered_apart_and_repeated(self, chat: Conversation) -> None:
+        """A result with a passage twice, after it was shown, is stored once by equal calls at once and later."""
+        sources = [_FOUND[0], "Seals sleep.", "New."]
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(calls("first", "second"))
+            first, second = turn.open_calls
+            await turn.add_result(first, sources=sources[:1])
+            both = await asyncio.gather(*[turn.add_result(second, sources=sources) for _ in range(2)])
+            again = await turn.add_result(second, sources=sources)
+        assert sorted(receipt.written for receipt in (*both, again)) == [0, 0, 1]
+        assert await kinds_of(chat) == ["human", "ai", "tool", "tool"]
+        assert [source.source_id for source in (await chat.get_sources("1-9")).sources] == [1, 2, 3, 4]
 
     async def test_a_result_of_unknown_outcome_is_repeated(
         self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +150,14 @@ class TurnResultContract:
 
     @pytest.mark.parametrize(
         ("content", "shown"),
-        [({"a": [1, None]}, '{"a": [1, null]}'), (5, "5"), ([], "[]"), ("text", "text"), ([1, 2], "[1, 2]")],
+        [
+            ({"a": [1, None]}, '{"a": [1, null]}'),
+            (5, "5"),
+            ([], "[]"),
+            ("text", "text"),
+            (["a", 2], '["a", 2]'),
+            ([{"type": "booking", "id": 7}], '[{"type": "booking", "id": 7}]'),
+        ],
         ids=repr,
     )
     async def test_a_value_is_shown_as_json(self, chat: Conversation, content: Any, shown: str) -> None:

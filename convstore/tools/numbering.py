@@ -23,7 +23,7 @@ from convstore.sources.prompt import RenderSources, heading_of, render_sources
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.values.models import Source
 
-Given = tuple[range, list[int | None]]
+Given = tuple[Sequence[int], list[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before, or None."""
 
 

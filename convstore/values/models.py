@@ -228,8 +228,9 @@ class StoredMessage(Value):
         ordinal: Its position in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
-        turn_id: Its own id if it is a question, else that of the question that it names or follows; "" if that is
-            missing or damaged.
+        turn_id: Its own id if it is a question, else that of the question it answers: the one that it names, that of
+            its call if the page has the call, or the one before it; "" if that is more than 200 messages before the
+            page, missing or damaged.
         annotations: Values set with `annotate`.
         stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.

@@ -20,7 +20,7 @@ _BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
 
 class ContentReader:
-    """Reads messages that came through other doors, or that a view has changed.
+    """Reads messages that another adapter appended, or that a view has changed.
 
     Attributes:
         dropped: What the framework has no place for.

@@ -105,6 +105,10 @@ def _said(part: JSON, *, whole: bool) -> Iterator[JSON]:
     match part:
         case {"part_kind": "text" | "compaction", "content": str(text)}:
             yield {"type": "text", "text": text}
+        case {"part_kind": "thinking", "signature": str(), "provider_name": str(provider)} if (
+            whole and provider != "anthropic"
+        ):
+            yield {"type": "non_standard", "value": part}
         case {"part_kind": "thinking", "content": text}:
             signature = part.get("signature") if part.get("provider_name") in (None, "anthropic") else None
             yield {"type": "reasoning", "reasoning": text} | ({"extras": {"signature": signature}} if signature else {})
@@ -131,7 +135,7 @@ def _blocks(content: Iterable[Any], *, whole: bool = False) -> Iterator[JSON]:
 
 
 class PydanticAIWriter(ContentReader):
-    """Writes messages that came through other doors, or that a view has changed, as parts; and keeps a report."""
+    """Writes messages that another adapter appended, or that a view has changed, as parts; and keeps a report."""
 
     def parts(self, message: BaseMessage) -> list[JSON]:
         """Return the parts of a message: a prompt, a result, or reasoning, texts, files and calls in order."""

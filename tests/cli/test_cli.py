@@ -27,6 +27,7 @@ from convstore import Conversation, History, StoreUnavailableError, __version__
 from convstore.cli import main
 from convstore.cli.demo import corpus
 from convstore.cli.demo.demo import Demo, _print_commands
+from convstore.cli.invocation import command_name
 from convstore.cli.output import answer
 from convstore.cli.replay import assertions as checks
 from convstore.exceptions import MissingExtraError
@@ -153,6 +154,14 @@ def test_the_demo_advises_commands_that_work_where_it_was_started(
         f"{name} demo --inspect",
         f"{name} demo --uri mongodb://localhost:27017/app",
     ]
+
+
+def test_the_name_of_a_program_that_is_no_file_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the program was started under a name that is no file, advice names the command on the PATH."""
+    (tmp_path / "convstore").touch(mode=0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["/nowhere/convstore", "demo"])
+    assert command_name() == "convstore"
 
 
 def test_a_package_that_is_missing_names_the_pip_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,7 @@ IN_SHORT = {
     "test_a_fork_before_a_message_has_nothing_of_it_and_what_follows",
     "test_a_person_decides_later",
     "test_sources_come_with_an_artifact",
+    "test_listed_messages_name_their_turns",
     "test_a_killed_worker_is_succeeded",
     "test_of_many_first_questions_one_is_taken",
     "test_another_question_interrupts",

@@ -42,7 +42,7 @@ def id_of(entry: Entry) -> str | None:
 
 def from_log(data: Mapping[str, Any], messages: Mapping[str, BaseMessage]) -> Entry:
     """Return the entry of an item, given the messages of the log by id."""
-    entry: Entry = restored(data, *(messages[id_] for id_ in data["content_of"]))["entry"]
+    entry: Entry = restored(data, *(messages[id_] for id_ in data.get("content_of", ())))["entry"]
     return entry
 
 

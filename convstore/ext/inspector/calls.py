@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
+from convstore.messages.filing import is_question
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
 from convstore.values.stamps import break_between
@@ -88,8 +89,8 @@ class Calls:
     def has_question(self, after: int, before: int | None = None) -> bool:
         """Return True if a question that is not rewound stands between two ordinals, by default up to the moment."""
         end = before or (self.moment.ordinal if self.moment else self.near[-1].ordinal + 1 if self.near else 0)
-        between = (message for message in self.near if after < message.ordinal < end and not message.is_rewound)
-        return any(message.message.type == "human" for message in between)
+        between = (stored for stored in self.near if after < stored.ordinal < end and not stored.is_rewound)
+        return any(is_question(stored.message) for stored in between)
 
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""

@@ -100,7 +100,7 @@ def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class _Writer(ContentReader):
-    """Writes messages that came through other doors, or that a view has changed, as contents; and keeps a report."""
+    """Writes messages that another adapter appended, or that a view has changed, as contents; and keeps a report."""
 
     def written(self, message: BaseMessage) -> list[Content]:
         """Return the contents of a message: a result, or texts, files and calls in order."""

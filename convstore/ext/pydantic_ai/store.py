@@ -96,7 +96,7 @@ class ConvstoreConversationStore(PydanticStore):
         return (await self.read_history(entry_id, limit=1))[0]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        """Return the entries up to `head_id`, or the last `limit` of them. Three commands for each 200 messages.
+        """Return the entries up to `head_id`, or the last `limit` of them. Up to seven commands for each 200 messages.
 
         An entry of a conversation that this object has not read yet is looked for in all of them, one command each.
 
@@ -120,7 +120,7 @@ class ConvstoreConversationStore(PydanticStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Store a record and new entries, both or neither. Six commands, more for the first one and after a branch.
+        """Store a record and new entries, both or neither. Eight or nine commands, more at first and after a branch.
 
         Raises:
             ConversationConflict: The stored record has another revision, another save is running, or there is no entry

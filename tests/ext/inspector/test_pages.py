@@ -460,8 +460,8 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     assert kinds == ["same", "add", "add"]
     kinds, stubbed = await changes(6)
     assert re.search(
-        r"Cache broken, as expected: only the first \d+ of \d+ tokens can come from it, because message 3 is now shown by "
-        r"a stub, as its turn ended\.",
+        r"Cache broken, as expected: only the first \d+ of \d+ tokens can come from it, because message 3 is now "
+        r"shown by a stub, as its turn ended\.",
         stubbed,
     )
     assert '"tool_message_id": "' in html.unescape(stubbed)

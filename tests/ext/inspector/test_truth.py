@@ -253,7 +253,8 @@ async def test_a_lost_cache_says_how_much_held_and_whether_that_is_expected(
     client, here = lesson
     for at, held, cause in ((7, "68 of 200", "turn ended"), (11, "21 of 195", "summary made"), (18, "306 of 413", "")):
         for tab in ("", "/changes"):
-            assert f"cache broken: {held} tokens held; expected, {cause}" in text_in(await body(client, f"{here}{tab}?at={at}"))
+            page = text_in(await body(client, f"{here}{tab}?at={at}"))
+            assert f"cache broken: {held} tokens held; expected, {cause}" in page
     shown = text_in(await body(client, f"{here}/changes?at=18"))
     assert "From the cache 306 Sent again or in another form 61 New 46" in shown
     assert "held;" not in await body(client, f"{here}?at=14")
