@@ -31,10 +31,11 @@ def marked(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
     try:
         held = _held_by(messages)
         short: dict[str, Any] = _without(own, {json.dumps(value): key for key, value in held.items()})
-        is_same = json.dumps(_filled(short, held)) == exact
+        if "exact" not in own and json.dumps(_filled(short, held)) == exact:
+            return short
     except (LookupError, RecursionError):  # it has references of its own, or is nested very deep
-        is_same = False
-    return short if is_same and "exact" not in own else {"exact": exact}
+        pass
+    return {"exact": exact}
 
 
 def restored(mark: Mapping[str, Any], *messages: BaseMessage) -> dict[str, Any]:

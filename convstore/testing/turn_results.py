@@ -105,9 +105,11 @@ class TurnResultContract:
                 {"sources": _FOUND, "artifact": 5},
                 {"sources": renamed},
             ]
-            for call, other in ((plain, {"content": "no"}), *((found, other) for other in others)):
+            with pytest.raises(ContentConflictError):
+                await turn.add_result(plain, "no")
+            for other in others:
                 with pytest.raises(ContentConflictError):
-                    await turn.add_result(call, **other)
+                    await turn.add_result(found, **other)
         assert [receipt.ordinals for receipt in again] == 2 * [receipt.ordinals for receipt in first]
         assert [receipt.written for receipt in again] == [0, 0, 0, 0]
         assert await kinds_of(chat) == ["human", "ai", "tool", "tool"]

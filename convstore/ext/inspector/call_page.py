@@ -95,7 +95,14 @@ async def titled_info(chat: Conversation) -> ConversationInfo:
 
 
 async def render_call(
-    request: Request, chat: Conversation, tab: str, calls: Calls, view: View, **more: Any
+    request: Request,
+    chat: Conversation,
+    tab: str,
+    calls: Calls,
+    view: View,
+    *,
+    before: View | None = None,
+    **more: Any,
 ) -> Response:
     """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
     info, history, is_own = await titled_info(chat), view.history, bool(calls.moment and calls.moment.stamp)
@@ -104,8 +111,8 @@ async def render_call(
     full = history.report.tokens_before or info.tokens
     upcoming = await load_view(request, chat, before=1, near=calls.near) if calls.has_end and calls.moment else None
     cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
-    if "before" not in more:
-        more["before"] = await load_view(request, chat, calls.before(calls.moment), before=1) if cut else None
+    if cut and not before:
+        before = await load_view(request, chat, calls.before(calls.moment), before=1)
     return render(
         f"{tab}.html",
         request,
@@ -121,7 +128,8 @@ async def render_call(
         strip=strip_of(calls, view, upcoming if calls.moment else view),
         cut=cut,
         is_expected=cut not in UNEXPECTED,
-        held=sum(view.sizes[: same_beginning(more["before"], view)]) if cut else 0,
+        held=sum(view.sizes[: same_beginning(before, view)]) if cut and before else 0,
+        before=before,
         view=view,
         match=MATCHES.get(history.difference or history.match, ""),
         parts_of={title: (key, view.parts()[key]) for key, title in PARTS.items()},
