@@ -39,6 +39,7 @@ from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for
 from convstore.wire.contents import ContentReader, reasoning_part
+from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Block, Media, Text, is_json, json_value, parsed_value, parts_of, valid_text
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
@@ -80,6 +81,7 @@ __all__ = [
     "is_langchain",
     "json_value",
     "log_of",
+    "marked",
     "marks_of",
     "messages_of_turn",
     "newest_first",
@@ -94,6 +96,7 @@ __all__ = [
     "read_pydantic_ai",
     "read_sent",
     "reasoning_part",
+    "restored",
     "run_sync",
     "settle",
     "titled",

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.ext.exact import marked, restored
-from convstore.integration import normalize_messages
+from convstore.integration import marked, normalize_messages, restored
 from convstore.types import LogItem
 
 KIND = "claude.entry"

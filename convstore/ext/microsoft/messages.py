@@ -14,8 +14,7 @@ from uuid import uuid4
 from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.ext.exact import marked, restored
-from convstore.integration import ContentReader, Media
+from convstore.integration import ContentReader, Media, marked, restored
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of

@@ -15,8 +15,7 @@ from uuid import NAMESPACE_OID, uuid5
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidMessageError
-from convstore.ext.exact import marked, restored
-from convstore.integration import is_answer_item, normalize_messages
+from convstore.integration import is_answer_item, marked, normalize_messages, restored
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.scope import id_problem
 

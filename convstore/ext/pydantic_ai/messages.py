@@ -14,8 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic_ai.conversation_store import ConversationEntry
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
-from convstore.ext.exact import marked, restored
-from convstore.integration import PydanticAIWriter, read_pydantic_ai
+from convstore.integration import PydanticAIWriter, marked, read_pydantic_ai, restored
 from convstore.types import Dropped
 
 _MARK = "pydantic_ai"

@@ -197,21 +197,19 @@ def _block(part: _Fields) -> dict[str, Any]:
     kind = part["type"]
     if kind == "text":
         return {"type": "text", "text": _get(part, "text", str)}
-    if kind == "file":
-        kind, mime = "", _get(part, "mediaType", str) if part.get("mediaType") else ""
-        url = _get(part, "url", str)
-    else:
-        source = _get(part, "source", dict)
-        mime, url = _get(source, "mimeType", str) if source.get("mimeType") else "", _get(source, "value", str)
-        url = f"data:;base64,{url}" if source.get("type") == "data" else url
+    held: Any = part if kind == "file" else _get(part, "source", dict)
+    mime_key, url_key = ("mediaType", "url") if kind == "file" else ("mimeType", "value")
+    mime, url = _get(held, mime_key, str) if held.get(mime_key) else "", _get(held, url_key, str)
+    url = f"data:;base64,{url}" if kind != "file" and held.get("type") == "data" else url
     about = part.get("metadata")  # where AG-UI's messages have the name, as `ui_messages` writes them
     name = part.get("filename") or (about.get("filename") if isinstance(about, Mapping) else None)
     head, _, data = url.partition(",")
     is_data = head.startswith("data:") and head.endswith(";base64")
     if not is_data and not url.startswith(("https://", "http://")):
         raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
-    held = {"base64": data} if is_data else {"url": url}
-    return media_block(mime, kind=kind, name=name if isinstance(name, str) else "", **held)
+    place = {"base64": data} if is_data else {"url": url}
+    named = name if isinstance(name, str) else ""
+    return media_block(mime, kind="" if kind == "file" else kind, name=named, **place)
 
 
 def _answered(entry: _Fields) -> _Fields:

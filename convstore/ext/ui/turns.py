@@ -142,10 +142,8 @@ class TurnReader(ContentReader):
                 if "toolCallId" in part:
                     part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
             if parts and "text" in parts[-1]:
-                parts[-1] |= {
-                    "state": "streaming",
-                    "text": parts[-1]["text"].removesuffix("\ufffd"),
-                }  # half a character
+                text = parts[-1]["text"].removesuffix("\ufffd")  # half a character
+                parts[-1] |= {"state": "streaming", "text": text}
             steps += [step._replace(parts=parts)] if parts else []
         return turn._replace(steps=steps)
 

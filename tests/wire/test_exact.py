@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.ext.exact import marked, restored
+from convstore.wire.exact import marked, restored
 
 LONG = "Seals eat fish. " * 20
 
