@@ -272,7 +272,7 @@ class TurnSession:
             error: True if the tool failed, and `content` says why; it has no sources then.
 
         Raises:
-            InvalidInputError: The call is not open, a source is none, or JSON cannot express the content.
+            InvalidInputError: The call is not open, a value is no source, or JSON cannot express the content.
             UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """

@@ -116,7 +116,7 @@ class TurnResultContract:
 
     async def test_copies_in_a_result_are_numbered_apart_and_repeated(self, chat: Conversation) -> None:
         """A result with a passage twice, after it was shown, is stored once by equal calls at once and later."""
-        sources = [_FOUND[0], "Seals sleep.", "New."]
+        sources = [_FOUND[0], "New.", "New."]
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("first", "second"))
             first, second = turn.open_calls

@@ -108,6 +108,14 @@ class WatchContract:
             async with _page(hurried, after=after) as page:
                 assert (page.texts, page.status) == (texts, "interrupted")
 
+    async def test_a_page_knows_the_turn_of_each_new_message(self, chat: Conversation, hurried: Conversation) -> None:
+        """A message that comes after its question was told has the id of that question."""
+        await chat.append(HumanMessage("How?", id="q1"))
+        async with _page(hurried) as page:
+            await chat.append(AIMessage("So."))
+            await page.until(lambda page: page.status == "finished")
+            assert [message.turn_id for message in page.messages] == ["q1", "q1"]
+
     async def test_a_page_follows_rewinds(self, chat: Conversation, hurried: Conversation) -> None:
         """Messages that left the conversation leave the page, and come back where a rewind is undone."""
         await chat.append([HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")])
