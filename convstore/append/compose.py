@@ -21,7 +21,7 @@ from convstore.messages.encoding import decode_message
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import calls_of
 from convstore.runtime.cache import CachedPayload
-from convstore.sources.shortening import with_stub
+from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.source import write_ids
 from convstore.sources.stub import named_sources, stub_of
 from convstore.values.models import Receipt
@@ -158,7 +158,8 @@ def _message(
 
 def _stub_tokens(new: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
-    shown = decode_message(batch.codec, new.stored.body) if new.has_large_fields else new.message.model_copy()
+    is_split = new.has_large_fields
+    shown = leave_out(decode_message(batch.codec, new.stored.body)) if is_split else new.message.model_copy()
     return count(batch.counter, with_stub(shown, stub))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from convstore.messages.sizes import bytes_of
@@ -23,7 +24,7 @@ Usage = tuple[int, int, int]
 _LONG_TOKENS = 1_000
 _SHORT_ID = 12
 """Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
-ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 250, 5
+ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 200, 5
 """Stored size of an entry's totals, of a message's fields other than its texts and of a range, approximately."""
 NO_USAGE: Mapping[str, Usage] = {}
 
@@ -420,7 +421,7 @@ class Entry:
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        texts = sum([len(message.body) + len(message.stub or "") for message in self.messages])
+        texts = sum([getsizeof(message.body) + len(message.stub or "") for message in self.messages])
         self.size = ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + RANGE_BYTES * len(self.rewound) + texts
 
     @property

@@ -172,7 +172,7 @@ class Form(NamedTuple):
             whole = read_message(codec, message, payloads[message.id] if ref else None)
             return without_mark(whole), Look(message.tokens)
         if self.stub is not None:
-            stubbed = with_stub(without_mark(read_message(codec, message)), self.stub)
+            stubbed = with_stub(leave_out(without_mark(read_message(codec, message))), self.stub)
             return stubbed, Look(message.view_tokens if self.stub == message.stub else None, is_stub=True)
         if payload is not None and ref and not self.has_media:
             payload = payload[: ref.shown] or None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -69,8 +68,8 @@ class ShownSources:
         """Add a source; return the number that its text was first shown under, None if it is new."""
         shown, earlier = self.numbers, self.numbers.pop(digest, None)
         shown[digest] = number if earlier is None else earlier
-        for oldest in list(islice(shown, len(shown) - MAX_SHOWN)) if len(shown) > MAX_SHOWN else ():
-            del shown[oldest]
+        if len(shown) > MAX_SHOWN:
+            del shown[next(iter(shown))]
         return earlier
 
 

@@ -24,6 +24,7 @@ MANY_NODES = 2_000
 TEXT_TYPES = frozenset({str, TextAccessor})  # TextAccessor is the type of `message.text`, equal to the str it wraps
 _SCALAR_TYPES = TEXT_TYPES | {bool, float, int, type(None)}
 _PLAIN_TYPES = _SCALAR_TYPES | {list, dict}
+_TEXTS_OR_NULL = TEXT_TYPES | {type(None)}
 _SLICE, _SLICED_DEPTH = 100, 4
 
 write_line = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -44,8 +45,12 @@ def plain_json(value: Any) -> str | None:
 
 def is_same_json(left: Any, other: Any) -> bool:
     """Return True if two values that JSON has are equal, and True is not taken for 1."""
+    if left != other:
+        return False
+    if type(left) is dict and _TEXTS_OR_NULL.issuperset(map(type, left.values())) and [*left] == [*other]:
+        return True  # as most items of tools
     try:
-        return bool(left == other) and orjson.dumps(left) == orjson.dumps(other)
+        return orjson.dumps(left) == orjson.dumps(other)
     except orjson.JSONEncodeError:  # a number beyond 64 bits, or a lone surrogate
         return repr(left) == repr(other)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -61,15 +60,17 @@ def _with_text(message: BaseMessage) -> int:
     content: Any = message.content
     is_text = type(content) is str
     extra = 0 if is_text and content.isascii() else _extra_for_script(content)
-    if is_text and message.type in _ROLES:
-        with suppress(RecursionError, TypeError, ValueError):
-            characters = len(content) + len(_ROLES[message.type]) + len(message.name or "")
-            if isinstance(message, ToolMessage):
-                characters += len(message.tool_call_id)
-            elif isinstance(message, AIMessage) and message.tool_calls:
-                characters += len(repr(message.tool_calls))
-            return -(-characters // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE + extra
-    return _by_langchain(message) + extra
+    if not is_text or message.type not in _ROLES:
+        return _by_langchain(message) + extra
+    try:
+        characters = len(content) + len(_ROLES[message.type]) + len(message.name or "")
+        if isinstance(message, AIMessage) and message.tool_calls:
+            characters += len(repr(message.tool_calls))
+        elif isinstance(message, ToolMessage):
+            characters += len(message.tool_call_id)
+    except (RecursionError, TypeError, ValueError):
+        return _by_langchain(message) + extra
+    return -(-characters // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE + extra
 
 
 def _with_blocks(message: BaseMessage) -> int:

@@ -98,20 +98,39 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     Raises:
         BaseException: The error of the work, or the cancellation of the caller.
     """
-    task, clock = asyncio.ensure_future(work), asyncio.get_running_loop().time
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    task = asyncio.ensure_future(_announced(work, ended))
+    task.add_done_callback(lambda _: _announce(ended))  # it may be cancelled before it begins
     cancellation: asyncio.CancelledError | None = None
     ends = math.inf
-    while not task.done() and (left := ends - clock()) > 0:
+    while not task.done() and (left := ends - loop.time()) > 0:
         try:
-            await asyncio.wait({task}, timeout=None if cancellation is None else left)
+            if cancellation is None:
+                await ended
+            else:
+                await asyncio.wait({task}, timeout=left)
         except asyncio.CancelledError as error:
-            ends = min(ends, clock() + SETTLE_SECONDS)
+            ends = min(ends, loop.time() + SETTLE_SECONDS)
             cancellation = error
     if cancellation is None:
         return task.result()
     task.add_done_callback(_retrieve)
     task.cancel()
     raise cancellation
+
+
+async def _announced(work: Coroutine[Any, Any, _Result], ended: asyncio.Future[None]) -> _Result:
+    """Return the result of the work; `ended` wakes who awaits it two cycles of the loop before the task would."""
+    try:
+        return await work
+    finally:
+        _announce(ended)
+
+
+def _announce(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:

@@ -27,8 +27,8 @@ TAIL_LIFETIME = 10.0
 
 _MAXIMUM_CONVERSATIONS = 1_000
 _MAXIMUM_BYTES = 32_000_000
-_ENTRY_OVERHEAD, _MESSAGE_OVERHEAD = 850, 750
-"""Bytes that a cached entry and a cached message take in addition to the texts in them."""
+_ENTRY_OVERHEAD, _MESSAGE_OVERHEAD = 350, 550
+"""Bytes that a cached entry and a cached message take in addition to their stored size."""
 _CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
 """Bytes of a cached conversation, and of a source that was shown or a rewound range."""
 
@@ -65,10 +65,10 @@ class LoadedEnd:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        messages = [message for entry in self.entries for message in entry.messages]
-        texts = sum([getsizeof(message.body) + len(message.stub or "") for message in messages])
-        texts += sum([len(message.kept.body) for message in messages if message.kept and message.kept.body])
-        self.size = texts + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(messages)
+        kept = [message.kept for entry in self.entries for message in entry.messages]
+        stored = sum([entry.size for entry in self.entries])
+        forms = sum([len(form.body) for form in kept if form and form.body])
+        self.size = stored + forms + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(kept)
 
 
 @dataclass(slots=True, eq=False)

@@ -52,14 +52,15 @@ def stands_for_image(text: str) -> bool:
 
 
 def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
-    """Replace the content of a decoded tool message by its stub, or add its suffix; remove the artifact, in place."""
+    """Replace the content of a tool message by its stub, or add its suffix; remove the artifact, in place."""
     values: Any = message.__dict__
     values["artifact"] = None
-    if not stub.startswith("\n"):  # as a suffix does
+    if not stub.startswith("\n"):
         values["content"] = stub
-        return leave_out(message)
-    content = leave_out(message).content
-    values["content"] = content + stub if isinstance(content, str) else [*content, {"type": "text", "text": stub}]
+    elif isinstance(content := values["content"], str):  # it is a suffix
+        values["content"] = content + stub
+    else:
+        values["content"] = [*content, {"type": "text", "text": stub}]
     return message
 
 

@@ -140,7 +140,7 @@ def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
     'name'
     """
     for key in keys:
-        if type(fields.get(key)) in TEXT_TYPES:
+        if key in fields and type(fields[key]) in TEXT_TYPES:
             return key
     return ""
 
@@ -288,6 +288,8 @@ def write_ids(ids: Iterable[int]) -> str:
     '3, 11-13'
     """
     numbers = sorted(set(ids))
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
     breaks = [index for index, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
     runs = [numbers[a:b] for a, b in pairwise([0, *breaks, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs if run)

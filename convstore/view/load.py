@@ -8,9 +8,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from convstore.log.entry import Entry, Totals
-from convstore.log.rows import Row, marked, named_in, rows_of, weigh
+from convstore.log.rows import Row, is_finished, marked, named_in, rows_of
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.messages.encoding import digest_of
 from convstore.runtime.cache import CachedConversation, LoadedEnd
@@ -73,9 +74,12 @@ class Load(ActiveRows):
     @property
     def unsummarized(self) -> int:
         """Return the tokens after the summary or the leading system messages, weighed as in a compaction plan."""
-        system = () if self.summary else self.system or ()
-        before = self.rows[0].before if self.rows else 0
-        return max(0, before + sum(weigh(self.rows)) - sum(message.view_tokens for message in system))
+        if not self.rows:
+            return 0
+        last, system = self.rows[-1], () if self.summary else self.system or ()
+        now = [] if is_finished(self.rows) else takewhile(lambda row: row.turn == last.turn, reversed(self.rows))
+        whole = sum(row.message.tokens - row.message.view_tokens for row in now)
+        return max(0, last.before + last.message.view_tokens + whole - sum(message.view_tokens for message in system))
 
     def count(self, entries: Sequence[Entry]) -> None:
         """Add documents to the report."""

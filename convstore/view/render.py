@@ -140,25 +140,24 @@ def build_view(
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
     policy, counter = decoder.policy, decoder.counter
-    forms = zip(rows, shown, strict=True)
-    visible = [(row, form) for row, form in forms if form and not is_hidden(row.message, policy)]
-    leading = [decoder.shown(message, WHOLE if message.payload is None else FINISHED) for message in system]
-    made = [decoder.shown(row.message, form) for row, form in visible]
-    stubbed = [row.message.id for (row, _), (_, look) in zip(visible, made, strict=True) if look.is_stub]
-    made = [*leading, *made]
-    listed = [message for message, _ in (*leading, *notes, *made[len(leading) :])]
-    pairing, late_results = _paired(listed, [row for row, _ in visible], policy, has_notes=bool(notes))
+    visible = [(row.message, form) for row, form in zip(rows, shown, strict=True) if form]
+    if policy.view == "conversation":
+        visible = [part for part in visible if not is_hidden(part[0], policy)]
+    visible[:0] = [(message, WHOLE if message.payload is None else FINISHED) for message in system]
+    logged, made = [message for message, _ in visible], [decoder.shown(message, form) for message, form in visible]
+    listed = [message for message, _ in (*made[: len(system)], *notes, *made[len(system) :])]
+    pairing, late_results = _paired(listed, logged, policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): look.tokens for message, look in made}
-    ids = {message.id for message in system} | {row.message.id for row, _ in visible}
-    messages = _with_unique_ids(pairing.messages, ids, sizes)
+    messages = _with_unique_ids(pairing.messages, logged, sizes)
     sizes |= {id(message): look.tokens for message, look in notes}
-    orphans, changed = set(pairing.orphans), [pair for pair in made if pair[1].has_placeholder or pair[1].is_shortened]
+    orphans = set(pairing.orphans)
+    changed = [part for part in made if part[1].is_stub or part[1].has_placeholder or part[1].is_shortened]
     known = enumerate(map(sizes.get, map(id, messages)))
     return View(
         messages=messages,
         sizes=[count(counter, messages[index]) if size is None else size for index, size in known],
-        stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
+        stubbed=tuple([str(message.id) for message, look in changed if look.is_stub and message.id not in orphans]),
         placeholders=tuple([str(message.id) for message, look in changed if look.has_placeholder]),
         shortened=tuple([str(message.id) for message, look in changed if look.is_shortened]),
         missing_results=pairing.missing,
@@ -301,14 +300,14 @@ def _cut_tokens(counter: TokenCounter) -> int:
 
 
 def _paired(
-    messages: Sequence[BaseMessage], rows: Sequence[Row], policy: HistoryPolicy, *, has_notes: bool
+    messages: Sequence[BaseMessage], stored: Sequence[EntryMessage], policy: HistoryPolicy, *, has_notes: bool
 ) -> tuple[Pairing, tuple[str, ...]]:
     """Return the messages as the provider accepts them, and the results whose calls are left out."""
     if policy.provider:
         messages = with_original_ids(messages, policy.provider)
     pairing, late_results = pair(messages), tuple[str, ...]()
     if has_notes and pairing.orphans:
-        calls = {row.message.id: f"{row.message.tool} {row.message.arguments}".strip() for row in rows}
+        calls = {message.id: f"{message.tool} {message.arguments}".strip() for message in stored}
         late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
     if policy.provider:
         pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))
@@ -325,24 +324,25 @@ def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Code
 
 
 def _with_unique_ids(
-    messages: Sequence[BaseMessage], logged: set[str], stored: Container[int] = ()
+    messages: Sequence[BaseMessage], logged: Sequence[EntryMessage], stored: Container[int] = ()
 ) -> list[BaseMessage]:
     """Give each message of a view a unique id: generated messages yield to messages of the log.
 
     Args:
         messages: In order.
-        logged: Ids in use by the log, including those of messages replaced by a stub.
+        logged: The messages of the log, including those that the view leaves out or shows in another form.
         stored: ``id(message)`` of messages that are surely not generated.
 
     >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
-    >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], set())]
+    >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], [])]
     ['note-5~', 'note-5']
     """
-    generated = [index for index, message in enumerate(messages) if id(message) not in stored and kind_of(message)]
     unique = list(messages)
+    others = [index for index, message in enumerate(messages) if id(message) not in stored]
+    generated = [index for index in others if kind_of(messages[index])]
     if generated:
-        made = set(generated)
-        taken = logged | {str(message.id) for index, message in enumerate(messages) if index not in made}
+        given = {str(messages[index].id) for index in {*others} - {*generated}}
+        taken = {message.id for message in logged} | given
         for index in generated:
             message, id_ = messages[index], str(messages[index].id)
             while id_ in taken:

@@ -678,7 +678,7 @@ def test_what_names_a_message_never_leaves_its_body() -> None:
     long = "x" * PART_MINIMUM
     message = ToolMessage("y" * 20_000, id="m", tool_call_id=long, name=long, artifact=["z" * 20_000])
     encoded = encode_message(CODEC, fields_of(message))
-    shown = with_stub(decode_message(CODEC, encoded.body), "stub")
+    shown = with_stub(leave_out(decode_message(CODEC, encoded.body)), "stub")
     assert (shown.tool_call_id, shown.name, shown.content, shown.artifact) == (long, long, "stub", None)
 
 

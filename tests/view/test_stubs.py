@@ -16,7 +16,7 @@ from convstore.log.entry import EntryMessage
 from convstore.messages.encoding import decode_message
 from convstore.messages.text import text_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.sources.shortening import with_stub
+from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
 
 _TEN = [(f"Passage {number}. " + "text " * 50, {"title": f"T{number}"}) for number in range(10)]
@@ -226,7 +226,7 @@ def test_a_short_status_stays_however_large_its_artifact_is(size: int) -> None:
 def test_the_suffix_follows_the_content(message: Any, shown: str) -> None:
     """Blocks get it as a text block; nothing that an id holds can end it."""
     stored, log = _stored(message), PureLog()
-    view = with_stub(decode_message(log.codec, stored.body), str(stored.stub))
+    view = with_stub(leave_out(decode_message(log.codec, stored.body)), str(stored.stub))
     assert view.text.startswith(shown)
     assert (view.artifact, message.artifact) == (None, _TEN[:1])
     if isinstance(message.content, list):
