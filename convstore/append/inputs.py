@@ -135,12 +135,14 @@ def items_of(batch: Any) -> list[Item]:
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
         raise InvalidMessageError(f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them")
-    items = [_dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in batch]
+    items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
-    if any(isinstance(item, Mapping) for item in items if not isinstance(item, BaseMessage)):
-        return read_items(items)
-    return list(starmap(Item, enumerate(items)))
+    if all(isinstance(item, BaseMessage) for item in items):
+        return list(starmap(Item, enumerate(items)))
+    items = [_dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in items]
+    is_read = any(isinstance(item, Mapping) for item in items)
+    return read_items(items) if is_read else list(starmap(Item, enumerate(items)))
 
 
 def _is_of_sdk(value: Any) -> bool:

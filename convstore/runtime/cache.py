@@ -124,7 +124,8 @@ class CachedConversation:
 
         The log itself orders the appends of several loops, as it does those of several processes.
         """
-        return self.locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        loop = asyncio.get_running_loop()
+        return self.locks.get(loop) or self.locks.setdefault(loop, asyncio.Lock())
 
     @property
     def key(self) -> tuple[Scope, str]:

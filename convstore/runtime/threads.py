@@ -56,12 +56,14 @@ def characters_in(messages: Sequence[BaseMessage]) -> int:
     characters, todo = 0, list[Any](message.__dict__ for message in messages)
     while todo and characters <= _LONG:
         value = todo.pop()
-        for child in value.values() if isinstance(value, dict) else value[:_LONG]:
-            characters += _PER_VALUE
+        children = value.values() if isinstance(value, dict) else value[:_LONG]
+        characters += _PER_VALUE * len(children)
+        for child in children:
             if isinstance(child, _TEXTS):
                 characters += len(child)
             elif isinstance(child, _CONTAINERS):
-                todo.append(child)
+                if child:
+                    todo.append(child)
             elif issubclass(type(child), Document):  # other objects are not touched: a property of theirs may raise
                 todo.append(child.__dict__)
     return characters

@@ -279,6 +279,8 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
     """Return the sources of a list; none unless each item is one, or is like them and at least every other is one."""
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
+    if read is retrieved_text and not any(is_text(value) or is_block(value) for value in values):
+        return _NOTHING
     found = [_of_block(value) if is_block(value) else read(value) for value in values]
     sources = tuple([source for source in found if source is not None])
     if len(sources) < len(values):
