@@ -20,7 +20,7 @@ from convstore import __version__
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS, THIS = ("3.11", "3.12", "3.13"), f"3.{sys.version_info.minor}"
 EXTRAS = ("motor", "mongomock", "mongomock_motor", "typer", "rich", "pytest", "hypothesis")
 
 
@@ -136,10 +136,11 @@ def test_the_wheel_runs_without_the_checkout(unpacked: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("versions", ["lowest", "newest"])
-@pytest.mark.parametrize("python", [text for text in PYTHONS if text != f"3.{sys.version_info.minor}"])
+@pytest.mark.parametrize(
+    ("python", "versions"), [*zip([text for text in PYTHONS if text != THIS], ["newest", "lowest"], strict=False)]
+)
 def test_the_wheel_runs_a_turn_where_it_is_installed(wheel: Path, python: str, versions: str, tmp_path: Path) -> None:
-    """On the other Pythons, with the lowest and with the newest versions that it allows, from the index.
+    """On the other Pythons: on one with the newest, on one with the lowest versions that it allows, from the index.
 
     On this Python the newest versions are those of all tests, and `.ci/run` tries the lowest ones.
     """

@@ -677,9 +677,9 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(client: Client, 
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id="long")
     for number in range(3_000):
-        for message in rag_turn(f"What about topic {number}?", sources=3):
-            stamp = (await chat.load_history()).stamp if message.type == "ai" else None
-            await chat.append(message, stamp=stamp)
+        question, *answer = rag_turn(f"What about topic {number}?", sources=3)
+        await chat.append(question)
+        await chat.append(answer, stamp=(await chat.load_history()).stamp)
     info = await chat.info()
     assert info.message_count == 12_000
     await (await host_of(chat).services()).sealer.seal(tuple(chat.scope.items()))  # as after a minute at rest
