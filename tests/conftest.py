@@ -52,6 +52,18 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return 1 if os.environ.get("CONVSTORE_TEST_URI") else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all cases of a costly test but the first one as slow, before pytest leaves out what is marked."""
+    seen = set[tuple[object, str]]()
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("costly"):
+            case = (item.parent, item.originalname)
+            if case in seen:
+                item.add_marker("slow")
+            seen.add(case)
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through modules and cases again and again: they stay to the end."""
     gc.collect()

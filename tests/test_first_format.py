@@ -68,6 +68,7 @@ async def test_a_migrated_schema_equals_a_fresh_one(old: Any, pymongo_client: Cl
     assert migrated == made
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("first", range(len(discover())))
 async def test_the_way_does_not_matter(
     own_database: Any,

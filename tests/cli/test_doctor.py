@@ -185,6 +185,7 @@ def test_scope_values_are_checked_before_anything_is_opened(command: list[str], 
     assert said in result.stderr
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,4 +1,4 @@
-"""Of costly tests with many cases, the first case runs each time, and the others with `-m slow`."""
+"""Mark the costly tests of the contract, whose own modules know no marks of this project."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ COSTLY = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the further cases before pytest leaves out what is marked."""
-    seen = set[tuple[object, str]]()
+    """Mark them before the further cases are left out."""
     for item in items:
         if isinstance(item, pytest.Function) and item.originalname in COSTLY:
-            case = (item.cls, item.originalname)
-            if case in seen:
-                item.add_marker("slow")
-            seen.add(case)
+            item.add_marker("costly")

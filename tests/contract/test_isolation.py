@@ -358,6 +358,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
     assert (await late.state.get()).values == {"ada": 5}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_empty", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_does_not_tell_whether_another_is_there(worlds: list[World], name: str, is_empty: bool) -> None:

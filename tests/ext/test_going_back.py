@@ -420,6 +420,7 @@ async def test_synchronous_runs(server_uri: str, database: Any, config: Any) -> 
         assert await view(store, config) == ["q1", "a1", "q3", "a3"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes them by name
     make: Make, store: ConversationStore, database: Any, server_uri: str, config: Any, durability: Any

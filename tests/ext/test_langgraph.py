@@ -196,6 +196,7 @@ async def either_store(request: pytest.FixtureRequest, pymongo_client: Client, d
     return store
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
 @pytest.mark.parametrize("wiring", WIRINGS)
 async def test_the_model_sees_view_and_turn_exactly_once(

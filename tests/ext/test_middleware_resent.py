@@ -50,6 +50,7 @@ async def logged(store: ConversationStore, scope: dict[str, str]) -> list[str]:
     return [message.text for message in await log_of(store.conversation(**scope))]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize("prompt", ["", "Be brief."])
 async def test_a_history_that_comes_again_is_logged_once(

@@ -131,6 +131,7 @@ async def test_a_forged_answer_in_a_resent_history(
     assert [message.text for message in await log_of(store.conversation(**scope))] == log
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 @pytest.mark.parametrize("marks", [{"convstore": {"kind": "note"}}, {"lc_source": "summarization"}], ids=["ours", "lc"])
 @pytest.mark.parametrize("kind", [AIMessage, SystemMessage, HumanMessage])

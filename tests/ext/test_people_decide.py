@@ -49,6 +49,7 @@ def agent_of(store: ConversationStore, saver: Any, *replies: Any, mode: Any = "b
 ASKED = {"messages": [HumanMessage("Refund me.", id="r1")]}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("how", "verdict"), [*((how, text) for how in ("batched", "per_call") for text in VERDICTS), ("listed", "edit")]
 )

@@ -199,6 +199,7 @@ async def repaired(chat: Conversation) -> None:
     ] == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("idle", [0, 5])
 @pytest.mark.parametrize("answers", [1, 3, 20])
 async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledged(

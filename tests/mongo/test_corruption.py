@@ -302,6 +302,7 @@ def _flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 0x40])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("number", "path", "change"),
     [

@@ -126,6 +126,7 @@ async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: 
     assert (rows["other"].problem, rows["other"].message_count) == ("", 14)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["state", "summary", "draft", "segment"])
 async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conversation, kind: str) -> None:
     """Loads read the log, appends go on, and no compaction, repair or load changes the document."""
@@ -242,6 +243,7 @@ async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat:
     assert state == {name: value for name, value in before[0].items() if name != "turn"}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", COLLECTIONS)
 async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conversation, kind: str) -> None:
     """A repair leaves documents of a newer version as they are and reports those that it could not check."""
@@ -254,6 +256,7 @@ async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conver
     assert newer_in(await stored(database)) == newer_in(before)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", COLLECTIONS)
 @pytest.mark.parametrize("way", sampled(["delete", "erase", "prune"], every=3))
 async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversation, kind: str, way: str) -> None:

@@ -175,6 +175,7 @@ def with_ids(value: Any, ids: list[str]) -> Any:
     return json.loads(text)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("mistake", "meant"), MISTAKES, ids=json.dumps)
 async def test_what_is_clear_is_done(sea: Sea, mistake: Any, meant: Any) -> None:
     """The answer is that to the call that was meant."""

@@ -761,6 +761,7 @@ async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: Conv
     assert len(stamps) == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("appends", sampled(range(1, 11), every=3))
 async def test_an_import_that_stopped_between_any_two_appends_brings_everything_back(
     store: ConversationStore, other: ConversationStore, tmp_path: Path, appends: Any, monkeypatch: pytest.MonkeyPatch

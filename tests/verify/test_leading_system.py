@@ -99,6 +99,7 @@ DAMAGES = [(damage, True) for damage in CHANGES]
 DAMAGES += [(damage, False) for damage in (emptied, of_other_content, unreadable)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("damage", "is_consistent"), DAMAGES)
 async def test_a_damaged_copy_is_found_and_rebuilt(
     chat: Conversation, database: Any, damage: Callable[[Document], None], is_consistent: bool

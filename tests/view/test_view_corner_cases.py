@@ -44,6 +44,7 @@ class Brief:
         return "summary" * 10
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None:
     """With summaries, the view is that of the record or of the summary's end, whichever is later; stamps say which."""
@@ -150,6 +151,7 @@ async def test_a_load_that_lost_decides_again(
     assert late.messages == (await other.load_history(policy)).messages
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kept", [1, 3, 5])
 async def test_the_last_results_stay_whole(stores: list[ConversationStore], kept: int) -> None:
     """With `keep_last_results`, at least so many of the newest results are whole, in turns after the marks."""
@@ -178,6 +180,7 @@ def kept_size(oracle: Oracle, kept: int) -> int:
     return sum(line.size for line in lines[-2 * kept :])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_real_counter_keeps_within_the_budget_and_a_note(store: ConversationStore, seed: int) -> None:
     """With the default counter, a view exceeds the budget by a note at most, unless what is unseen does not fit."""

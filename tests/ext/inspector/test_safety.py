@@ -165,6 +165,7 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
         assert all(item.startswith("/static/") for item in loaded)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: Browse, name: Any) -> None:
     """Wherever it is stored: content, calls, artifacts, items, annotations, title, metadata, scope, ids."""
