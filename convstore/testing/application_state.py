@@ -99,7 +99,7 @@ class ApplicationStateContract:
         ids=["nothing", "a list", "a number as a name", "a value of another type", "too large"],
     )
     async def test_a_bad_state_is_refused(self, chat: Conversation, changes: Any, error: type[Exception]) -> None:
-        """Typed, and nothing is written, not even a conversation."""
+        """The error is typed, and nothing is written, not even a conversation."""
         with pytest.raises(error):
             await chat.state.update(changes)
         with pytest.raises(InvalidInputError):

@@ -235,7 +235,7 @@ class ChildContract:
         assert await _left(database, root) == 0
 
     async def test_children_are_exported_with_their_parent(self, outer: Conversation) -> None:
-        """Directly after it, the nested ones below theirs."""
+        """Children are exported directly after their parent, nested ones below theirs."""
         chats, lines = await _family(outer), list[bytes]()
         scope = {"user_id": outer.scope["user_id"]}
         report = await export_conversations(outer.store, lines.append, format="openai", scope=scope)

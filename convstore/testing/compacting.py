@@ -71,7 +71,7 @@ class CompactContract:
         return new_store(summarizer=writer).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
     async def test_old_turns_become_a_summary(self, compacting: Conversation, writer: _Writer) -> None:
-        """System messages first, then the summary, then the last turns; everybody sees the same."""
+        """System messages come first, then the summary, then the last turns; everybody sees the same."""
         chat = compacting
         await chat.append(SystemMessage("Be kind.", id="s"))
         await _talk(chat, 1, 2, 3)
@@ -151,7 +151,7 @@ class CompactContract:
     async def test_when_the_summarizer_fails_history_loads_as_before(
         self, compacting: Conversation, writer: _Writer
     ) -> None:
-        """A typed result; the next try waits, unless it is forced; nothing half written."""
+        """A failure is a typed result and leaves nothing half written; the next try waits, unless it is forced."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         before = await _texts(chat)
@@ -170,7 +170,7 @@ class CompactContract:
     async def test_what_is_no_summary_is_refused(
         self, store: ConversationStore, new_store: Callable[..., ConversationStore], answer: Any
     ) -> None:
-        """An empty summary, and one that is longer than the messages that it replaces."""
+        """An empty summary is refused, and so is one that is longer than the messages that it replaces."""
 
         async def summarize(_messages: Sequence[BaseMessage], _summary: str | None) -> str:
             return answer  # type: ignore[no-any-return]
@@ -282,7 +282,7 @@ class CompactContract:
         assert 1 <= len(await chat.summaries()) <= 10
 
     async def test_without_a_summarizer_the_error_says_what_to_do(self, chat: Conversation) -> None:
-        """A typed error that names the argument."""
+        """`compact` raises a typed error that names the argument."""
         with pytest.raises(InvalidInputError, match="summarizer="):
             await chat.compact()
         assert await chat.summaries() == []

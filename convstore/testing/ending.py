@@ -124,7 +124,7 @@ class EndContract:
     async def test_conversations_are_listed_newest_first_by_pages(
         self, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Every conversation of a user once, none of another, in the order of their last messages."""
+        """Pages list every conversation of a user once and none of another, in the order of their last messages."""
         start = datetime.now(UTC).replace(microsecond=0)
         ticks = iter(range(1_000))
         store = new_store(clock=Clock(now=lambda: start + timedelta(seconds=next(ticks))))
@@ -145,7 +145,7 @@ class EndContract:
 
     @pytest.mark.parametrize("cursor", ["x", "", "AAAA", "💥", 7])
     async def test_a_bad_cursor_is_refused(self, store: ConversationStore, cursor: Any) -> None:
-        """Typed, and says what to do."""
+        """The error is typed and says what to do."""
         with pytest.raises(InvalidCursorError, match="without a cursor"):
             await store.list_conversations(everything=True, cursor=cursor)
 
@@ -176,7 +176,7 @@ class EndContract:
             _ = [message async for message in reading]
 
     async def test_annotations_at_once_are_all_stored(self, chat: Conversation) -> None:
-        """The first values of a message from many callers at once, on the server two of one key collide."""
+        """Many callers may store the first values of a message at once, although two of them collide on the server."""
         for number in range(10):
             await chat.append(HumanMessage("Do seals sleep?", id=f"q{number}"))
             await asyncio.gather(*(chat.annotate(f"q{number}", **{f"by{value}": value}) for value in range(20)))
@@ -205,7 +205,7 @@ class EndContract:
         "values", [{}, {"a.b": 1}, {"$set": 1}, {"": 1}, {"x" * 200: 1}, {"x": object()}, {"x": "y" * 200_000}]
     )
     async def test_bad_annotations_are_refused(self, chat: Conversation, values: dict[str, Any]) -> None:
-        """Typed, before anything is written; too many as well."""
+        """Invalid annotations, or too many, raise a typed error before anything is written."""
         await chat.append(HumanMessage("q", id="q"))
         with pytest.raises(InvalidInputError):
             await chat.annotate("q", **values)

@@ -113,7 +113,7 @@ class ForkContract:
         assert sorted(type(made).__name__ for made in found) == ["Conversation", "ForkRefusedError"]
 
     async def test_what_cannot_be_forked_is_refused(self, chat: Conversation, database: Any) -> None:
-        """A turn in progress, unknown and rewound messages, a partial scope, a damaged log; nothing is made."""
+        """In a turn in progress, of a damaged log, before unknown or rewound messages and into a partial scope."""
         scope = _scope()
         async with await chat.turn("q", human="Q") as turn:
             await turn.append(CALL.model_copy())

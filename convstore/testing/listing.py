@@ -338,7 +338,7 @@ class ListContract:
     async def test_an_import_is_listed_by_its_newest_date(
         self, appender: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
-        """Once it has ended; a message of today after it moves the conversation to the front at once."""
+        """The date counts once it has ended; a message of today then moves the conversation to the front at once."""
         chats = [appender.conversation(user_id=user, thread_id=name) for name in ("old", "older")]
         for chat, days in zip(chats, (0, 50), strict=True):
             for year in (2, 1, 0):

@@ -159,7 +159,7 @@ class LoadContract:
         assert history.report.over_budget
 
     async def test_a_view_can_be_limited_in_turns(self, chat: Conversation) -> None:
-        """Whole turns, the one in progress counted."""
+        """`max_turns` counts whole turns and the one in progress."""
         for number in range(5):
             await chat.append(rag_turn(f"What about fish {number}?"))
         await chat.append(HumanMessage("and now?"))
@@ -180,7 +180,7 @@ class LoadContract:
         ],
     )
     async def test_a_policy_keeps_results_whole(self, chat: Conversation, policy: HistoryPolicy, whole: int) -> None:
-        """All, those of some tools, or the newest."""
+        """A policy can keep all results, those of some tools, or the newest."""
         turns = [rag_turn(f"Fish {number}?", tool="book" if number % 2 else "search") for number in range(6)]
         for turn in turns:
             await chat.append(turn)
@@ -189,7 +189,7 @@ class LoadContract:
         assert sum(same_messages([result], [appended[result.id]]) for result in results) == whole
 
     async def test_the_conversation_view_is_the_talk_alone(self, chat: Conversation) -> None:
-        """No tool messages, no AI messages with calls."""
+        """It has no tool messages and no AI messages with calls."""
         await chat.append([SystemMessage("Be kind."), *rag_turn("What about seals?"), *rag_turn("And orcas?")])
         history = await chat.load_history(HistoryPolicy(view="conversation"))
         assert [message.type for message in history.messages] == ["system", "human", "ai", "human", "ai"]

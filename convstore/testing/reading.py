@@ -219,12 +219,12 @@ class ReadBackContract:
     async def test_arguments_of_the_wrong_type_are_a_message_for_the_model(
         self, chat: Conversation, arguments: dict[str, Any]
     ) -> None:
-        """A tool message that names the problem, no exception."""
+        """The tool returns a message that names the problem, and raises nothing."""
         answer = await _ask(chat, 1_000, **arguments)
         assert answer.status == "error" or str(answer.content).startswith("Not found: ")
 
     async def test_without_arguments_the_tool_lists_what_can_be_read(self, chat: Conversation) -> None:
-        """Ids, tools with their arguments, and source ids of the newest results; turns that views left out."""
+        """The list has ids, tools, arguments and source ids of the newest results, and turns that views left out."""
         assert str((await _ask(chat, 1_000)).content) == "There is nothing earlier in this conversation yet."
         turns = [rag_turn(f"Fish {number}?") for number in range(3)]
         for turn in turns:
@@ -240,7 +240,7 @@ class ReadBackContract:
         assert len(str((await _ask(chat, 1_000)).content).splitlines()) == 4
 
     async def test_a_passage_names_the_ids_that_read_it(self, chat: Conversation) -> None:
-        """Message id, ordinal, and the number of a source; an id from it reads the whole."""
+        """It names message id, ordinal and the number of a source; an id from it reads the whole."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         await chat.append([HumanMessage("Which passage had seals2w7?", id=new_id())])
@@ -329,7 +329,7 @@ class ReadBackContract:
 
     @pytest.mark.parametrize("ids", [7, [0], ["1"], "one", [True], None, range(1, 5_000), "1-1500", range(1, 10**12)])
     async def test_bad_source_ids_are_refused(self, chat: Conversation, ids: Any) -> None:
-        """Typed, before anything is read."""
+        """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):
             await chat.get_sources(ids)
 

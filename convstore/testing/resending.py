@@ -92,7 +92,7 @@ class ResendContract:
         assert await _texts(chat) == [message["content"] for message in history]
 
     async def test_an_empty_log_takes_all(self, chat: Conversation, store: ConversationStore) -> None:
-        """System messages too; so does a log of which everything was rewound."""
+        """It takes system messages too; so does a log of which everything was rewound."""
         batch = [SystemMessage("Be brief."), *_talk("x", "hi", "y")]
         for how in ("skip", "raise"):
             other = store.conversation(user_id="ada", thread_id=new_id())

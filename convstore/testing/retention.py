@@ -295,7 +295,7 @@ class RetentionContract:
             await store.prune(older_than=age)
 
     async def test_a_policy_may_be_of_five_minutes(self, new_store: _NewStore) -> None:
-        """Exactly; no shorter one may."""
+        """A policy of five minutes is taken; a shorter one is refused."""
         store = new_store()
         await store.setup()
         assert await store.prune(older_than=timedelta(minutes=5), user_id=new_id()) == _NOTHING

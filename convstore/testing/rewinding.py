@@ -265,7 +265,7 @@ class RewindContract:
 
     @pytest.mark.parametrize("wrong", ["", None, 7, {"$ne": ""}, "\ud800", "x" * 600])
     async def test_a_bad_id_is_refused(self, chat: Conversation, wrong: str) -> None:
-        """Typed, before anything is read."""
+        """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):
             await chat.rewind(before=wrong)
 

@@ -156,14 +156,14 @@ class SealContract:
         await store.close()
 
     async def test_another_search_index_is_refused(self, new_store: Callable[..., ConversationStore]) -> None:
-        """The option is true or false."""
+        """`search_index` takes True and False only."""
         with pytest.raises(InvalidInputError, match="search_index"):
             new_store(search_index="across")
 
     async def test_two_processes_seal_at_once(
         self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """Every hit once, whoever was first; what one segment covers is in no other that readers use."""
+        """A search has every hit once, whoever was first; what one segment covers is in no other that readers use."""
         others = [new_store() for _ in range(3)]
         for number in range(6):
             await chat.append(rag_turn(f"Number {number}: what about orcas?", words=100))

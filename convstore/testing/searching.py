@@ -63,7 +63,7 @@ class SearchContract:
     async def test_all_that_was_appended_is_found(
         self, chat: Conversation, text: str, ordinal: int, sources: tuple[int, ...]
     ) -> None:
-        """Texts of every type, calls, results, sources, titles, parts of identifiers; in any script and form."""
+        """Search finds texts of every type, calls, results, sources, titles and parts of identifiers, in any script."""
         turn = _turn_with_sources()
         await chat.append(turn)
         hit = (await chat.search(text))[0]
@@ -185,7 +185,7 @@ class SearchContract:
             assert [hit.ordinal for hit in await other.search(f"word{number}")] == [number + 1]
 
     async def test_a_page_around_an_ordinal(self, chat: Conversation) -> None:
-        """Half of it before, half after."""
+        """Half of the page comes before the ordinal, half after it."""
         await chat.append([HumanMessage(f"m{number}", id=new_id()) for number in range(1, 21)])
         assert [message.ordinal for message in await chat.list_messages(around=10, limit=5)] == [8, 9, 10, 11, 12]
         assert [message.ordinal for message in await chat.list_messages(around=1, limit=3)] == [1, 2, 3]

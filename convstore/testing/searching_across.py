@@ -35,7 +35,7 @@ class SearchAcrossContract:
     async def test_all_conversations_of_a_user_are_searched(
         self, new_store: Callable[..., ConversationStore], sealed: bool
     ) -> None:
-        """Grouped with title and scope; another user's, rewound and deleted messages are not among them."""
+        """Hits are grouped with title and scope; another user's, rewound and deleted messages are not among them."""
         store, ada, eve = new_store(), new_id(), new_id()
         await store.setup()
         await _said(store, ada, "whales", "Narwhals dive deep.", "Do orcas?")

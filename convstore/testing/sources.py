@@ -123,7 +123,7 @@ class SourcesContract:
     async def test_an_extractor_says_where_the_sources_are(
         self, chat: Conversation, store: ConversationStore, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """For its tool alone, at append; what is stored is read without it."""
+        """It works for its tool alone, at append; what is stored is read without it."""
 
         def lines(message: ToolMessage) -> list[Any]:
             pairs = (line.split(": ", 1) for line in message.text.splitlines())
@@ -156,7 +156,7 @@ class SourcesContract:
         await chat.append(_result(tool="search"))
 
     async def test_a_tool_call_id_reads_its_results(self, chat: Conversation) -> None:
-        """All results of that call, in order; a message id goes before a call id."""
+        """It returns all results of that call, in order; a message id goes before a call id."""
         first, second = _result(("one", {}), call="call-1"), _result(("two", {}), call="call-1")
         await chat.append([first, second, _result(("three", {}), id_="call-2"), _result(("four", {}), call="call-2")])
         page = await chat.get_sources(tool_message_ids=["call-1", "call-2", "call-3"])
@@ -164,7 +164,7 @@ class SourcesContract:
         assert page.not_found == ["call-3"]
 
     async def test_a_cursor_alone_goes_on_through_all_that_was_asked_for(self, chat: Conversation) -> None:
-        """For sources and for results without sources; other arguments next to it change nothing."""
+        """This holds for sources and for results without sources; other arguments next to it change nothing."""
         log = ToolMessage("*" * 4_000, id="log", tool_call_id="c")
         await chat.append([_result(("#" * 3_000, {}), ("%" * 3_000, {})), log])
         tool = chat.retrieve_previous_sources_tool(page_tokens=400)
@@ -260,7 +260,7 @@ class SourcesContract:
 
     @pytest.mark.parametrize("how", ["first", 1, None, True])
     async def test_an_unknown_way_with_clashes_is_refused(self, chat: Conversation, how: Any) -> None:
-        """Typed, before anything is written."""
+        """The error is typed and comes before anything is written."""
         with pytest.raises(InvalidInputError, match="on_source_clash"):
             await chat.append(HumanMessage("x"), on_source_clash=how)
 

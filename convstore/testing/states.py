@@ -238,7 +238,7 @@ class StateContract(VerifyFixtures):
     async def test_a_damaged_state_is_found_and_restored(
         self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any] | None
     ) -> None:
-        """A missing one, too."""
+        """`verify` finds a damaged or missing state, and a repair restores it."""
         conversation, before = await self.id_of(database, full), await _view(full)
         key, user = f"{conversation}:~", full.scope["user_id"]
         await (database["log"].update_one({"_id": key}, change) if change else database["log"].delete_one({"_id": key}))

@@ -63,7 +63,7 @@ class TurnContract:
     """`append_turn`, `get_turn`, and `turns` in a range."""
 
     async def test_question_and_answer_are_one_turn(self, chat: Conversation) -> None:
-        """The question first, the answer later, each once; the id of the turn is that of the question."""
+        """The question is stored first, the answer later, each once; the id of the turn is that of the question."""
         asked = await chat.append_turn("r1", human="Do seals sleep?")
         answered = await chat.append_turn("r1", messages=_answer())
         turn = await chat.get_turn("r1")
@@ -295,7 +295,7 @@ class TurnContract:
         assert (await chat.info()).created_at is None
 
     async def test_a_refused_message_of_an_answer_is_named_by_its_place(self, chat: Conversation) -> None:
-        """Counted among `messages`, with the question or without it."""
+        """The place is counted among `messages`, with the question or without it."""
         await chat.append_turn("r1", human="hi")
         for human in (None, "hi"):
             with pytest.raises(InvalidMessageError) as caught:
@@ -388,7 +388,7 @@ class TurnContract:
 
     @pytest.mark.parametrize("asked", [{"after": -1}, {"before": "1"}, {"limit": True}, {"after": 10**30}])
     async def test_a_bad_range_is_refused(self, chat: Conversation, asked: dict[str, Any]) -> None:
-        """Typed, before anything is read."""
+        """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):
             await _turns(chat, **asked)
 

@@ -173,7 +173,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_missing_payload_is_named(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """A stub that leads nowhere: the chunk, and the message that it is of."""
+        """The finding names the chunk that is missing and the message that it belongs to."""
         conversation = await self.id_of(database, full)
         entry = await database["log"].find_one({"_id": f"{conversation}:000000000003"})
         [message] = [message for message in entry["messages"] if "payload" in message]
