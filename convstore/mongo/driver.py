@@ -225,6 +225,11 @@ def decoded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         raise _refusal(error) from error
 
 
+def size_of(document: Mapping[str, Any]) -> int:
+    """Return the size of a document in BSON."""
+    return len(document.raw if isinstance(document, RawBSONDocument) else bson.encode(document))
+
+
 def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any]:
     """Return a new client for an address and the database that it names, or the default one; no I/O.
 

@@ -15,7 +15,7 @@ from convstore.log.state import LeadingSystem, Move, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_from
-from convstore.mongo.driver import Driver, decoded
+from convstore.mongo.driver import Driver, decoded, size_of
 from convstore.mongo.keys import LOG, end_range, entry_id, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import (
@@ -59,10 +59,10 @@ class States:
         view: str = "",
         known: Entry | None = None,
         items_from: int = 0,
-    ) -> tuple[Document | None, list[Entry], int]:
+    ) -> tuple[Document | None, list[Entry], list[int]]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
 
-        The third value is the number of entries read, not all of which are parsed.
+        The third value has the sizes in bytes of the entries that were read, but not parsed.
 
         One command up to a thousand entries.
 
@@ -84,11 +84,12 @@ class States:
         first = decoded(documents[0]) if documents else None
         state = first if first and first["_id"] == state_id(conversation) else None
         documents = documents[1:] if state else documents[:limit]
-        sent = len(documents)
+        passed: list[Document] = []
         if state and documents and view and not known:
             known = newest = entry_from(decoded(documents[0]))  # so that it is not parsed twice
-            del documents[max(1, newest.number - _first_needed(state, view) + 1) :]
-        return state, await entries_from(documents[::-1], known), sent
+            end = max(1, newest.number - _first_needed(state, view) + 1)
+            documents, passed = documents[:end], documents[end:]
+        return state, await entries_from(documents[::-1], known), list(map(size_of, passed))
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and its token. One command."""

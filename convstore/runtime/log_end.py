@@ -24,7 +24,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
 _Document = Mapping[str, Any]
-_Read = tuple[_Document | None, list[Entry], int]
+_Read = tuple[_Document | None, list[Entry], list[int]]
 _DELETED = "the conversation was deleted while it was read; call again"
 
 
@@ -35,12 +35,14 @@ class LogEnd(NamedTuple):
         state: The state of the conversation.
         entries: The last entries, in order.
         documents: Number of documents read.
+        size: Size of the entries read, those included that no view needs.
         round_trips: Round trips that it took to read them.
     """
 
     state: State
     entries: list[Entry]
     documents: int
+    size: int
     round_trips: int
 
 
@@ -96,7 +98,7 @@ class LogEndReader:
             known=known,
             items_from=items_from,
         )
-        document, entries, sent = await self.reader.read_your_writes(
+        document, entries, passed = await self.reader.read_your_writes(
             cached,
             read if is_fresh else partial(self._with_head, cached, read),
             last=lambda found: found[1][-1].number if found[1] else 0,
@@ -104,7 +106,9 @@ class LogEndReader:
         )
         state, round_trips = await self._state_of(cached, document, entries)
         cached.revision = max(cached.revision, state.revision)
-        return LogEnd(state, entries, (document is not None) + sent + (not is_fresh), round_trips)
+        documents = (document is not None) + len(entries) + len(passed) + (not is_fresh)
+        size = sum(entry.size for entry in entries) + sum(passed)
+        return LogEnd(state, entries, documents, size, round_trips)
 
     async def _with_head(self, cached: CachedConversation, read: Callable[[], Awaitable[_Read]]) -> _Read:
         found, _ = await asyncio.gather(read(), self._check_exists(cached))

@@ -83,10 +83,10 @@ class Loader:
     async def _begin(self, cached: CachedConversation, found: Totals | None, policy: HistoryPolicy) -> Load:
         """Read the state and the entries since the start in the record; of cached entries, only the last."""
         key = view_key(policy, self._counter.name)
-        first = self._first_known(cached, key)
-        limit = entries_needed(first, cached.tail or found or Totals(), policy)
+        first, is_start = self._first_known(cached, key)
+        limit = entries_needed(first if is_start else 0, cached.tail or found or Totals(), policy)
         held, cached.end = cached.end or LoadedEnd(), None  # cached again after a successful load
-        if first and held.entries and held.entries[0].number > first:
+        if is_start and held.entries and held.entries[0].number > first:
             held = LoadedEnd()
         last = held.entries[-1] if held.entries else None
         has_system = cached.system is None
@@ -109,17 +109,21 @@ class Loader:
         held = held if is_joined else LoadedEnd()
         load = Load(policy, key, Snapshot(cached), end.state, held=held, has_system=has_system)
         load.record = end.state.views.get(key, NO_RECORD)
-        load.documents, load.size = end.documents + bool(found), sum(entry.size for entry in end.entries)
+        load.documents, load.size = end.documents + bool(found), end.size
         load.round_trips = end.round_trips + bool(found)
         await self._add_end(load, end.entries)
         return load
 
-    def _first_known(self, cached: CachedConversation, key: str) -> int:
-        """Return the first entry that a view needs by the state that was read last, 0 if none was."""
+    def _first_known(self, cached: CachedConversation, key: str) -> tuple[int, bool]:
+        """Return an entry before which a view needs none, and True if it begins there, by the state read last.
+
+        Without a record of the policy the view may begin anywhere after the summary. 0 if no state was read.
+        """
         state = cached.state[1] if cached.state else None
         if state is None:
-            return 0
-        return max(state.views.get(key, NO_RECORD).entry, state.summary.entry if state.summary else 1)
+            return 0, False
+        record = state.views.get(key)
+        return max(record.entry if record else 1, state.summary.entry if state.summary else 1), record is not None
 
     async def _add_end(self, load: Load, entries: Sequence[Entry]) -> None:
         """Add the last entries, which overlap the cached ones by one entry, and what of the state fits them."""

@@ -232,6 +232,22 @@ async def test_a_cold_load_of_a_log_that_was_never_loaded_stores_its_start(
     assert views[0] == views[1]
 
 
+async def test_a_load_in_a_long_log_reads_little_whatever_is_known_of_its_start(
+    chat: Conversation, commands: Commands, client: Client, database_name: str
+) -> None:
+    """The load after the one that stored the start reads what is new; one under another policy reads about its view."""
+    for number in range(300):
+        await chat.append([HumanMessage(f"q{number} " * 100), AIMessage(f"a{number} " * 150)])
+    other = cold(client, database_name, chat)
+    await other.load_history(HistoryPolicy(max_tokens=4_000))
+    for policy, most in ((HistoryPolicy(max_tokens=4_000), 2), (HistoryPolicy(max_tokens=5_000), 80)):
+        with commands.counted():
+            history = await other.load_history(policy)
+        assert history.report.documents == commands.documents <= most
+        assert history.report.left_out_turns > 200
+        assert history.report.bytes < 2 * commands.bytes < 4 * history.report.bytes
+
+
 async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
     store: ConversationStore,
     commands: Commands,
