@@ -137,6 +137,25 @@ def text_lengths(message: BaseMessage) -> list[int]:
     return [*_lengths(message.content), *(length for call in calls for length in _lengths(call["args"]))]
 
 
+def lengths_without_arguments(content: Any) -> list[int]:
+    """Return the lengths of the texts that `with_short_texts` may cut in a content alone, whether read or not.
+
+    >>> lengths_without_arguments(["four", {"type": "text", "text": "two"}, {"type": "tool_use", "input": {"q": "of"}}])
+    [4, 3]
+    """
+    blocks = content if type(content) is list else [content]
+    texts = [_cut_text(block) if type(block) is dict else block for block in blocks]
+    found = [text for text in texts if isinstance(text, str) or (type(text) is PayloadRange and text.raw)]
+    return [length for text in found for length in _lengths(text)]
+
+
+def _cut_text(block: dict[str, Any]) -> Any:
+    """Return the text of a block that `_block` may cut."""
+    source = block.get("source")
+    data = source.get("data") if type(source) is dict and source.get("type") == "text" else None
+    return block.get("text", data)
+
+
 def _lengths(value: Any) -> Iterator[int]:
     if isinstance(value, str):
         yield len(value)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from counting import STANDING, Commands
 from fixture_types import Client
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from oracle import Log, Oracle, Record, count_letters, decide, essence
+from properties import sampled
 from pymongo import AsyncMongoClient
 from view_replay import Replay, handles, kinds
 from view_scripts import Load, Script
@@ -251,3 +252,32 @@ async def test_a_record_that_cannot_be_stored_fails_no_load(server_uri: str, dat
         finally:
             await client.admin.command("configureFailPoint", "failCommand", mode="off")
         await store.close()
+
+
+LONG = "word " * 5_000
+SHAPES: dict[str, AIMessage] = {
+    "arguments": AIMessage("", tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}]),
+    "arguments beside a text": AIMessage(LONG, tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}]),
+    "two texts": AIMessage([{"type": "text", "text": LONG}, {"type": "text", "text": LONG}]),
+    "a dense text beside a long one": AIMessage([{"type": "text", "text": "海" * 900}, {"type": "text", "text": LONG}]),
+    "reasoning": AIMessage([{"type": "thinking", "thinking": LONG, "signature": "s"}, {"type": "text", "text": "so"}]),
+    "a call as a block": AIMessage(
+        [{"type": "tool_use", "id": "c", "name": "write", "input": {"text": LONG}}],
+        tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shorten_over", sampled([50, 400, 1_200, 4_000], every=3))
+async def test_what_is_not_shortened_counts_in_the_budget(chat: Conversation, shape: str, shorten_over: int) -> None:
+    """`shorten_over` cuts texts of finished turns, not their arguments and reasoning: the view keeps to its budget."""
+    policy = HistoryPolicy(max_tokens=20_000, shorten_over=shorten_over)
+    for number in range(9):
+        await chat.append(HumanMessage("And now?"))
+        history = await chat.load_history(policy)
+        assert history.tokens <= 20_000
+        said = SHAPES[shape].model_copy(update={"id": f"said {number}"})
+        results = [ToolMessage("ok", tool_call_id="c")] if said.tool_calls else []
+        await chat.append([said, *results, AIMessage("Done.")])
+    assert history.report.left_out_turns or shape not in {"arguments", "reasoning"}
