@@ -343,9 +343,9 @@ class Conversation:
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """Return the view for the next model call: valid for any provider, stable, and within the budget.
 
-        Old tool results are stubs; the current turn is complete. The same log and policy give the same messages. Time
-        and bytes do not grow with the conversation. It takes one round trip if the conversation is cached, else two,
-        and one more for large results of the current turn that another process appended.
+        Old tool results are stubs; the current turn is complete. The same log, policy and stored record, which says
+        where the policy's views begin, give the same messages. Time and bytes do not grow with the conversation. It
+        takes one round trip if it is cached, else two, and one more for large results of this turn from elsewhere.
 
         Args:
             policy: Limits of the view; None for the store's.
