@@ -143,7 +143,11 @@ def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
 
 def move_document(key: str, move: Move) -> dict[str, Any]:
     """Return a move of a record as states keep it for past views."""
-    return {"seen": move.seen, **record_document(key, move.record._replace(results=None))}
+    return {"seen": move.seen, **record_document(_owner(key, move.seen), move.record._replace(results=None))}
+
+
+def _owner(key: str, seen: int) -> str:
+    return f"{key} {seen}"  # so that the digest covers both
 
 
 def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
@@ -153,7 +157,7 @@ def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
         for move in document.get("moves", {}).get(key, ()):
             record = dict(move)
             seen = stored_number(record.pop("seen"))
-            found.append(Move(seen, record_from(key, record)._replace(results=None)))
+            found.append(Move(seen, record_from(_owner(key, seen), record)._replace(results=None)))
         return found
 
 

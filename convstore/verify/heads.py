@@ -40,11 +40,12 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
         head.described(subject.codec)
     except StoreError as error:
         subject.report("damaged", HEADS, str(document["_id"]), str(error))
-    await _check_parent(subject, head)
+    await _check_parent(subject, document, head)
     tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
     entry = check.kept.get(head.entry.number)
     is_early = entry is not None and head.written_at < entry.at - _CLOCKS_DIFFER
-    if not (lost or is_late or is_early) or await subject.inspection.head(str(document["_id"])) != document:
+    ahead = _ahead(subject, head, check)
+    if not (lost or is_late or is_early or ahead) or await subject.inspection.head(str(document["_id"])) != document:
         return
     if lost:
         written = max(head.written_at, tail.updated_at or head.written_at)
@@ -53,16 +54,22 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
     elif entry and is_early:
         early = "it says that it was written before the entry that it names, so pruning may delete it too soon"
         await _repair(subject, document, "head_date", early, {"written_at": max(subject.now, entry.at)})
+    elif ahead:
+        text = "it has a date in the future, so listings show it too far up, or pruning keeps it too long"
+        await _repair(subject, document, "head_date", text, ahead)
     else:
         late = "its date is older than the last entry, so listings show it too far down"
         await _repair(subject, document, "head_behind", late, {"updated_at": tail.updated_at})
 
 
-async def _check_parent(subject: Subject, head: Head) -> None:
-    """Check that the parent of a child knows of children, else it is deleted and exported without them."""
+async def _check_parent(subject: Subject, document: Document, head: Head) -> None:
+    """Check that a child names its parent, and that this knows of children: else it is deleted without them."""
+    parent = parent_id(head.conversation)
+    if document.get("parent", "") != parent:
+        problem = "it does not name the conversation above it, whose deletion would leave it behind"
+        await _repair(subject, document, "head", problem, {"parent": parent} if parent else None)
     if (outer := parent_scope(head.scope)) is None:
         return
-    parent = parent_id(head.conversation)
     above = await subject.inspection.head(head_id(outer, parent_id(parent)))
     if above and above.get("conversation") == parent and "has_children" not in above:
         await _repair(subject, above, "head", "it does not know of the child below it", {"has_children": True})
@@ -86,6 +93,14 @@ def _is_late(subject: Subject, head: Head, check: LogCheck) -> bool:
     """Return True if the writer of the last entry ended before it refreshed the head."""
     written = check.tail.updated_at
     return written is not None and written - head.updated_at > REFRESH_AFTER and subject.is_old(written)
+
+
+def _ahead(subject: Subject, head: Head, check: LogCheck) -> dict[str, datetime]:
+    """Return the dates of a head that are later than now and than its last entry, with those that they should be."""
+    written = check.tail.updated_at or subject.now
+    latest = max(subject.now, written) + _CLOCKS_DIFFER
+    dates = {"updated_at": (head.updated_at, written), "written_at": (head.written_at, subject.now)}
+    return {name: right for name, (date, right) in dates.items() if date > latest}
 
 
 async def _repair(

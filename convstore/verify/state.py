@@ -21,6 +21,7 @@ from convstore.mongo.number_pools import check_pool
 from convstore.mongo.state_documents import (
     changes_in,
     current_summary,
+    moves_in,
     state_document,
     state_from,
     summary_in,
@@ -159,8 +160,19 @@ class StateCheck:
         valid = {key: view for key, view in stored.items() if key in state.views and _is_of(check, state.views[key])}
         if len(valid) < len(stored):
             await self._mend("views", valid, "a stored record of views is damaged or does not match the log")
+        await self._check_moves()
         if self.document and self.document.get("system") is not None:
             await self._check_system(state.system, check)
+
+    async def _check_moves(self) -> None:
+        """Check the moves of records that are kept for past views without a stamp."""
+        stored, sound = (self.document or {}).get("moves") or {}, dict[str, Any]()
+        for key in stored if isinstance(stored, Mapping) else ():
+            with suppress(CorruptDocumentError):
+                moves_in({"moves": stored}, key)
+                sound[key] = stored[key]
+        if len(sound) < len(stored):
+            await self._mend("moves", sound, "the stored moves of a record of views are damaged")
 
     async def _check_system(self, system: LeadingSystem | None, check: LogCheck) -> None:
         """Compare the leading system messages with those of the log, unless no load uses them any more."""

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from properties import STRIDE
 from stored_values import at, changed, paths, shape
 
-from convstore import ConversationStore
+from convstore import ConversationStore, HistoryPolicy
 from convstore.exceptions import SchemaVersionError
 from convstore.mongo import inspection
 from convstore.mongo.driver import Driver
@@ -49,7 +49,6 @@ FREE["state"] = {"at", "changes", "failures", "revision"}
 FREE["log"] |= {
     "totals.counter",  # a wrong name costs a count of the messages
     "messages.tool",
-    "messages.arguments",
     "messages.payload.size",
     "messages.payload.body",
     "totals.sources_through",
@@ -465,3 +464,52 @@ async def test_a_reservation_for_a_child_is_derived(own_database: Any, given: in
     assert (await store.verify(**chat.scope)).ok
     await own_database["log"].update_one(reserved, {"$set": {"totals.given_through": given}})
     assert (await store.verify(**chat.scope)).ok is (given == 0), numbers
+
+
+async def test_the_arguments_that_a_listing_shows_are_derived(store: ConversationStore, database: Any) -> None:
+    """The stored beginning of a call's arguments is compared with the call: a model chooses results by it."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    call = {"name": "transfer", "args": {"sum": 1}, "id": "c"}
+    await chat.append([HumanMessage("hi"), AIMessage("", tool_calls=[call])])
+    await chat.append([ToolMessage("done " * 500, tool_call_id="c"), AIMessage("ho")])
+    forged = {"messages.0.arguments": '{"sum": 99999}'}
+    await database["log"].update_one({"messages.type": "tool"}, {"$set": forged})
+    assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
+
+
+async def test_a_child_that_names_no_parent_is_noticed(store: ConversationStore, database: Any) -> None:
+    """A deletion finds children by that field, so it is derived from the child's id and written again."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append([HumanMessage("hi"), AIMessage("ho")])
+    child = chat.child("researcher")
+    await child.append([HumanMessage("hi"), AIMessage("ho")])
+    await database["heads"].update_one({"parent": {"$exists": True}}, {"$set": {"parent": "x"}})
+    assert [finding.kind for finding in (await store.verify()).findings] == ["head"]
+    assert (await store.verify(repair=True)).left == 0
+    await chat.delete()
+    assert await database["log"].count_documents({}) == 0
+
+
+@pytest.mark.parametrize("name", ["updated_at", "written_at"])
+async def test_a_date_in_the_future_is_brought_back(store: ConversationStore, database: Any, name: str) -> None:
+    """It would keep a conversation on top of every listing, or from ever being pruned."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append([HumanMessage("hi"), AIMessage("ho")])
+    await database["heads"].update_one({}, {"$set": {name: datetime(2099, 1, 1, tzinfo=UTC)}})
+    assert [finding.kind for finding in (await store.verify()).findings] == ["head_date"]
+    assert (await store.verify(repair=True)).left == 0
+    assert (await store.verify()).findings == ()
+
+
+async def test_damaged_moves_of_a_record_are_removed(store: ConversationStore, database: Any) -> None:
+    """The digest of a move covers what its load saw: a past view without a stamp goes by it."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    for number in range(30):
+        await chat.append([HumanMessage(f"q{number} " * 50), AIMessage("a " * 200)])
+    await chat.load_history(HistoryPolicy(max_tokens=2_000))
+    state = await database["log"].find_one({"moves": {"$exists": True}})
+    [key] = state["moves"]
+    await database["log"].update_one({"_id": state["_id"]}, {"$inc": {f"moves.{key}.0.seen": 1}})
+    assert [finding.kind for finding in (await store.verify()).findings] == ["state"]
+    assert (await store.verify(repair=True)).left == 0
+    assert (await store.verify()).findings == ()
