@@ -10,10 +10,11 @@ timed out. An interrupted deletion is finished by the next call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import compress
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection
@@ -75,7 +76,9 @@ class Retention:
 
     async def erase(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         """Delete all conversations with these scope values; see `ConversationStore.erase`."""
-        receipt, after, damaged = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope), "", ""
+        # The children of an ended conversation still have these scope values, so the pages have them.
+        rest = self._unfinished(partial_scope, self._count_documents) if dry_run else self._finish(partial_scope)
+        receipt, after, damaged = await rest, "", ""
         end = self._count if dry_run else self._end
         while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
@@ -113,7 +116,8 @@ class Retention:
                 return _EMPTY_RECEIPT
             return await (self._count_all(head) if dry_run else self._end(head, pruned=True))
 
-        receipt = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope)
+        rest = self._unfinished(partial_scope, self._count_family) if dry_run else self._finish(partial_scope)
+        receipt = await rest
         last: Head | None = None
         while heads := await self.tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
@@ -176,10 +180,25 @@ class Retention:
         removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
+    async def _unfinished(
+        self, partial_scope: Scope, count: Callable[[str], Awaitable[ErasureReceipt]]
+    ) -> ErasureReceipt:
+        """Count what interrupted deletions left; a conversation that still has its head is counted by that."""
+        marked = await self.tombstones.unswept(dict(partial_scope))
+        ended = await in_parallel(self.tombstones.has_ended, marked)
+        return _sum([_EMPTY_RECEIPT, *await in_parallel(count, [*compress(marked, ended)])])
+
+    async def _count_family(self, conversation: str) -> ErasureReceipt:
+        children = await self.tombstones.children(conversation)
+        return _sum([await self._count_documents(conversation), *await in_parallel(self._count_all, children)])
+
     async def _count(self, head: Head) -> ErasureReceipt:
-        entries, chunks = await self.reader.log.count(head.conversation)
-        found = {name: await part.count(head.conversation) for name, part in self.parts.items()}
-        return ErasureReceipt(conversations=1, entries=entries, payload_chunks=chunks, **found)
+        return (await self._count_documents(head.conversation)).model_copy(update={"conversations": 1})
+
+    async def _count_documents(self, conversation: str) -> ErasureReceipt:
+        entries, chunks = await self.reader.log.count(conversation)
+        found = {name: await part.count(conversation) for name, part in self.parts.items()}
+        return ErasureReceipt(entries=entries, payload_chunks=chunks, **found)
 
     async def _count_all(self, head: Head) -> ErasureReceipt:
         """Count a conversation with those of its sub-agents."""

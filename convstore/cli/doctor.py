@@ -21,6 +21,8 @@ FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 
 _SHOWN = 50
+_LOSSES = frozenset({"fork", "head_entry", "hole"})
+"""Findings whose repair accepts that messages are lost."""
 
 
 @on_database
@@ -111,6 +113,9 @@ def _verdict(report: VerifyReport, total: int, *, repair: bool) -> str:
     if not total:
         return "No damage found."
     text = f"{total:,} found, {total - report.left:,} repaired."
-    if not repair and any(finding.repairable for finding in report.findings):
-        text += " Run it again with --repair."
+    repairable = [finding for finding in report.findings if finding.repairable and not finding.repaired]
+    if not repair and (lost := [finding for finding in repairable if finding.kind in _LOSSES]):
+        text += f" {len(lost):,} of them are lost messages: restore a backup first; --repair gives them up."
+    elif not repair and repairable:
+        text += f" Run it again with --repair to mend {len(repairable):,} of them."
     return text

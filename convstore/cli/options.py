@@ -92,10 +92,13 @@ async def open_store(
     *,
     scope: Mapping[str, str] | None = None,
     setup: bool = False,
+    warns: bool = False,
     exported_keys: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[ConversationStore]:
     """Open the store at an address, and close it at the end; `setup` runs pending migrations.
+
+    With `warns`, a line says so if the stored conversations have other scope keys than those given.
 
     Without `keys`, the scope keys are those of the stored conversations, else `exported_keys`. `scope` has the scope
     values that a command was given; they are checked before the address is opened. Values of application types that
@@ -114,6 +117,8 @@ async def open_store(
             await set_up(store)
         elif not keys and (stored := await stored_keys(store, chosen, exported_keys)) not in ((), names):
             store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
+        elif keys and warns:
+            await warn_of_other_keys(store)
         host_of(store).codec.keep_unknown()
         yield store
 
@@ -147,7 +152,7 @@ class Target:
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
         """Open the store, by default with the policy that the environment sets; see `open_store`."""
         options = {"policy": self.policy} | options
-        return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, **options)
+        return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, warns=True, **options)
 
 
 def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:

@@ -124,6 +124,11 @@ class Tombstones:
         head = {"_id": tombstone.get("head"), "conversation": conversation}
         return await self._heads.find_one(head, {"_id": 1}) is None
 
+    async def has_ended(self, conversation: str) -> bool:
+        """Return True as `is_ended` does, and change nothing. At most two commands."""
+        tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
+        return tombstone is not None and await self.is_ended(conversation, tombstone)
+
     async def clear(self, conversation: str) -> None:
         """Delete what came late to an ended conversation. One range delete in each collection."""
         for collection in self._others:

@@ -158,7 +158,7 @@ class VerifyContract(VerifyFixtures):
         await database["log"].delete_one({"_id": last["_id"]})
         report = await later.verify(user_id=full.scope["user_id"])
         assert kinds(report) == [("head_entry", head["_id"]), ("segment", segment["_id"])]
-        assert "1 entries fewer" in report.findings[0].problem
+        assert "lacks 1 entry that was" in report.findings[0].problem
         assert (await later.verify(user_id=full.scope["user_id"], repair=True)).left == 0
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -80,7 +79,7 @@ async def documents(database: Any) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["erase", "prune"])
 async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: str, call: str) -> None:
-    """At whatever write it dies: calling again removes all that is left, and the second sweep leaves nothing."""
+    """At whatever write it dies: the dry run counts all that is left, and calling again removes it."""
     points = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 17, 20]
     for point in points:
         await fill(database, f"u{point}", conversations=3, turns=1)
@@ -92,10 +91,16 @@ async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: 
     assert codes == [-signal.SIGKILL] * len(points)
     store = ConversationStore(database)
     for point in points:
-        again: Awaitable[ErasureReceipt] = (
-            store.erase(user_id=f"u{point}") if call == "erase" else store.prune(older_than=POLICY, user_id=f"u{point}")
-        )
-        assert (await again).conversations <= 5
+        counted, removed = [
+            await (
+                store.erase(user_id=f"u{point}", dry_run=dry_run)
+                if call == "erase"
+                else store.prune(older_than=POLICY, user_id=f"u{point}", dry_run=dry_run)
+            )
+            for dry_run in (True, False)
+        ]
+        assert counted == removed, (point, counted, removed)
+        assert removed.conversations <= 5
         assert (await store.list_conversations(user_id=f"u{point}")).conversations == []
     # Eve's are left, and tombstones until the last sweep.
     [head] = await database["heads"].find({"scope": {"$exists": True}}).to_list(None)
@@ -236,7 +241,7 @@ async def test_a_damaged_tombstone_does_not_stop_the_sweep(database: Any) -> Non
 
 
 async def test_a_dry_run_removes_nothing(database: Any) -> None:
-    """erase(dry_run=True) removes nothing, not even entries of a deleted conversation whose sweep is due.
+    """erase(dry_run=True) counts entries of a deleted conversation whose sweep is due, and removes nothing.
 
     The erasure itself then removes those entries.
     """
@@ -248,7 +253,8 @@ async def test_a_dry_run_removes_nothing(database: Any) -> None:
     await database["log"].insert_many(late)
     before = await documents(database)
     later = ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90)))
-    assert set((await later.erase(user_id="ada", dry_run=True)).model_dump().values()) == {0}
+    counted = await later.erase(user_id="ada", dry_run=True)
+    assert (counted.conversations, counted.entries) == (0, 1)
     assert await documents(database) == before
     assert (await later.erase(user_id="ada")).entries == 1
 
