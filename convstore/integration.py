@@ -67,6 +67,7 @@ __all__ = [
     "as_of",
     "check_store",
     "check_trust",
+    "conversation_id_of",
     "documents_of",
     "drafting_in_turn",
     "each_conversation",
@@ -132,6 +133,13 @@ def check_store(store: object) -> None:
     """Raise an InvalidInputError for anything but a `ConversationStore`."""
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+
+
+async def conversation_id_of(chat: Conversation) -> str:
+    """Return the id of a conversation, "" if there is none. No command if this process knows it, else one."""
+    services = await host_of(chat.store).services()
+    found = await services.reader.find(tuple(chat.scope.items()))
+    return found.conversation if found else ""
 
 
 def agent_tools(

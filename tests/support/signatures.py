@@ -39,7 +39,8 @@ def _lines(name: str, thing: Any) -> Iterator[str]:
         return
     yield f"class {name}({', '.join(base.__name__ for base in thing.__bases__)})"
     fields = vars(thing).get("__annotations__", {})
-    yield from (f"    {name}.{field}: {kind}" for field, kind in fields.items() if not field.startswith("_"))
+    kinds = {field: getattr(kind, "__forward_arg__", kind) for field, kind in fields.items()}
+    yield from (f"    {name}.{field}: {kind}" for field, kind in kinds.items() if not field.startswith("_"))
     for key, value in sorted(vars(thing).items()):
         if key.startswith("_") and key != "__init__":
             continue

@@ -18,7 +18,14 @@ from convstore import number_sources as numbered
 from convstore.exceptions import MissingExtraError
 from convstore.ext.around import own_conversation, working_on
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import PAGE_TOKENS, agent_tools, check_trust, pause_in_turn, run_sync
+from convstore.integration import (
+    PAGE_TOKENS,
+    agent_tools,
+    check_trust,
+    conversation_id_of,
+    pause_in_turn,
+    run_sync,
+)
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of, linked
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -52,9 +59,12 @@ from convstore.ext.langchain.results import (
 from convstore.ext.langchain.review import Review, pauses_in, state_with, warn_of_review
 from convstore.ext.langchain.run import (
     CHANNEL,
+    OWNER,
     AgentRun,
     ConversationAgentState,
     Ticket,
+    check_owner,
+    owner_of,
     run_in,
 )
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
@@ -168,12 +178,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Load the view and remove earlier turns from the state; jump to the end if the question was answered."""
-        return _begun(*await begin(self._chat(runtime), self._rules, state))
+        return await self._begin(self._chat(runtime), state)
 
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`abefore_agent` for sync agents."""
-        return _begun(*self._wait(self._chat(runtime), lambda chat: begin(chat, self._rules, state)))
+        return self._wait(self._chat(runtime), lambda chat: self._begin(chat, state))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -275,7 +285,13 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Run a step on the store's twin, for a sync caller."""
         return run_sync(chat, step, instead="`await agent.ainvoke(...)`")
 
+    async def _begin(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any]:
+        await check_owner(chat, state, is_begin=True)
+        run, changes = await begin(chat, self._rules, state)
+        return _begun(run, changes) | {OWNER: state.get(OWNER) or owner_of(chat.scope)}
+
     async def _run(self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> AgentRun:
+        await check_owner(chat, state)
         return run_in(state, chat.scope) or await take_up(chat, self._rules, messages)
 
     async def _prepare(
@@ -331,7 +347,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def _end(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any] | None:
         run = await self._run(chat, state, state["messages"])
         changes = await end(chat, self._rules, run, state["messages"])
-        return {"messages": changes} if changes else None
+        update: dict[str, Any] = {"messages": changes} if changes else {}
+        if str(state.get(OWNER) or " ").endswith(" "):
+            update[OWNER] = owner_of(chat.scope, await conversation_id_of(chat))
+        return update or None
 
     def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
         return request.override(messages=messages, system_message=_with_prompt(request.system_message, self._prompt))
