@@ -20,7 +20,7 @@ from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
-from convstore.conversation.turn import held_turn, observed
+from convstore.conversation.turn import check_not_left, held_turn, observed
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
@@ -120,9 +120,13 @@ async def append_in_turn(
     """Append messages of an agent: to the turn that its caller has entered, if it is this one, else to the log.
 
     `how` are `unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
+
+    Raises:
+        TurnLostError: The caller's task began within that turn, which was left meanwhile.
     """
     held = held_by_caller(chat, turn_id)
     if held is None:
+        check_not_left(chat.store, tuple(chat.scope.items()), turn_id)
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
     whole, keeper = normalize_messages(messages), await _keeper(chat)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.append.inputs import normalize_messages
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError, TurnLostError
 from convstore.log.entry import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
@@ -363,6 +363,7 @@ class TurnSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_entered = False
+        _ENTERED.set(tuple(session for session in _ENTERED.get() if session is not self))
         if self._renewing is not None:
             self._renewing.cancel()
         await settle(self._leave())
@@ -398,6 +399,14 @@ def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | Non
     """Return the turn of that session; None if it is of none of these turns."""
     session = entered_turn(store, scope)
     return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
+
+
+def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
+    """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
+    for session in _ENTERED.get():
+        is_of = session._chat.store is store and tuple(session._chat.scope.items()) == scope  # noqa: SLF001
+        if is_of and not session._is_entered and session.turn_id == turn_id:  # noqa: SLF001
+            raise TurnLostError(session.turn_id)
 
 
 def observed(session: TurnSession) -> tuple[Any, asyncio.Event]:

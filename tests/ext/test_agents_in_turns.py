@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -192,3 +193,32 @@ async def test_source_ids_are_reserved_in_the_turn(store: ConversationStore) -> 
         tail = turn._held.tail
         await turn.append(AIMessage("They do."))
         assert (turn._held.tail.entries, tail.sources_through) == (tail.entries + 1, 3)
+
+
+async def test_a_run_that_outlives_its_session_appends_nothing(store: ConversationStore) -> None:
+    """As a tool of LangGraph goes on after the client went away: its result is not of the turn any more."""
+    chat, begun, left = _chat(store), asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def slow(words: str) -> str:
+        """Search slowly."""
+        begun.set()
+        await left.wait()
+        return f"{words}: found"
+
+    said = iter([AIMessage("", tool_calls=[{"name": "slow", "args": {"words": "seals"}, "id": "call_1"}])])
+    agent = create_agent(Model(messages=said), [slow], middleware=[ConversationMiddleware(store)])
+    async with await chat.turn("r1", human="Do seals sleep?"):
+        asked: Any = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
+        run = asyncio.ensure_future(agent.ainvoke(asked, {"configurable": chat.scope}))
+        await begun.wait()
+    left.set()
+    with pytest.raises(TurnLostError):
+        await run
+    assert [message.type for message in await log_of(chat)] == ["human", "ai"]
+    # What the caller does itself after a session is an append like any other.
+    again = create_agent(
+        Model(messages=iter([AIMessage("They do.")])), [search], middleware=[ConversationMiddleware(store)]
+    )
+    await again.ainvoke({"messages": [HumanMessage("And whales?", id="r2")]}, {"configurable": chat.scope})
+    assert (await log_of(chat))[-1].text == "They do."
