@@ -104,6 +104,11 @@ class ConversationLog:
         cached = await reader.find(self._scope)
         return None if cached is None else await reader.tail(cached)
 
+    async def refresh_head(self) -> None:
+        """Let the head name the last entry, so that `verify` finds a log that lost its end."""
+        services, cached = await self._found()
+        await services.refresher.refresh(cached, await services.reader.tail(cached))
+
     async def read(self, snapshot: Totals) -> AsyncIterator[LogMessage]:
         """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
 

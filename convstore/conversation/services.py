@@ -97,7 +97,7 @@ class Services:
         self.sealer = Sealer(reader, logs, segments, is_on=search_index)
         self.searcher = Searcher(reader, logs, self.sealer)
         self.across = AcrossSearcher(reader, logs, segments, self.searcher, self.sealer)
-        refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note)
+        self.refresher = refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note)
         self.writer = Writer(reader, tombstones, refresher, extractors, NumberPools(driver))
         self.resender = Resender(reader, self.writer)
         self.loader, self.past = Loader(ends), PastViews(ends)

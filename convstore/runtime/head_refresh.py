@@ -60,6 +60,11 @@ class HeadRefresher:
         if tail.updated_at and self._is_due(cached, tail.updated_at):
             await self._refresh(cached, EntryRef(tail.entries, tail.link), tail.updated_at)
 
+    async def refresh(self, cached: CachedConversation, tail: Totals) -> None:
+        """Let the head name the last entry, due or not. One command."""
+        if tail.updated_at:
+            await self._refresh(cached, EntryRef(tail.entries, tail.link), tail.updated_at)
+
     def _is_due(self, cached: CachedConversation, at: datetime) -> bool:
         if cached.refreshed is None:
             return True

@@ -393,6 +393,8 @@ class _ConversationImport:
                     self.changed.append(f"its state is left out: {error}")
             if self.written or title is not ... or metadata is not ...:
                 await self._chat.update(title=title, metadata=metadata)
+        if self.written:
+            await self._log.refresh_head()
 
     async def _annotate(self) -> None:
         """Set annotations. Values that a message already has are kept."""

@@ -1160,3 +1160,19 @@ async def sources_of(chat: Conversation) -> dict[int, str]:
     """Texts of all sources by number."""
     pages = [await chat.get_sources([number], page_tokens=16_000) for number in range(1, 60)]
     return {source.source_id: source.content for page in pages for source in page.sources}
+
+
+async def test_the_head_of_an_import_names_its_last_entry(
+    store: ConversationStore, other: ConversationStore, client: Client, database_name: str, tmp_path: Path
+) -> None:
+    """So `verify` finds an import that lost its end, however fast its entries were written."""
+    chat = chat_of(store)
+    for number in range(3):
+        await chat.append(ask(number))
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(await exported(store))
+    assert (await import_conversations(other, read_file(path))).imported == 1
+    heads = client[f"{database_name}_transfer"]["other_heads"]
+    head = await heads.find_one({"scope": {"$exists": True}})
+    assert head is not None
+    assert head["entry"][0] == 3
