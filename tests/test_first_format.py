@@ -7,7 +7,21 @@ from typing import Any
 
 import pytest
 from bson import json_util
-from first_format import CHILDREN, FILE, KEYS, RULE, SCOPES, TURN_ENTRIES, batches, dump, edges, regretted
+from first_format import (
+    CHILDREN,
+    DELETED,
+    FILE,
+    KEYS,
+    POLICY,
+    RULE,
+    SCOPES,
+    TURN_ENTRIES,
+    VIEW_ENTRIES,
+    batches,
+    dump,
+    edges,
+    regretted,
+)
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
@@ -141,8 +155,22 @@ async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> 
     info = await chat.info()
     assert (info.title, info.metadata, info.message_count) == ("Bees", {"tags": ["sea"], "\x00": None}, 18)
     report = await chat.store.verify()
-    entries = 11 + len(edges()) + 2 * len(regretted()) + TURN_ENTRIES
+    entries = 11 + len(edges()) + 2 * len(regretted()) + TURN_ENTRIES + VIEW_ENTRIES
     assert (report.findings, report.conversations, report.entries) == ((), len(SCOPES) + CHILDREN, entries)
+
+
+async def test_records_of_views_and_stamps_are_there(old: Any, chat: Conversation) -> None:
+    """A record that moved says where views begin; the view of each stamp is rebuilt; an item and a fork came too."""
+    fay, forked = (chat.store.conversation(**scope) for scope in SCOPES[5:])
+    state = await old["log"].find_one({"views": {"$exists": True}, "moves": {"$exists": True}})
+    assert [len(moves) > 1 for moves in state["moves"].values()] == [True]
+    history = await fay.load_history(POLICY)
+    assert (history.report.left_out_turns > 0, history.report.over_budget) == (True, False)
+    stamps = [stored.stamp for stored in await fay.list_messages(limit=100) if stored.stamp]
+    assert [(await fay.view_at(stamp)).match for stamp in stamps] == ["exact"] * 12
+    assert [item.data async for item in fay.items()] == [{"step": 1}]
+    assert [message.id async for message in forked.messages()] == [message.id async for message in fay.messages()]
+    assert (await chat.store.conversation(**DELETED).info()).message_count == 0
 
 
 async def test_it_goes_on(chat: Conversation) -> None:

@@ -28,10 +28,11 @@ from langchain_core.messages import (
 )
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore
+from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.devserver import DevServer
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
+from convstore.types import LogItem
 from convstore.values.policy import CompactionRule
 
 FILE = Path(__file__).with_name("first_format.json")
@@ -44,9 +45,13 @@ SCOPES = (
     {"user_id": "cy", "course_id": "edges"},
     {"user_id": "di", "course_id": "turns"},
     {"user_id": "eve", "course_id": "variants"},
+    {"user_id": "fay", "course_id": "views"},
+    {"user_id": "fay", "course_id": "fork"},
 )
-CHILDREN, TURN_ENTRIES = 1, 30
-"""Conversations of sub-agents, and the entries of all conversations in turns."""
+DELETED = {"user_id": "gus", "course_id": "deleted"}
+POLICY = HistoryPolicy(max_tokens=600)
+CHILDREN, TURN_ENTRIES, VIEW_ENTRIES = 1, 30, 50
+"""Conversations of sub-agents, the entries of all conversations in turns, and those of the views and their fork."""
 
 
 def call(number: int, tool: str, **args: Any) -> AIMessage:
@@ -231,6 +236,19 @@ async def fill_variants(chat: Conversation) -> None:
         await turn.append(AIMessage("Seen.", id="seen"))
 
 
+async def fill_views(chat: Conversation, store: ConversationStore) -> None:
+    """Ask under a small budget, so that a record of views moves; add an item, fork, and leave a tombstone."""
+    for number in range(12):
+        await chat.append(HumanMessage(f"Question {number}? " + "why " * 60, id=f"asked-{number}"))
+        history = await chat.load_history(POLICY)
+        await chat.append(AIMessage("so " * 60, id=f"said-{number}"), stamp=history.stamp)
+    await chat.append(LogItem(kind="note", data={"step": 1}, id="item"))
+    await chat.fork(key="f", new_scope=SCOPES[6])
+    gone = store.conversation(**DELETED)
+    await gone.append(HumanMessage("Forget me.", id="h-1"))
+    await gone.delete()
+
+
 async def _words() -> AsyncIterator[str]:
     for word in ("Paid ", "so far: \ud83d\ude00 1."):
         yield word
@@ -251,6 +269,7 @@ async def make() -> None:
             await fill_edges(store.conversation(**SCOPES[2]))
             await fill_turns(store.conversation(**SCOPES[3]))
             await fill_variants(store.conversation(**SCOPES[4]))
+            await fill_views(store.conversation(**SCOPES[5]), store)
             await store.close()
             FILE.write_text(json_util.dumps(await dump(database), json_options=json_util.CANONICAL_JSON_OPTIONS))
 
