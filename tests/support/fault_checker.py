@@ -282,7 +282,7 @@ def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
             findings.wrong("hole", str(note))
         if note["what"] == "saw page" and not pages.could_be(note["ordinals"], note["mark"]):
             findings.wrong("hole", str(note))
-        if note["what"] == "saw view" and note["wrong"]:
+        if note["what"] in {"saw view", "saw short view"} and note["wrong"]:
             findings.wrong("invalid view", str(note))
         if note["what"] == "saw payload" and not note["equal"]:
             findings.wrong("payload", str(note))

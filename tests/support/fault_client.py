@@ -47,7 +47,7 @@ IMPATIENT = {"serverSelectionTimeoutMS": 200, "timeoutMS": 400}
 """Shorter than an election, so that calls fail in the middle of it."""
 
 _MOST_PROBLEM = 3_000
-_WHOLE = HistoryPolicy(max_tokens=None)
+_WHOLE, _SHORT = HistoryPolicy(max_tokens=None), HistoryPolicy(max_tokens=900)
 _RULE = CompactionRule(max_tokens_before_summary=3_000, max_summary_tokens=50, keep_last_turns=2)
 
 
@@ -262,7 +262,11 @@ class Client:
     async def _read(self, chat: Conversation) -> None:
         """Read all the time, as different readers do, and write down what was seen."""
         is_kept = not chat.scope["thread_id"].startswith("deleted")
-        reads = (self._see_log, self._see_hits, *((self._see_page, self._see_view) if is_kept else ()))
+        reads = (
+            self._see_log,
+            self._see_hits,
+            *((self._see_page, self._see_view, self._see_short_view) if is_kept else ()),
+        )
         while self.is_working:
             for read in reads:
                 try:
@@ -291,6 +295,11 @@ class Client:
         self.journal.write("saw view", chat, mark=str(Marks(ids)), summary=history.summary, wrong=len(wrong))
         if history.report.stubbed:
             await self._see_payload(chat, random.choice(history.report.stubbed))
+
+    async def _see_short_view(self, chat: Conversation) -> None:
+        """Load under a budget that the conversation exceeds, so that a record of views is stored and moved."""
+        history = await chat.load_history(_SHORT)
+        self.journal.write("saw short view", chat, wrong=len(check_pairing(history.messages)))
 
     async def _see_hits(self, chat: Conversation) -> None:
         """Search for the turn that this client appended last."""
