@@ -341,7 +341,7 @@ class Conversation:
         return await (await self._services()).catalog.children(self._scope)
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
-        """Return the view for the next model call: valid for any provider, stable, and within the budget.
+        """Return the view for the next model call: with calls and results paired, stable, and within the budget.
 
         Old tool results are stubs; the current turn is complete. The same log, policy and stored record, which says
         where the policy's views begin, give the same messages. Time and bytes do not grow with the conversation. It
