@@ -113,9 +113,8 @@ def _verdict(report: VerifyReport, total: int, *, repair: bool) -> str:
     if not total:
         return "No damage found."
     text = f"{total:,} found, {total - report.left:,} repaired."
-    repairable = [finding for finding in report.findings if finding.repairable and not finding.repaired]
-    if not repair and (lost := [finding for finding in repairable if finding.kind in _LOSSES]):
-        text += f" {len(lost):,} of them are lost messages: restore a backup first; --repair gives them up."
-    elif not repair and repairable:
-        text += f" Run it again with --repair to mend {len(repairable):,} of them."
+    if not repair and not _LOSSES.isdisjoint(report.counts):
+        text += " Messages may be lost: restore a backup first; --repair gives them up."
+    elif not repair and any(finding.repairable for finding in report.findings):
+        text += " Run it again with --repair to mend those that can be repaired."
     return text

@@ -101,7 +101,7 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     task = asyncio.ensure_future(_announced(work, ended))
-    task.add_done_callback(lambda _: _announce(ended))  # it may be cancelled before it begins
+    task.add_done_callback(lambda _: (work.close(), _announce(ended)))  # it may be cancelled before it begins
     cancellation: asyncio.CancelledError | None = None
     ends = math.inf
     while not task.done() and (left := ends - loop.time()) > 0:

@@ -58,7 +58,7 @@ class HeadRefresher:
     async def catch_up(self, cached: CachedConversation, tail: Totals) -> None:
         """Refresh the head if that is due for the last entry, whose writer may have died before it did."""
         if tail.updated_at and self._is_due(cached, tail.updated_at):
-            await self._refresh(cached, EntryRef(tail.entries, tail.link), tail.updated_at)
+            await self.refresh(cached, tail)
 
     async def refresh(self, cached: CachedConversation, tail: Totals) -> None:
         """Let the head name the last entry, due or not. One command."""

@@ -189,3 +189,10 @@ def test_a_database_in_need_of_a_migration_keeps_its_keys(empty: str, export: Pa
     assert (refused.exit_code, "have the scope keys user_id, session_id; import again" in refused.stderr) == (1, True)
     assert report_of(*arguments)["scope_keys"] == list(KEYS)
     assert "user_id=bob session_id=one" in convstore("list", "--uri", empty).stdout
+
+
+def test_other_keys_than_the_stored_ones_are_named(uri: str) -> None:
+    """Nothing is found with other keys, which must not pass for nothing being there."""
+    result = convstore("erase", "--uri", uri, "--scope", "team=x", "--scope-key", "team")
+    assert result.exit_code == 0
+    assert "the stored conversations have the scope keys user_id, session_id" in result.stderr

@@ -217,6 +217,10 @@ async def test_a_run_that_outlives_its_session_appends_nothing(store: Conversati
         await run
     assert [message.type for message in await log_of(chat)] == ["human", "ai"]
     # What the caller does itself after a session is an append like any other.
+    once_more = create_agent(
+        Model(messages=iter([AIMessage("They do.")])), [search], middleware=[ConversationMiddleware(store)]
+    )
+    await once_more.ainvoke(asked, {"configurable": chat.scope})
     again = create_agent(
         Model(messages=iter([AIMessage("They do.")])), [search], middleware=[ConversationMiddleware(store)]
     )

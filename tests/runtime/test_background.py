@@ -14,7 +14,7 @@ from convstore import ConversationStore
 from convstore.exceptions import StoreError
 from convstore.integration import host_of
 from convstore.mongo.segments import Segments, StoredSegment
-from convstore.runtime.background import Background, retrieve_cancellation
+from convstore.runtime.background import Background, retrieve_cancellation, settle
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
 
@@ -116,3 +116,18 @@ async def test_a_task_that_has_just_ended_is_not_waited_for() -> None:
     ended.set_result(None)
     await background.wait()
     await background.close()
+
+
+async def test_work_that_is_cancelled_before_it_begins_wakes_its_caller() -> None:
+    """Whoever cancels all tasks but the caller does not leave it waiting for ever."""
+
+    async def work() -> None:
+        """Never begins."""
+
+    before = asyncio.all_tasks()
+    caller = asyncio.ensure_future(settle(work()))
+    await asyncio.sleep(0)
+    [inner] = asyncio.all_tasks() - before - {caller}
+    inner.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(caller, 5)

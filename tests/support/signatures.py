@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters import can_import
+from pydantic import BaseModel
 
 FILE = Path(__file__).parents[1] / "house" / "signatures.txt"
 MODULES = (
@@ -40,7 +41,9 @@ def _lines(name: str, thing: Any) -> Iterator[str]:
     yield f"class {name}({', '.join(base.__name__ for base in thing.__bases__)})"
     fields = vars(thing).get("__annotations__", {})
     kinds = {field: getattr(kind, "__forward_arg__", kind) for field, kind in fields.items()}
-    yield from (f"    {name}.{field}: {kind}" for field, kind in kinds.items() if not field.startswith("_"))
+    defaults = _defaults(thing) if kinds else {}
+    for field in (field for field in kinds if not field.startswith("_")):
+        yield f"    {name}.{field}: {kinds[field]}" + (f" = {defaults[field]!r}" if field in defaults else "")
     for key, value in sorted(vars(thing).items()):
         if key.startswith("_") and key != "__init__":
             continue
@@ -51,6 +54,19 @@ def _lines(name: str, thing: Any) -> Iterator[str]:
                 yield f"    {name}.{key}{_signature(function)}"
         elif isinstance(value, property):
             yield f"    {name}.{key}"
+
+
+def _defaults(class_: type) -> dict[str, Any]:
+    """Return the defaults of the fields of a model, a dataclass or a named tuple, as a signature shows them."""
+    if issubclass(class_, BaseModel):
+        found = class_.model_fields.items()
+        return {
+            name: _named(info.default) for name, info in found if not info.is_required() and not info.default_factory
+        }
+    if issubclass(class_, dict):
+        return {}
+    parts = inspect.signature(class_).parameters
+    return {name: _named(part.default) for name, part in parts.items() if part.default is not part.empty}
 
 
 class _Text(str):
