@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -101,7 +102,7 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     task = asyncio.ensure_future(_announced(work, ended))
-    task.add_done_callback(lambda _: (work.close(), _announce(ended)))  # it may be cancelled before it begins
+    task.add_done_callback(partial(_end, work, ended))  # it may be cancelled before it begins
     cancellation: asyncio.CancelledError | None = None
     ends = math.inf
     while not task.done() and (left := ends - loop.time()) > 0:
@@ -126,6 +127,11 @@ async def _announced(work: Coroutine[Any, Any, _Result], ended: asyncio.Future[N
         return await work
     finally:
         _announce(ended)
+
+
+def _end(work: Coroutine[Any, Any, Any], ended: asyncio.Future[None], _task: asyncio.Future[Any]) -> None:
+    work.close()
+    _announce(ended)
 
 
 def _announce(ended: asyncio.Future[None]) -> None:
