@@ -44,7 +44,13 @@ def plain_json(value: Any) -> str | None:
 
 
 def is_same_json(left: Any, other: Any) -> bool:
-    """Return True if two values that JSON has are equal, and True is not taken for 1."""
+    """Return True if two values that JSON has are equal, with their keys in one order, and True is not taken for 1.
+
+    >>> is_same_json({"a": "x", "b": None}, {"a": "x", "b": None}), is_same_json({"a": 1}, {"a": True})
+    (True, False)
+    >>> is_same_json({"a": "x", "b": "y"}, {"b": "y", "a": "x"})
+    False
+    """
     if left != other:
         return False
     if type(left) is dict and _TEXTS_OR_NULL.issuperset(map(type, left.values())) and [*left] == [*other]:

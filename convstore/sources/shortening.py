@@ -127,14 +127,20 @@ def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = Fal
     return message.model_copy(update=changed) if changed else message
 
 
-def text_lengths(message: BaseMessage) -> list[int]:
-    """Return the lengths of the texts that `with_short_texts` may cut, call arguments too, whether read or not.
+def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
+    """Return the lengths of the texts that `with_short_texts` may cut, call arguments too, and that of all others.
 
     >>> text_lengths(AIMessage("four", tool_calls=[{"name": "f", "args": {"q": "of", "n": [1, "x"]}, "id": "c"}]))
-    [4, 2, 1]
+    ([4, 2, 1], 0)
+    >>> text_lengths(AIMessage([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So"}]))
+    ([2], 15)
     """
-    calls = message.tool_calls if isinstance(message, AIMessage) else []
-    return [*_lengths(message.content), *(length for call in calls for length in _lengths(call["args"]))]
+    content, calls = message.content, message.tool_calls if isinstance(message, AIMessage) else []
+    blocks = [block for block in content if type(block) is dict] if type(content) is list else []
+    inputs = [block.get("input") for block in blocks if block.get("type") == "tool_use"]
+    cut = [*lengths_without_arguments(content), *(length for given in inputs for length in _lengths(given))]
+    others = sum(_lengths(content)) - sum(cut)
+    return [*cut, *(length for call in calls for length in _lengths(call["args"]))], others
 
 
 def lengths_without_arguments(content: Any) -> list[int]:

@@ -289,11 +289,12 @@ class Decoder:
 
     def _most(self, message: EntryMessage, room: int) -> int:
         """Return the most tokens of a message with `room` tokens for all texts of a question, or each one of an AI."""
-        lengths = text_lengths(read_message(self._codec, message))
+        lengths, uncut = text_lengths(read_message(self._codec, message))
         if message.type == "human":
             return room + _cut_tokens(self.counter) * max(1, sum(length > _MIN_TEXT_TOKENS for length in lengths))
         long = [length for length in lengths if length > room]
-        others = message.tokens * (sum(lengths) - sum(long)) // max(1, sum(lengths))
+        all_ = sum(lengths) + uncut
+        others = message.tokens * (all_ - sum(long)) // max(1, all_)
         return others + (room + _cut_tokens(self.counter)) * max(1, len(long))
 
     def _form(self, message: EntryMessage, whole: bool) -> Form:

@@ -246,6 +246,14 @@ async def test_a_load_in_a_long_log_reads_little_whatever_is_known_of_its_start(
         assert history.report.documents == commands.documents <= most
         assert history.report.left_out_turns > 200
         assert history.report.bytes < 2 * commands.bytes < 4 * history.report.bytes
+    [cached] = other.store._known.all()
+    cached.end = None  # as if other conversations had taken its place
+    with commands.counted():
+        await other.load_history(HistoryPolicy(max_tokens=6_000))
+    assert commands.documents <= 80
+    with commands.counted():
+        history = await cold(client, database_name, chat).load_history(HistoryPolicy(max_tokens=4_000))
+    assert commands.bytes < 2 * history.report.bytes  # what was read and not needed counts, too
 
 
 async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
