@@ -92,8 +92,8 @@ class Variants:
     def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
         self._reader, self.writer, self._rewinder = reader, writer, rewinder
 
-    async def _place(self, scope: Scope, turn_id: str) -> _Place:
-        """Return what stands at the place of a turn. Four commands at most.
+    async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> _Place:
+        """Return what stands at the place of a turn, now or as of a log that was read. Four commands at most.
 
         Raises:
             UnknownMessageError: The log does not have its question.
@@ -108,7 +108,7 @@ class Variants:
         first = (event and event.first_turn) or turn_id
         if first != turn_id:
             rows |= await self._reader.messages_by_id(cached, [first])
-        log = await self._reader.snapshot(cached)
+        log = log or await self._reader.snapshot(cached)
         entries = await self._reader.log.variants(cached.conversation, first)
         known = [entry for entry in entries if entry.number <= log.tail.entries]
         return _Place(log, rows, first, known)
@@ -235,10 +235,10 @@ class Variants:
             record.add(await self._reader.decode_all(cached, entry.messages), entry.event)
         return record, place.log.tail, branch
 
-    async def pending(self, scope: Scope, turn_id: str) -> list[VariantRecord]:
+    async def pending(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> list[VariantRecord]:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
         with suppress(UnknownMessageError, InvalidInputError):
-            place = await self._place(scope, turn_id)
+            place = await self._place(scope, turn_id, log)
             shown = place.stood
             hidden = [new for new in place.begun if new.variant not in shown and not place.is_closed(new.variant)]
             found = [await self._read(place, event.turn, event.variant) for event in hidden]

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
@@ -75,6 +76,14 @@ class _Told:
                 self.record.add(own, None if entry.branch else entry.event)
 
 
+class _Seen(NamedTuple):
+    """What a look at a conversation found: who works on its last turn, the draft of the reply, and then its log."""
+
+    log: Snapshot
+    lease: TurnLease | None
+    draft: Draft | None
+
+
 class Watcher:
     """Watches conversations of a store."""
 
@@ -102,26 +111,28 @@ class Watcher:
         with self._changes.watched() as watched:
             while True:
                 try:
-                    log = await self._log(scope)
-                    watched.conversation = log.cached.conversation if log else ""
-                    if told is None and log:
-                        told = await self._begin(log, after, limit)
+                    seen = await self._look(scope)
+                    watched.conversation = seen.log.cached.conversation if seen else ""
+                    if told is None and seen:
+                        told = await self._begin(seen.log, after, limit)
                     elif told is None or told.conversation != watched.conversation:
                         told = _Told(watched.conversation)
-                    async with aclosing(self._news(log, told, full=full)) as updates:
+                    async with aclosing(self._news(seen, told, full=full)) as updates:
                         async for update in updates:
                             yield update
                 except ConversationDeletedError:
                     continue  # the next read finds what the scope has now
                 await self._changes.wait(watched)
 
-    async def _log(self, scope: Scope) -> Snapshot | None:
+    async def _look(self, scope: Scope) -> _Seen | None:
         await self._reader.schema.check()  # a watch may last for days
         cached = await self._reader.find(scope)
         if cached is None:
             return None
         async with self._reader.reading(cached):
-            return await self._reader.snapshot(cached)
+            # The lease first: what a worker appends before it gives up its lease is in the log that is read then.
+            lease, draft = await self._work(cached.conversation)
+            return _Seen(await self._reader.snapshot(cached), lease, draft)
 
     async def _begin(self, log: Snapshot, after: int | None, limit: int) -> _Told:
         """Return what a reader knows that has the messages up to an ordinal; else it gets the newest ones."""
@@ -133,8 +144,9 @@ class Watcher:
             after = log.active.through(after)[-1].first - 1
         return _Told(conversation, last=after, replaces_from=after + 1)
 
-    async def _news(self, log: Snapshot | None, told: _Told, *, full: bool) -> AsyncGenerator[ConversationUpdate]:
+    async def _news(self, seen: _Seen | None, told: _Told, *, full: bool) -> AsyncGenerator[ConversationUpdate]:
         """Yield what the log has that was not told; nothing if it has nothing new."""
+        log = seen.log if seen else None
         if log:
             told.follow(log)
         is_due, update = told.replaces_from > 0, ConversationUpdate(replaces_from=told.replaces_from or told.last + 1)
@@ -145,11 +157,7 @@ class Watcher:
                     update = ConversationUpdate(replaces_from=told.last + 1)
                 told.last, is_due = messages[-1].ordinal, True
                 update = update.model_copy(update={"messages": messages})
-        state = await self._state(log, told) if log else None
-        if log and state and state.status == "interrupted" and not (told.state and told.state.status == "interrupted"):
-            newer = await self._log(log.cached.scope)  # its worker may have appended the rest and left meanwhile
-            if newer and newer.tail.entries > log.tail.entries:
-                state = state.model_copy(update={"status": "running"})  # as it was; the next update has the rest
+        state = await self._state(seen, told) if seen else None
         if is_due or state != told.state:
             yield update.model_copy(update={"turn": state})
         told.log, told.state, told.replaces_from = log, state, 0
@@ -185,15 +193,15 @@ class Watcher:
         found = await self._reader.log.entries_around(log.cached.conversation, before=first + 1, limit=1)
         return found[0].number if found else 1
 
-    async def _state(self, log: Snapshot, told: _Told) -> TurnState | None:
+    async def _state(self, seen: _Seen, told: _Told) -> TurnState | None:
         """Return the state of the last turn, or of what is to replace an answer or a question since then."""
+        log, lease, draft = seen
         if (record := told.record) is None:
             return None
         if not log.tail.is_ended:  # the end was rewound
             record.mark = ""
-        lease, draft = await self._work(log.cached.conversation)
         places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
-        pending = [pair for place in places for pair in await self._variants.pending(log.cached.scope, place)]
+        pending = [pair for place in places for pair in await self._variants.pending(log.cached.scope, place, log)]
         return _state_of_pending(pending, lease, draft) or _state_of(record, "", log.tail, lease, draft)
 
     async def pending(self, scope: Scope, turn_id: str) -> TurnState | None:

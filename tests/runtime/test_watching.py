@@ -135,27 +135,49 @@ async def test_an_append_costs_a_watcher_five_commands(
         assert commands.names == ["find"] * 5
 
 
+@pytest.mark.parametrize("is_again", [False, True], ids=["first answer", "another answer"])
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("read", ["holder", "find", "snapshot", "listed", "pending"])
 async def test_a_worker_that_leaves_while_a_watcher_reads_has_not_broken_off(
-    chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+    chat: Conversation, elsewhere: Conversation, read: str, side: str, is_again: bool
 ) -> None:
-    """A worker that finishes while a watcher reads is not reported as broken off. The next update shows its answer."""
-    leases, turn = (await chat._services()).watcher._leases, await elsewhere.turn("r1", human="Do seals sleep?")
-    holder = leases.holder
+    """A turn that ends between two reads of a watcher is never told as broken off or with an old answer.
 
-    async def late(conversation: str) -> Any:
+    Its states are running, then finished, with the new answer.
+    """
+    turn = await elsewhere.turn("r1", human="Do seals sleep?")
+    if is_again:
+        async with turn:
+            await turn.append(AIMessage("Ask me later."))
+        turn = await elsewhere.turn("r1", regenerate="again")
+    await turn.__aenter__()
+    watcher = (await chat._services()).watcher
+    readers: dict[str, Any] = {"holder": watcher._leases, "find": watcher._drafts, "snapshot": watcher._reader}
+    reader = readers.get(read) or (watcher._records if read == "listed" else watcher._variants)
+    original = getattr(reader, read)
+
+    async def finish() -> None:
         if turn.is_running:
             await turn.append(AIMessage("They do."))
             await turn.__aexit__(None, None, None)
-        return await holder(conversation)
 
-    await turn.__aenter__()
-    monkeypatch.setattr(leases, "holder", late)
-    async with aclosing(chat.watch()) as watching:
-        first, second = await anext(watching), await anext(watching)
-    assert first.turn
-    assert second.turn
-    assert (first.turn.status, second.turn.status) == ("running", "finished")
-    assert [stored.message.text for stored in second.messages] == ["They do."]
+    async def late(*arguments: Any, **options: Any) -> Any:
+        await finish() if side == "before" else None
+        found = await original(*arguments, **options)
+        await finish()
+        return found
+
+    setattr(reader, read, late)
+    page, states = list[StoredMessage](), list[str]()
+    async with asyncio.timeout(_PATIENCE), aclosing(chat.watch()) as watching:
+        async for update in watching:
+            page = [stored for stored in page if stored.ordinal < update.replaces_from] + update.messages
+            states.append(update.turn.status if update.turn else "")
+            if states[-1] != "running":
+                break
+            await finish()  # without another answer, the watcher looks up none
+    assert [stored.message.text for stored in page] == ["Do seals sleep?", "They do."]
+    assert states[-1] == "finished"
 
 
 @pytest.mark.slow
