@@ -18,7 +18,8 @@ from convstore.append.items import PreparedItem, prepare_items
 from convstore.exceptions import UnencodableError
 from convstore.log.branch import Branch
 from convstore.log.comparison import content_digest
-from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent, is_named
+from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent
+from convstore.log.rows import is_named
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (

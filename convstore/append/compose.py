@@ -19,7 +19,7 @@ from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Tota
 from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.tokens import count
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import calls_of, is_paused
 from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.source import write_ids
@@ -153,6 +153,7 @@ def _message(
         stored.payload,
         is_named=stored.is_named,
         is_failed=prepared.error is not None,
+        is_paused=is_paused(prepared.message),
     )
 
 

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.log.comparison import content_digest
 from convstore.log.entry import EntryMessage
-from convstore.messages.tool_calls import has_calls
+from convstore.messages.filing import is_answer
 from convstore.messages.values import Codec
 
 _EVIDENCE = 8
@@ -28,22 +28,17 @@ class Comparable(NamedTuple):
 
     Attributes:
         type: "human", "ai", "tool", …
-        calls: True if it makes tool calls.
+        is_answer: True if it ends a turn.
         digest: Its content digest.
         id: Its id.
         ordinal: Its ordinal; 0 for a message of a batch.
     """
 
     type: str
-    calls: bool
+    is_answer: bool
     digest: bytes
     id: str = ""
     ordinal: int = 0
-
-    @property
-    def is_answer(self) -> bool:
-        """Return True if the message ends a turn."""
-        return self.type == "ai" and not self.calls
 
 
 class Match(NamedTuple):
@@ -74,12 +69,12 @@ def is_history(messages: Iterable[BaseMessage]) -> bool:
 
 def comparable(message: BaseMessage, codec: Codec) -> Comparable:
     """Return the comparable form of a batch's message."""
-    return Comparable(message.type, has_calls(message), content_digest(message, codec), str(message.id))
+    return Comparable(message.type, is_answer(message), content_digest(message, codec), str(message.id))
 
 
 def stored(message: EntryMessage) -> Comparable:
     """Return the comparable form of a stored message."""
-    return Comparable(message.type, message.calls > 0, message.content_digest, message.id, message.ordinal)
+    return Comparable(message.type, message.is_answer, message.content_digest, message.id, message.ordinal)
 
 
 def leading_systems(messages: Sequence[Comparable]) -> int:
@@ -99,7 +94,7 @@ def compare(batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: in
         turns: Number of all turns of the log.
         exactly: The batch has to hold every answer of its known turns, and nothing else before its new messages.
 
-    >>> q, a, p = (Comparable("human", False, b"q"), Comparable("ai", False, b"a"), Comparable("human", False, b"p"))
+    >>> q, a, p = (Comparable("human", False, b"q"), Comparable("ai", True, b"a"), Comparable("human", False, b"p"))
     >>> sorted(compare([q, a, p], [q, a], turns=1, exactly=True).matched)
     [0, 1]
     """

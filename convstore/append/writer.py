@@ -433,7 +433,7 @@ class Writer:
         elif link != entry.after:
             question = ""
         cached.last_question = question, entry.totals.link
-        ends = bool(messages) and messages[-1].type == "ai" and not messages[-1].calls
+        ends = bool(messages) and messages[-1].is_answer
         if begins >= 0 or ends:
             self._cache.end_turn(cached)
         finished = len(messages) if ends else begins

@@ -151,7 +151,7 @@ class Compactor:
         if not entries or not entries[-1].messages:
             return False
         last, totals, name = entries[-1].messages[-1], entries[-1].totals, self._counter.name
-        is_finished = totals.is_ended or (last.type == "ai" and not last.calls)
+        is_finished = totals.is_ended or last.is_answer
         if not is_finished or totals.counter != name or (earlier and earlier.counter != name):
             return False
         return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.trigger

@@ -129,7 +129,7 @@ class TurnSession:
 
     @property
     def answer(self) -> AIMessage | None:
-        """The answer: the last message, if it is an AI message without calls; else None, as in a turn that waits."""
+        """The answer: the last message, if it is an AI message without calls, not paused; None in a turn that waits."""
         return self._held.record.answer
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:

@@ -21,13 +21,11 @@ from convstore.sources.places import SourcePlace
 Usage = tuple[int, int, int]
 """Token counts reported by a model: input, output and total."""
 
-_LONG_TOKENS = 1_000
 _SHORT_ID = 12
 """Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
 ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 200, 5
 """Stored size of an entry's totals, of a message's fields other than its texts and of a range, approximately."""
 NO_USAGE: Mapping[str, Usage] = {}
-
 
 RULES = 1
 """Version of the rules for derived fields: stubs, sizes, totals, look-up values.
@@ -105,6 +103,7 @@ class EntryMessage:
         stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
             none, or it was not read.
         is_failed: True for a tool result that reports a failed call.
+        is_paused: True for an AI message that its provider paused, see `messages.tool_calls.is_paused`.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
         kept: How a view showed it last, see `stored_message.KeptMessage`; None if none did.
     """
@@ -128,8 +127,14 @@ class EntryMessage:
     is_named: bool = False
     stamp: str = field(default="", compare=False)
     is_failed: bool = False
+    is_paused: bool = False
     is_estimate: bool = field(default=False, compare=False)
     kept: Any = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def is_answer(self) -> bool:
+        """True if it ends a turn."""
+        return self.type == "ai" and not self.calls and not self.is_paused
 
     @property
     def identity(self) -> bytes:
@@ -146,11 +151,6 @@ class EntryMessage:
         """The name that notes use: its id or its ordinal, and the ids of its sources or the type of a long message."""
         name = self.id if len(self.id) <= _SHORT_ID else f"m{self.ordinal}"
         return name, self.sources if self.type == "tool" else self.type
-
-
-def is_named(type_: str, view_tokens: int) -> bool:
-    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored."""
-    return type_ == "tool" or (view_tokens >= _LONG_TOKENS and type_ in ("human", "ai"))
 
 
 @dataclass(slots=True)

@@ -13,6 +13,8 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 
+_LONG_TOKENS = 1_000
+
 
 class Row(NamedTuple):
     """A message of the log with its position in the running totals.
@@ -91,8 +93,13 @@ def is_finished(rows: Sequence[Row]) -> bool:
 
 
 def has_answer(rows: Sequence[Row]) -> bool:
-    """Return True if the last message is an answer: an AI message without tool calls."""
-    return rows[-1].message.type == "ai" and not rows[-1].message.calls
+    """Return True if the last message is an answer."""
+    return rows[-1].message.is_answer
+
+
+def is_named(type_: str, view_tokens: int) -> bool:
+    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored."""
+    return type_ == "tool" or (view_tokens >= _LONG_TOKENS and type_ in ("human", "ai"))
 
 
 def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:

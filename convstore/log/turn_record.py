@@ -15,9 +15,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
 from convstore.log.entry import TurnEvent
-from convstore.messages.filing import Filing, is_question, turn_of
+from convstore.messages.filing import Filing, is_answer, is_question, turn_of
 from convstore.messages.media import block_type, is_media
-from convstore.messages.tool_calls import Call, calls_of, has_calls, result_ids
+from convstore.messages.tool_calls import Call, calls_of, result_ids
 from convstore.messages.values import is_text
 from convstore.values.turns import Decision, Pause, TurnCall
 
@@ -91,9 +91,9 @@ class TurnRecord:
 
     @property
     def answer(self) -> AIMessage | None:
-        """The last message if it is an answer: an AI message without calls."""
+        """The last message if it is an answer: an AI message without calls, not paused by its provider."""
         last = self.messages[-1] if self.messages else None
-        return last if isinstance(last, AIMessage) and not has_calls(last) else None
+        return last if isinstance(last, AIMessage) and is_answer(last) else None
 
     @property
     def is_finished(self) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.filing import is_answer
 from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import has_calls
 
 PARTS: tuple[str, ...] = ("system", "summary", "stub", "turn", "now")
 """System messages; summary and note; stubs and shortened messages; other messages of finished turns; the open turn."""
@@ -22,7 +22,7 @@ def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -
     ['system', 'turn', 'turn', 'now']
     """
     questions = (index for index, message in enumerate(messages) if message.type == "human" and not kind_of(message))
-    is_finished = not messages or (messages[-1].type == "ai" and not has_calls(messages[-1]))
+    is_finished = not messages or is_answer(messages[-1])
     current = len(messages) if is_finished else max(questions, default=0)
 
     def part(index: int, message: BaseMessage) -> str:

@@ -182,6 +182,17 @@ def has_calls(message: BaseMessage) -> bool:
     return bool(calls_of(message))
 
 
+def is_paused(message: BaseMessage) -> bool:
+    """Return True for an answer that its provider paused, to go on with it in the next call.
+
+    Anthropic does so where its own tools, such as web search, take long: https://docs.claude.com, "Stop reasons".
+
+    >>> is_paused(AIMessage("I look it up.", response_metadata={"stop_reason": "pause_turn"}))
+    True
+    """
+    return isinstance(message, AIMessage) and message.response_metadata.get("stop_reason") == "pause_turn"
+
+
 def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
     """Generate the result for a call without a result; equal arguments give equal messages.
 

@@ -31,8 +31,8 @@ from convstore.log.entry import (
     Preview,
     Totals,
     TurnEvent,
-    is_named,
 )
+from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
@@ -248,6 +248,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "payload": _payload_document(message.payload) if message.payload else None,
         "stamp": sealed(message.stamp, message.id) if message.stamp else None,
         "failed": int(message.is_failed),
+        "paused": int(message.is_paused),
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -282,6 +283,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         is_named(type_, view_tokens),
         stamp,
         "failed" in document,
+        "paused" in document,
     )
 
 

@@ -61,7 +61,7 @@ def is_over(turn: Sequence[Row]) -> bool:
     """Return True if a turn has its answer, and results for all its calls."""
     said = [row.message for row in turn if row.message.type == "ai"]
     results = sum(row.message.type == "tool" for row in turn)
-    return bool(said) and not said[-1].calls and results >= sum(message.calls for message in said)
+    return bool(said) and said[-1].is_answer and results >= sum(message.calls for message in said)
 
 
 def _names_another(row: Row, question: str) -> bool:

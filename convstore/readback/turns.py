@@ -232,5 +232,5 @@ def _facts(log: Snapshot, turn: _StoredTurn) -> dict[str, Any]:
         "first": first.ordinal,
         "last": last.ordinal,
         "created_at": turn[0].entry.at,
-        "is_finished": begun < log.tail.turns or log.tail.is_ended or (last.type == "ai" and not last.calls),
+        "is_finished": begun < log.tail.turns or log.tail.is_ended or last.is_answer,
     }

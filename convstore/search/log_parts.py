@@ -228,7 +228,7 @@ def _number(document: Document) -> int:
 def _question(tail: Sequence[Entry]) -> int:
     """Return the ordinal of the question of the turn in progress; 0 if the last turn is finished."""
     messages = [message for entry in reversed(tail) for message in reversed(entry.messages)]
-    if messages and messages[0].type == "ai" and not messages[0].calls:
+    if messages and messages[0].is_answer:
         return 0
     return next((message.ordinal for message in messages if message.type == "human"), 0)
 

@@ -30,6 +30,7 @@ from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead, kinds_of
+from convstore.testing.samples import rag_turn
 
 __all__ = ["TurnSessionContract", "calls"]
 
@@ -59,6 +60,23 @@ class TurnSessionContract:
             assert (turn.is_running, turn.answer and turn.answer.text) == (False, "They do.")
         *_, answer = await chat.list_messages()
         assert answer.stamp == history.stamp
+
+    async def test_an_answer_that_its_provider_paused_does_not_end_the_turn(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """Its results stay whole, and it waits for what follows the paused answer, which ends it."""
+        _, call, result, answer = rag_turn("Do seals sleep?")
+        paused = AIMessage("I look it up.", response_metadata={"stop_reason": "pause_turn"})
+        async with await chat.turn("q1", human="Do seals sleep?") as turn:
+            await turn.append([call, result])
+            for message, is_over in ((paused, False), (answer, True)):
+                await turn.append(message)
+                assert (turn.is_finished, turn.is_running) == (is_over, not is_over)
+                for reader in (chat, elsewhere):
+                    history, read = await reader.load_history(), await reader.get_turn("q1")
+                    assert history.report.stubbed == ((result.id,) if is_over else ())
+                    assert read
+                    assert read.is_finished == is_over
 
     async def test_a_repeated_request_finds_its_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
         """The same request again, in any worker, has the messages of the log and nothing left to run."""

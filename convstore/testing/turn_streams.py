@@ -269,8 +269,8 @@ class TurnStreamContract:
             with pytest.raises(ConnectionError):
                 async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
                     pass
-        [line] = [record.getMessage() for record in caplog.records if record.name == "convstore"]
-        assert "has no drafts, as their redactor raises ValueError" in line
+        lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
+        assert sum("has no drafts, as their redactor raises ValueError" in line for line in lines) == 1
         found = await chat.get_turn("r1")
         assert found is not None
         assert found.draft == ""

@@ -308,8 +308,8 @@ class Turn(Value):
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
         messages: Equal to the appended messages.
-        is_finished: True if its last message is an AI message without tool calls, it was finished or stopped by
-            `TurnSession`, or another turn follows.
+        is_finished: True if its last message is an AI message without tool calls that its provider did not pause, it
+            was finished or stopped by `TurnSession`, or another turn follows.
         draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
             in the log.
         pending: From `get_turn`, another answer, or a question in place of this one, that views do not show yet: a

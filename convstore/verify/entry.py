@@ -19,7 +19,7 @@ from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
 from convstore.log.items import ItemRow, read_log_item
 from convstore.log.stored_message import read_message, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, RunningTotals, totals_after
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import calls_of, is_paused
 from convstore.messages.values import Codec
 from convstore.sources.detection import has_failed, read_back_ids
 from convstore.sources.places import read_item, read_text
@@ -114,6 +114,8 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "its content digest does not match its content"
     if len(calls_of(appended)) != message.calls:
         yield "the stored number of its calls is wrong"
+    if is_paused(appended) != message.is_paused:
+        yield "it is marked as paused or not, against its content"
     if isinstance(appended, ToolMessage):
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):

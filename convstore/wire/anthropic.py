@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.text import content_of
+from convstore.messages.tool_calls import is_paused
 from convstore.wire.openai_chat import IMAGES
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
@@ -46,6 +47,7 @@ def to_anthropic(
     if cache not in (None, "5m", "1h"):
         raise InvalidInputError(f'cache is "5m", "1h" or None, not {cache!r}')
     steps, dropped = read_steps(messages, model=model)
+    steps = _joined(steps)
     head = next((at for at, step in enumerate(steps) if step.role not in _SYSTEM), len(steps))
     system = [block for step in steps[:head] for block in step.content(lambda _: None)]
     made, finished = list[dict[str, Any]](), 0
@@ -58,6 +60,16 @@ def to_anthropic(
     if cache:
         _mark(system, made, finished, cache)
     return AnthropicMessages({**({"system": system} if system else {}), "messages": made}, dropped)
+
+
+def _joined(steps: Sequence[Step]) -> list[Step]:
+    """Join each answer that was paused with the one that went on with it: that has the results of its calls."""
+    joined = list[Step]()
+    for step in steps:
+        if joined and step.role == "assistant" and is_paused(joined[-1].message):
+            step.parts[:0] = joined.pop().parts
+        joined.append(step)
+    return joined
 
 
 def _messages(step: Step) -> Iterator[dict[str, Any]]:
@@ -111,12 +123,17 @@ def _block(part: Part | WireCall, step: Step) -> dict[str, Any] | None:
 
 
 def _is_paired(part: Block, step: Step) -> bool:
-    """Return True for a call of a tool that Anthropic ran, or its result, if the message has both."""
+    """Return True for a call of a tool that Anthropic ran, or its result, if the message has both.
+
+    Of an answer that is paused, Anthropic goes on with the calls that have no result yet.
+    """
     others = [block for block in step.parts if isinstance(block, Block) and block.kind == "other"]
     calls = [block.block.get("id") for block in others if block.type == "server_tool_use"]
     results = [block.block.get("tool_use_id") for block in others if block.type in _HOSTED_RESULTS]
     own = part.block.get("id" if part.type == "server_tool_use" else "tool_use_id")
-    return calls.count(own) == results.count(own) == 1 and _HOSTED_ID.fullmatch(str(own)) is not None
+    is_whole = calls.count(own) == results.count(own) == 1
+    is_going_on = step.is_open and is_paused(step.message) and calls.count(own) == 1 and own not in results
+    return (is_whole or is_going_on) and _HOSTED_ID.fullmatch(str(own)) is not None
 
 
 def _result(step: Step, result: Result) -> dict[str, Any]:

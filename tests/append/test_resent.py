@@ -31,7 +31,7 @@ def line(script: str) -> list[Comparable]:
     """A log or a batch: a letter for each message, a digit after it for its text; "c" is an AI message with a call."""
     words = [script[at : at + 2] for at in range(0, len(script), 2)]
     return [
-        Comparable(LETTERS[word[0]], word[0] == "c", word.encode(), f"{index}", index)
+        Comparable(LETTERS[word[0]], word[0] == "a", word.encode(), f"{index}", index)
         for index, word in enumerate(words, 1)
     ]
 

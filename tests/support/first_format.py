@@ -143,6 +143,8 @@ def edges() -> list[list[BaseMessage]]:
     batches += [_asked(f"argument-{size}", "so", argument="a" * size) for size in (90, 130)]
     batches += [_asked(f"tool-{size}", "so", tool="t" * size) for size in (199, 201)]
     batches += [_asked(f"call-{size}", "so", call="c" * size) for size in (9_999, 10_001)]
+    paused = AIMessage("Wait.", id="paused", response_metadata={"stop_reason": "pause_turn"})
+    batches.append([HumanMessage("And?", id="asked pause"), paused, AIMessage("So.", id="went on")])
     many = [(f"Text {number}.", {"title": f"Title {number}"}) for number in range(210)]
     batches.append(_asked("many", "see artifact", artifact=many))
     batches.append(_asked("again", "see artifact", artifact=[*many[:3], *many[-3:]]))

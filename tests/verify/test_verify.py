@@ -452,6 +452,19 @@ async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) 
     assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
 
 
+@pytest.mark.parametrize("reason", ["pause_turn", "end_turn"])
+async def test_whether_an_answer_was_paused_is_derived(own_database: Any, reason: str) -> None:
+    """From its stop reason; by it a load knows that the turn is not over."""
+    store = ConversationStore(own_database, clock=LATER)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append([HumanMessage("Seals?"), AIMessage("I look it up.", response_metadata={"stop_reason": reason})])
+    assert (await store.verify()).findings == ()
+    change = "$unset" if reason == "pause_turn" else "$set"
+    await own_database[LOG].update_one({"messages": {"$exists": True}}, {change: {"messages.1.paused": 1}})
+    assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
+
+
 @pytest.mark.parametrize("given", [0, 2, 4])
 async def test_a_reservation_for_a_child_is_derived(own_database: Any, given: int) -> None:
     """An entry without messages gives all numbers that it reserves to a child, or none of them."""

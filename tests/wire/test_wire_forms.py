@@ -77,6 +77,23 @@ def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
     assert messages[3] == {"role": "assistant", "content": "Wait."}
 
 
+def test_an_answer_that_was_paused_goes_back_as_it_came() -> None:
+    """Later it is one message with what followed it. After another question, a call without a result is left out."""
+    asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "seals"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    text = {"type": "text", "text": "I look it up."}
+    paused = AIMessage([text, asked], response_metadata={"stop_reason": "pause_turn"})
+    rest = AIMessage([found, {"type": "text", "text": "They do."}])
+    assert view(HumanMessage("?"), paused).to_anthropic()["messages"][1]["content"] == [text, asked]
+    for messages in ((paused, rest), (paused, rest, HumanMessage("And?"))):
+        request = view(HumanMessage("?"), *messages).to_anthropic()
+        assert request["messages"][1]["content"] == [text, asked, found, {"type": "text", "text": "They do."}]
+        assert request.dropped == ()
+    left = view(HumanMessage("?"), paused, HumanMessage("And?")).to_anthropic()
+    assert left["messages"][1]["content"] == "I look it up."
+    assert left.dropped == (Dropped("m1", "server_tool_use", "Anthropic does not take it here"),)
+
+
 def test_a_call_that_was_cut_is_valid_and_named() -> None:
     """A call that was cut has an empty object as arguments and a placeholder result, and is named in `.dropped`."""
     cut = {"name": "search", "args": '{"q": "or', "id": "call_1", "error": None, "type": "invalid_tool_call"}
