@@ -679,7 +679,8 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(client: Client, 
     for number in range(3_000):
         question, *answer = rag_turn(f"What about topic {number}?", sources=3)
         await chat.append(question)
-        await chat.append(answer, stamp=(await chat.load_history()).stamp)
+        is_stamped = number % 10 == 0  # a load takes half of the time
+        await chat.append(answer, stamp=(await chat.load_history()).stamp if is_stamped else None)
     info = await chat.info()
     assert info.message_count == 12_000
     await (await host_of(chat).services()).sealer.seal(tuple(chat.scope.items()))  # as after a minute at rest
