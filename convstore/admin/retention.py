@@ -5,6 +5,9 @@ so that loads that still know its id notice, and then all other documents. Anoth
 cached, so the tombstone stays until a second sweep has removed late writes of such a process. It stays a day longer
 until a third sweep, because a broken network or a suspended process may deliver a command long after its caller
 timed out. An interrupted deletion is finished by the next call.
+
+Only a head names a scope. A conversation whose head is missing or damaged is called lost: it is deleted by its id, with
+all lost ones, or with everything.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import compress
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection
-from convstore.mongo.heads import Head
-from convstore.mongo.keys import HEADS
+from convstore.mongo.heads import EntryRef, Head
+from convstore.mongo.keys import HEADS, is_conversation_id
+from convstore.mongo.lost import LostConversations
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background, in_parallel
@@ -60,6 +64,7 @@ class Retention:
 
     reader: LogReader
     tombstones: Tombstones
+    lost: LostConversations
     states: States
     parts: Mapping[str, Collection]
     background: Background = field(default_factory=Background)
@@ -68,14 +73,69 @@ class Retention:
         """Delete one conversation; see `Conversation.delete`."""
         head = await self.tombstones.find(dict(scope))
         if head and not head.conversation:
-            raise CorruptDocumentError(head.key, "it does not name its conversation", collection=HEADS)
+            raise _nameless(head.key)
         try:
             return await (self._end(head) if head else self._finish(scope))
         finally:
             self.reader.cache.end(dict(scope))  # even if another process deleted it first
 
-    async def erase(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
-        """Delete all conversations with these scope values; see `ConversationStore.erase`."""
+    async def erase(
+        self,
+        partial_scope: Scope,
+        *,
+        conversation: str = "",
+        lost: bool = False,
+        dry_run: bool,
+        progress: Progress,
+    ) -> ErasureReceipt:
+        """Delete all conversations with these scope values, or those chosen otherwise; see `ConversationStore.erase`.
+
+        Without scope values these are all conversations, the lost ones included.
+        """
+        if conversation:
+            return await self._erase_one(conversation, dry_run=dry_run)
+        if lost:
+            receipt = _EMPTY_RECEIPT if dry_run else await self._finish(())
+            return await self._erase_lost(receipt, dry_run=dry_run, progress=progress)
+        receipt = await self._erase_scope(partial_scope, dry_run=dry_run, progress=progress)
+        return receipt if partial_scope else await self._erase_lost(receipt, dry_run=dry_run, progress=progress)
+
+    async def _erase_one(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
+        if not is_conversation_id(conversation):
+            raise InvalidInputError(
+                f"an id has 24 digits, as listings and `convstore doctor` show it: {conversation!r}"
+            )
+        if head := await self.tombstones.find_by_conversation(conversation):
+            return await (self._count_all(head) if dry_run else self._end(head))
+        return await self._end_lost(conversation, dry_run=dry_run)
+
+    async def _erase_lost(self, receipt: ErasureReceipt, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
+        """Delete what no scope leads to: logs without a head, and heads that do not lead to a log."""
+        async for conversation in self.lost.logs():
+            receipt = _sum([receipt, await self._end_lost(conversation, dry_run=dry_run)])
+            if progress:
+                progress(receipt)
+        async for head in self.lost.heads():
+            if head.conversation:
+                ended = await (self._count_all(head) if dry_run else self._end(head))
+            else:
+                ended = ErasureReceipt(conversations=int(dry_run or await self.lost.drop_head(head)))
+            receipt = _sum([receipt, ended])
+        return receipt
+
+    async def _end_lost(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
+        """Delete a conversation without a head; it counts as one if it has a document."""
+        found = await self._count_documents(conversation)
+        if found == _EMPTY_RECEIPT:
+            return found
+        counted = {"conversations": 1}
+        if dry_run:
+            return found.model_copy(update=counted)
+        await self.tombstones.write_tombstone(_headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False)
+        removed = (await self._remove(conversation)).model_copy(update=counted)
+        return _sum([removed, await self._end_children(conversation)])
+
+    async def _erase_scope(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         # The children of an ended conversation still have these scope values, so the pages have them.
         rest = self._unfinished(partial_scope, self._count_documents) if dry_run else self._finish(partial_scope)
         receipt, after, damaged = await rest, "", ""
@@ -88,9 +148,8 @@ class Retention:
             after = heads[-1].key
         if not dry_run:
             await self.sweep(partial_scope)
-        if damaged:
-            problem = f"it does not name its conversation; all others are {'counted' if dry_run else 'erased'}"
-            raise CorruptDocumentError(damaged, f"{problem}: {receipt}", collection=HEADS)
+        if damaged and partial_scope:
+            raise _nameless(damaged, f"; all others are {'counted' if dry_run else 'erased'}: {receipt}")
         return receipt
 
     async def prune(
@@ -204,6 +263,17 @@ class Retention:
         """Count a conversation with those of its sub-agents."""
         children = await self.tombstones.children(head.conversation) if head.has_children else []
         return _sum([await self._count(head), *await in_parallel(self._count_all, children)])
+
+
+def _headless(conversation: str) -> Head:
+    """Return a head for a conversation that has none; no document has its key."""
+    never = datetime.min.replace(tzinfo=UTC)
+    return Head("", conversation, {}, never, never, never, EntryRef())
+
+
+def _nameless(key: str, more: str = "") -> CorruptDocumentError:
+    problem = f"it does not name its conversation, so the log stays; to remove both, run `convstore erase --lost`{more}"
+    return CorruptDocumentError(key, problem, collection=HEADS)
 
 
 def _sum(receipts: Sequence[ErasureReceipt]) -> ErasureReceipt:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from convstore.cli.doctor import FOUND
 from convstore.cli.options import Target, Yes, on_database
 from convstore.cli.output import Answer, number_of, table_of
 from convstore.cli.progress import Advance, progress, totals_for
 
 if TYPE_CHECKING:
+    from convstore import ConversationStore
     from convstore.types import ErasureReceipt
 
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 async def erase_command(
     target: Target,
     *,
+    conversation_id: Annotated[str | None, typer.Argument(metavar="ID", hidden=True)] = None,
     everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
+    lost: Annotated[bool, typer.Option("--lost", help="Those whose scope is unknown; not with --scope.")] = False,
     yes: Yes = False,
 ) -> Answer:
     """Remove all conversations of a user, or with other scope values.
@@ -31,20 +35,43 @@ async def erase_command(
     meanwhile may remain. Safe to repeat, to kill and to run concurrently.
 
     \b
+    A conversation is lost if its head is missing or damaged: only the head says
+    whose it is. Each erasure counts those that stay, because messages of the same
+    person may be among them; with --yes the exit code is then 3. Restore the heads
+    from a backup and repeat it, or remove what is lost with --lost or by its ID,
+    which `convstore doctor` names.
+
+    \b
     Examples:
       convstore erase --scope user_id=ada
       convstore erase --scope user_id=ada --yes
       convstore erase --everything --yes --json
+      convstore erase --lost --yes
+      convstore erase 4213ea0c1214ffa97aacd24d --yes
     """
-    if everything == bool(target.chosen):
-        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or pass --everything for all")
+    if everything + lost + bool(target.chosen) + bool(conversation_id) != 1:
+        raise typer.BadParameter(
+            "name conversations with --scope KEY=VALUE, or pass --everything for all; or pass an ID or --lost alone"
+        )
     async with target.open() as store:
         total, _ = await totals_for(store, quiet=target.as_document, **target.chosen)
         with progress("erasing" if yes else "counting", total, quiet=target.as_document) as show:
             receipt = await store.erase(
-                everything=everything, dry_run=not yes, progress=shown_by(show), **target.chosen
+                conversation_id,
+                everything=everything,
+                lost=lost,
+                dry_run=not yes,
+                progress=shown_by(show),
+                **target.chosen,
             )
-    return removal(receipt, {"database": target.address, "dry_run": not yes})
+        left = 0 if everything or lost else await _count_lost(store)
+    found = removal(receipt, {"database": target.address, "dry_run": not yes, "lost": left})
+    return found._replace(code=FOUND) if left and yes else found
+
+
+async def _count_lost(store: ConversationStore) -> int:
+    """Return how many conversations stay of which nobody can tell whose they are."""
+    return (await store.erase(lost=True, dry_run=True)).conversations
 
 
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
@@ -60,6 +87,15 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
     def show(console: Console) -> None:
         rows = [(name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()]
         console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
+        if left := said.get("lost"):
+            are = "is" if left == 1 else "are"
+            console.print(
+                f"\n{number_of(left, 'conversation')} {are} lost and may hold messages of the same person: the head, "
+                "which says whose they are, is missing or damaged. Run `convstore doctor`; restore the heads from a "
+                "backup and repeat this, or remove what is lost: convstore erase --lost --yes",
+                style="yellow",
+                soft_wrap=True,
+            )
         if said["dry_run"]:
             console.print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")
 

@@ -29,6 +29,7 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, SEARCH, SUMMARIES
 from convstore.mongo.log import Log
+from convstore.mongo.lost import LostConversations
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.segments import Segments
@@ -116,7 +117,7 @@ class Services:
         self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
         kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
-        self.retention = Retention(reader, tombstones, states, parts)
+        self.retention = Retention(reader, tombstones, LostConversations(driver), states, parts)
         self.background = self.retention.background
         self._ends, self.driver, self._migrator, self._clock = ends, driver, migrator, clock
         self._compaction, self._compaction_seconds = (strategy, policy), compaction_seconds

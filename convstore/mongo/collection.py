@@ -60,6 +60,12 @@ class Collection:
             documents: list[Document] = await (await found if isawaitable(found) else found).to_list(None)
         return documents
 
+    async def distinct(self, field: str, query: Document) -> list[Any]:
+        """Return the values of a field in the documents that a filter matches, at most 16 MB of them."""
+        async with driver_errors(seconds=None):
+            values: list[Any] = await self.driver_collection.distinct(field, dict(query))
+        return values
+
     async def each(self, query: Document, *, order: Sequence[tuple[str, int]]) -> AsyncIterator[Document]:
         """Yield the documents that a filter matches, those of one answer at a time in memory. One command or more."""
         async with driver_errors(seconds=None):

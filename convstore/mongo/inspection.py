@@ -12,7 +12,18 @@ from typing import Any
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
-from convstore.mongo.keys import HEADS, LOG, chunk_range, date_field, entry_range, log_ranges, scope_filter, state_id
+from convstore.mongo.keys import (
+    HEADS,
+    LOG,
+    chunk_range,
+    date_field,
+    entry_range,
+    log_ranges,
+    parent_id,
+    scope_filter,
+    state_id,
+    tombstone_id,
+)
 from convstore.values.scope import PATH
 
 _ENTRIES, _KEYS, _SMALL = 50, 10_000, 500
@@ -100,8 +111,17 @@ class Inspection:
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
     async def is_known(self, conversation: str) -> bool:
-        """Return True if a head or a tombstone names the conversation now. One command."""
-        return await self._heads.find_one({"conversation": conversation}, {"_id": 1}) is not None
+        """Return True if a head or a tombstone names the conversation now. One command if a sound head does.
+
+        The last one, for what is not found by an index, reads all heads.
+        """
+        own = {"conversation": conversation}
+        parent = parent_id(conversation)
+        indexed = {"parent": parent} | own if parent else own | {"updated_at": {"$exists": True}}
+        for query in (indexed, {"_id": tombstone_id(conversation)}, own):
+            if await self._heads.find_one(query, {"_id": 1}) is not None:
+                return True
+        return False
 
     async def remove(self, collection: str, keys: Sequence[str]) -> int:
         """Remove documents by key and return their number. One command for each thousand."""

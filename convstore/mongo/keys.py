@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,14 @@ DRAFTS = "drafts"
 
 OF_CONVERSATIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH, DRAFTS)
 """The collections in which each conversation has a key range."""
+
+
+_CONVERSATION_ID = re.compile(r"[0-9a-f]{24}(~[0-9a-f]{24})*")
+
+
+def is_conversation_id(text: object) -> bool:
+    """Return True for the id of a conversation: a part of one would select the key ranges of others."""
+    return isinstance(text, str) and _CONVERSATION_ID.fullmatch(text) is not None
 
 
 def head_id(scope: Mapping[str, str], parent: str = "") -> str:
@@ -78,6 +87,11 @@ def entry_id(conversation: str, number: int) -> str:
 def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
     """Return the key range of a conversation's entries, from one number and before another."""
     return entry_id(conversation, start), state_id(conversation) if before is None else entry_id(conversation, before)
+
+
+def tombstone_id(conversation: str) -> str:
+    """Return the key of the tombstone of a deleted conversation, which is among the heads."""
+    return f"deleted:{conversation}"
 
 
 def state_id(conversation: str) -> str:

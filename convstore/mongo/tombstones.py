@@ -14,7 +14,7 @@ from typing import Any
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, head_key, readable_head
-from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, root_id, scope_filter
+from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, root_id, scope_filter, tombstone_id
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
 _BY_KEY = (("_id", 1),)
@@ -30,6 +30,12 @@ class Tombstones:
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""
         document = await self._heads.find_one({"_id": await head_key(self._heads, scope)}, _KEY_FIELDS)
+        return readable_head(document) if document else None
+
+    async def find_by_conversation(self, conversation: str) -> Head | None:
+        """Return what can be read of the head that names a conversation, or None. One command, which may scan."""
+        query = {"conversation": conversation, "sweep_at": {"$exists": False}}
+        document = await self._heads.find_one(query, _KEY_FIELDS)
         return readable_head(document) if document else None
 
     async def children(self, conversation: str) -> list[Head]:
@@ -61,11 +67,11 @@ class Tombstones:
         """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""
         tombstone = _tombstone(conversation, head_id(scope), scope) | {"copying": True}
         written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
-        await self._heads.update({"_id": _tombstone_id(conversation)}, written, upsert=True)
+        await self._heads.update({"_id": tombstone_id(conversation)}, written, upsert=True)
 
     async def end_copy(self, conversation: str) -> bool:
         """Drop the tombstone of a copy that has a head now; False if a sweep or an erasure began. One command."""
-        return await self._heads.delete_one({"_id": _tombstone_id(conversation), "copying": True})
+        return await self._heads.delete_one({"_id": tombstone_id(conversation), "copying": True})
 
     async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
@@ -78,7 +84,7 @@ class Tombstones:
             query |= {"updated_at": head.updated_at, "written_at": head.written_at}
         tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned}
         written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
-        key = {"_id": _tombstone_id(head.conversation)}
+        key = {"_id": tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
         await self._heads.update(key, written, upsert=True)
         async with driver_errors():
@@ -92,7 +98,7 @@ class Tombstones:
 
     async def was_pruned(self, conversation: str) -> bool:
         """Return True if prune() ended the conversation, with its parents, not delete(). One command."""
-        tombstone = await self._heads.find_one({"_id": _tombstone_id(root_id(conversation))}, {"pruned": 1})
+        tombstone = await self._heads.find_one({"_id": tombstone_id(root_id(conversation))}, {"pruned": 1})
         return bool(tombstone and tombstone.get("pruned"))
 
     async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:
@@ -107,7 +113,7 @@ class Tombstones:
 
     async def take(self, conversation: str, *, time: timedelta) -> Document | None:
         """Take a sweep that is due; None if another process has it. After that time it is due again. One command."""
-        query = {"_id": _tombstone_id(conversation), **self._driver.is_past("sweep_at")}
+        query = {"_id": tombstone_id(conversation), **self._driver.is_past("sweep_at")}
         update = self._driver.setting({"copying": False}, field="sweep_at", ahead=time)
         return await self._heads.find_and_update(query, update, after=True)
 
@@ -117,7 +123,7 @@ class Tombstones:
         A copy that is being made is given up.
         """
         if tombstone is None:
-            key, given_up = {"_id": _tombstone_id(conversation)}, {"$set": {"copying": False}}
+            key, given_up = {"_id": tombstone_id(conversation)}, {"$set": {"copying": False}}
             tombstone = await self._heads.find_and_update(key, given_up)
         if tombstone is None:
             return False
@@ -126,7 +132,7 @@ class Tombstones:
 
     async def has_ended(self, conversation: str) -> bool:
         """Return True as `is_ended` does, and change nothing. At most two commands."""
-        tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
+        tombstone = await self._heads.find_one({"_id": tombstone_id(conversation)})
         return tombstone is not None and await self.is_ended(conversation, tombstone)
 
     async def clear(self, conversation: str) -> None:
@@ -142,10 +148,6 @@ class Tombstones:
         else:
             again = self._driver.setting({"swept": True}, field="sweep_at", ahead=again_after)
             await self._heads.update(taken, again)
-
-
-def _tombstone_id(conversation: str) -> str:
-    return f"deleted:{conversation}"
 
 
 def _tombstone(conversation: str, key: str, scope: Mapping[str, str]) -> dict[str, Any]:

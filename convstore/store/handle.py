@@ -435,8 +435,11 @@ class ConversationStore:
 
     async def erase(
         self,
+        conversation_id: str | None = None,
+        /,
         *,
         everything: bool = False,
+        lost: bool = False,
         dry_run: bool = False,
         progress: Callable[[ErasureReceipt], None] | None = None,
         **partial_scope: str,
@@ -448,20 +451,33 @@ class ConversationStore:
         Sweeps run in the background of any store in use, or in the next call for the same scope. A failed or killed
         call can be retried as it is, and concurrent calls are safe.
 
+        Only its head names the scope of a conversation, so scope values do not find one whose head is missing or
+        damaged. After an erasure for a person, ``erase(lost=True, dry_run=True)`` counts these: nothing of that person
+        is left if it finds none.
+
         Args:
+            conversation_id: Delete the conversation with this id alone (`ConversationInfo.conversation_id`), also
+                without its head.
             everything: Delete all conversations of these collections, including those of stores with other scope keys.
-                Excludes scope values.
+            lost: Delete the conversations of unknown scope: entries without a head, and heads that do not name their
+                conversation or their scope. Restore them from a backup first if you can. It compares the ids in heads
+                and log, and reads every head.
             dry_run: Only count the data to remove.
             progress: Called with the receipt so far after each batch of conversations.
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
-            InvalidInputError: Neither scope values nor ``everything=True``, or both.
+            InvalidInputError: None of scope values, an id, ``everything=True`` and ``lost=True``, or several of them.
             InvalidScopeError: A scope key is unknown, or a value is invalid.
             CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
-        scope = check_selection(self.scope_keys, partial_scope, everything=everything)
-        return await (await self._host.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
+        check_choice(lost, True, False, name="lost")
+        id_ = "" if conversation_id is None else check_id(conversation_id, name="conversation_id")
+        if [everything, lost, bool(id_)].count(True) > 1:
+            raise InvalidInputError("pass only one of an id, everything=True, lost=True and scope values")
+        scope = check_selection(self.scope_keys, partial_scope, everything=lost or bool(id_) or everything)
+        retention = (await self._host.services()).retention
+        return await retention.erase(scope, conversation=id_, lost=lost, dry_run=dry_run, progress=progress)
 
     async def prune(
         self,

@@ -194,6 +194,68 @@ class RetentionContract:
         await heads.update_one({"_id": damaged["_id"]}, {"$set": {"conversation": damaged["conversation"]}})
         assert (await store.erase(user_id=user)).conversations == 1
 
+    @pytest.mark.parametrize("by", ["id", "lost", "everything"])
+    async def test_a_conversation_without_a_head_can_be_erased(
+        self, summing: ConversationStore, database: Any, by: str
+    ) -> None:
+        """By its id, with all that are lost, or with everything: no document stays, and a sound one only if chosen."""
+        await summing.erase(lost=True)
+        lost, sound = (summing.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
+        expected = await _fill(lost)
+        await sound.append(HumanMessage("hi"))
+        conversation = await _id_of(database, lost)
+        await database["heads"].delete_one({"conversation": conversation})
+        assert await summing.erase(user_id=lost.scope["user_id"]) == _NOTHING
+        ids, chosen = [conversation] if by == "id" else [], dict[str, Any]({} if by == "id" else {by: True})
+        counted = await summing.erase(*ids, dry_run=True, **chosen)
+        assert await _documents_of(database, conversation) > 0
+        assert await summing.erase(*ids, **chosen) == counted
+        if by != "everything":
+            assert counted == expected
+        assert await _documents_of(database, conversation) == 0
+        assert (await sound.info()).message_count == (by != "everything")
+        assert await summing.erase(lost=True, dry_run=True) == _NOTHING
+
+    @pytest.mark.parametrize(
+        "damage", [{"$unset": {"conversation": ""}}, {"$set": {"conversation": 7}}, {"$unset": {"scope": ""}}]
+    )
+    async def test_a_damaged_head_and_its_log_can_be_erased(
+        self, store: ConversationStore, database: Any, damage: dict[str, Any]
+    ) -> None:
+        """An erasure of lost conversations removes the log and the head, whatever of the head is damaged."""
+        await store.erase(lost=True)
+        lost, sound = (store.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
+        for chat in (lost, sound):
+            await chat.append(HumanMessage("hi"))
+        conversation = await _id_of(database, lost)
+        await database["heads"].update_one({"conversation": conversation}, damage)
+        assert (await store.erase(lost=True, dry_run=True)).entries == 1
+        assert (await store.erase(lost=True)).entries == 1
+        assert await _documents_of(database, conversation) == 0
+        assert await store.erase(lost=True, dry_run=True) == _NOTHING
+        assert await database["heads"].count_documents({"scope": lost.scope}) == 0
+        assert (await sound.info()).message_count == 1
+
+    async def test_an_id_names_one_conversation(self, store: ConversationStore) -> None:
+        """A sound conversation is deleted by its id too; part of an id, and a second choice, are refused."""
+        first, second = (store.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
+        for chat in (first, second):
+            await chat.append(HumanMessage("hi"))
+        conversation = (await first.info()).conversation_id
+        for ids, chosen in (
+            ((conversation[:8],), {}),
+            ((conversation,), {"lost": True}),
+            ((conversation,), {"everything": True}),
+            ((), {"lost": True, "everything": True}),
+            ((), {"lost": 1}),
+            ((conversation,), {"user_id": "ada"}),
+        ):
+            with pytest.raises(InvalidInputError):
+                await store.erase(*ids, **chosen)
+        assert (await store.erase(conversation)).conversations == 1
+        assert await store.erase(conversation) == _NOTHING
+        assert ((await first.info()).message_count, (await second.info()).message_count) == (0, 1)
+
     async def test_a_policy_removes_what_is_old(self, new_store: _NewStore) -> None:
         """Whole conversations, by their last entry; the rest of the user's, and those of others, stay."""
         now, user, eve = datetime.now(UTC), new_id(), new_id()

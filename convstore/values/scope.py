@@ -34,6 +34,7 @@ _RESERVED = frozenset(
         "dry_run",
         "everything",
         "limit",
+        "lost",
         "older_than",
         PATH,
         "progress",

@@ -88,7 +88,10 @@ class Verifier:
         if not keys and not (has_entries and collection == LOG):
             return
         if has_entries:
-            text = "no head refers to this conversation; restore the collection heads from a backup to find it again"
+            text = (
+                "no head refers to this conversation, so nothing says whose it is; restore the collection heads from "
+                f"a backup, or remove it: convstore erase {conversation}"
+            )
             key = f"{conversation}:" if collection == LOG else conversation
             findings.report("lost", collection, key, text, conversation=conversation)
             return

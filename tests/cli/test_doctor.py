@@ -148,7 +148,28 @@ def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     assert everything["conversations"] == 1
 
 
-@pytest.mark.parametrize("chosen", [[], ["--everything", "--scope", "user_id=ada"]])
+def test_an_erasure_counts_what_no_scope_finds(uri: str, database: Any) -> None:
+    """Lost conversations are counted after each erasure, which then ends with 3; an id or --lost removes them."""
+    for thread in ("1", "2", "3"):
+        fill(uri, user_id="ada", thread_id=thread)
+    first, second = [head["conversation"] for head in database["heads"].find({}, limit=2)]
+    database["heads"].delete_many({"conversation": {"$in": [first, second]}})
+    arguments = ["erase", "--uri", uri, "--scope", "user_id=ada"]
+    result = convstore(*arguments, "--yes")
+    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (3, ["conversations", "1"])
+    assert "2 conversations are lost and may hold messages of the same person" in result.stdout
+    assert f"convstore erase {first}" in convstore("doctor", "--uri", uri).stdout
+    result = convstore("erase", "--uri", uri, first, "--yes", "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["conversations"], document["lost"]) == (3, 1, 1)
+    document = json.loads(convstore("erase", "--uri", uri, "--lost", "--yes", "--json").stdout)
+    assert (document["conversations"], document["entries"], document["lost"]) == (1, 1, 0)
+    result = convstore(*arguments, "--yes", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["lost"]) == (0, 0)
+    assert convstore("doctor", "--uri", uri).exit_code == 0
+
+
+@pytest.mark.parametrize("chosen", [[], ["--everything", "--scope", "user_id=ada"], ["--everything", "--lost"]])
 def test_who_is_erased_is_said_once(uri: str, chosen: Any) -> None:
     """No scope is not everybody, and everybody is not one user; exit code 2."""
     result = convstore("erase", "--uri", uri, "--yes", *chosen)

@@ -1,0 +1,52 @@
+"""Find conversations whose scope is unknown, because their head is missing or damaged.
+
+Only a head names a scope, so no erasure by scope values finds them. Candidates are read in sixteen parts by the first
+digit of their random ids, which bounds memory; each one is looked up again, as it may just have begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from convstore.mongo.collection import Collection
+from convstore.mongo.driver import Driver
+from convstore.mongo.heads import Head, readable_head
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.keys import HEADS, LOG, head_id, is_conversation_id, parent_id
+
+_DIGITS = "0123456789abcdef"
+
+
+class LostConversations:
+    """Commands that find conversations without a usable head."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
+        self._inspection = Inspection(driver)
+
+    async def logs(self) -> AsyncIterator[str]:
+        """Yield the ids of conversations that have entries, but neither a head nor a tombstone.
+
+        Three commands for each part, and one to three for each candidate.
+        """
+        for digit in _DIGITS:
+            inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
+            entries = {"conversation": inside, "first": {"$gte": 0}}  # all that the index of ordinals covers
+            found = set(await self._log.distinct("conversation", entries))
+            for query in ({"conversation": inside, "updated_at": {"$exists": True}}, {"parent": inside}):
+                heads = await self._heads.find(query, {"conversation": 1})
+                found -= {head["conversation"] for head in heads}
+            for conversation in sorted(filter(is_conversation_id, found)):
+                if not await self._inspection.is_known(conversation):
+                    yield conversation
+
+    async def heads(self) -> AsyncIterator[Head]:
+        """Yield what can be read of heads that do not name their conversation or their scope. Reads every head."""
+        async for document in self._heads.each({"sweep_at": {"$exists": False}}, order=(("_id", 1),)):
+            head = readable_head(document)
+            if not head.conversation or head_id(head.scope, parent_id(head.conversation)) != head.key:
+                yield head
+
+    async def drop_head(self, head: Head) -> bool:
+        """Delete a head that names no conversation; False if it names one now or is missing. One command."""
+        return await self._heads.delete_one({"_id": head.key, "conversation": {"$not": {"$regex": "."}}})
