@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import EllipsisType
 from typing import Any
 
-from convstore.exceptions import InvalidInputError, StoreError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.mongo.heads import ListedHead
@@ -55,9 +56,16 @@ class Catalog:
         return [(head, self._listed(head)) for head in await self._heads.page(dict(partial_scope), limit=limit)]
 
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
-        """Return the beginning of the first question of each conversation, by its id. At most one command."""
+        """Return the beginning of the first question of each conversation, by its id. At most one command.
+
+        A damaged one is left out, since it must not hide the others.
+        """
         found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
-        return {id_: _beginning(read_message(self._codec, message).content) for id_, message in found.items()}
+        questions = dict[str, str]()
+        for id_, message in found.items():
+            with suppress(CorruptDocumentError):
+                questions[id_] = _beginning(read_message(self._codec, message).content)
+        return questions
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType

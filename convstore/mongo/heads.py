@@ -11,6 +11,7 @@ import binascii
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -276,13 +277,13 @@ class Heads:
     async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:
         """Return the first human message of each conversation that begins with one, or with system messages before it.
 
-        One command.
+        A damaged one is left out. One command.
         """
         query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
         fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
         questions = dict[str, EntryMessage]()
         for entry in sorted(await self._log.find(query, fields), key=itemgetter("first"), reverse=True):
-            with reading(entry):
+            with suppress(CorruptDocumentError), reading(entry):  # a list shows the others
                 for message in entry.get("messages", ()):
                     questions[entry["conversation"]] = message_from(message, entry["first"], entry["_id"])
         return questions

@@ -18,10 +18,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import ConvstoreError, InvalidInputError, InvalidScopeError, StoreUnavailableError
+from convstore.exceptions import (
+    ConvstoreError,
+    CorruptDocumentError,
+    InvalidInputError,
+    InvalidScopeError,
+    StoreUnavailableError,
+)
 from convstore.ext.inspector.call_page import export_page
 from convstore.ext.inspector.call_tabs import changes_page, sent_page, tools_page
 from convstore.ext.inspector.conversation_page import conversation_page
+from convstore.ext.inspector.damage import doctor_command
 from convstore.ext.inspector.detail_pages import image_page, message_page, source_page, summary_page
 from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page
 from convstore.ext.inspector.rendering import render
@@ -119,7 +126,7 @@ class _Site:
             chat = await self._store.find_conversation(request.path_params["conversation_id"], **permitted)
             if chat is None:
                 raise HTTPException(404)
-            request.state.policy = self._policy
+            request.state.policy, request.state.chat = self._policy, chat
             return await page(request, chat)
 
         return handle
@@ -133,6 +140,7 @@ async def _without_slash(request: Request) -> Response:
 
 async def _problem(request: Request, error: Exception) -> Response:
     """Return the page for an error: what happened and what to do."""
+    command = log = ""
     if isinstance(error, HTTPException):
         status, text = error.status_code, error.detail
     elif isinstance(error, StoreUnavailableError):
@@ -141,6 +149,10 @@ async def _problem(request: Request, error: Exception) -> Response:
         status, text = 404, ""
     else:
         status, text = 500, without_addresses(str(error))
+    if isinstance(error, CorruptDocumentError):
+        chat = getattr(request.state, "chat", None)
+        command = doctor_command(chat)
+        log = f"/c/{quote(request.path_params['conversation_id'])}" if chat else ""
     if status == 404:
         text = "There is no such page, or you may not see it."
-    return render("problem.html", request, status, status=status, text=text)
+    return render("problem.html", request, status, status=status, text=text, command=command, log=log)

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from urllib.parse import urlencode
 
@@ -19,9 +19,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from convstore import Conversation
+from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
 from convstore.ext.inspector.comparison import LEGEND, Given, Row, View
+from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.sources.detection import has_failed
@@ -50,7 +52,7 @@ ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
 class _Entry:
     """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call.
 
-    Each of the `calls` of tools has its text in one line.
+    Each of the `calls` of tools has its text in one line. `damage` says why a result cannot be read whole.
     """
 
     stored: StoredMessage
@@ -61,6 +63,7 @@ class _Entry:
     more_calls: int
     caller: int
     sources: list[int]
+    damage: str = ""
 
     @property
     def is_folded(self) -> bool:
@@ -121,6 +124,13 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
     if (number := number_in(request, "go")) is not None:
         kept = {name: value for name, value in request.query_params.items() if name != "go"}
         return RedirectResponse(f"?{urlencode({**kept, 'after': max(0, number - 4)})}#m{number}", 303)
+    try:
+        return await _whole_page(request, chat)
+    except CorruptDocumentError as error:
+        return await damaged_page(request, chat, error)
+
+
+async def _whole_page(request: Request, chat: Conversation) -> Response:
     calls, choice = await calls_of(request, chat), _choice(request)
     page = await _read(request, chat, calls, _SCANNED if choice else _PAGE)
     end = page.stored[-1].ordinal + 1 if page.stored else None
@@ -233,11 +243,12 @@ def _matches(row: Row, choice: tuple[str, str]) -> bool:
 
 
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
-    records = await _results(chat, [message for row in rows for message in row.stored])
+    records, damage = await _results(chat, [message for row in rows for message in row.stored])
     found, opened = calls.tools(), set[str]()
     lines = list[_Line]()
     for row in rows:
         entries = [_entry(message, records, found) for message in row.stored]
+        entries = [replace(entry, damage=damage.get(str(entry.stored.message.id), "")) for entry in entries]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
         shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT) if message is not None else None
@@ -246,8 +257,11 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
     return lines
 
 
-async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[str, ToolRecord]:
-    """Return the tool results of a page in full, the small ones first, as far as their sizes allow."""
+async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> tuple[dict[str, ToolRecord], dict[str, str]]:
+    """Return the tool results of a page in full, the small ones first, as far as their sizes allow.
+
+    Of those that are damaged, which the page shows as stubs, return what is wrong and the command that checks them.
+    """
     tools = sorted((result for result in shown if result.message.type == "tool"), key=lambda result: result.tokens)
     ids, total = list[str](), 0
     for message in tools:
@@ -255,7 +269,21 @@ async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[s
         if message.tokens > _RESULT_TOKENS or total > _RESULTS_TOKENS:
             break
         ids.append(str(message.message.id))
-    return {record.tool_message_id: record for record in await chat.get_tool_messages(ids)} if ids else {}
+    try:
+        return {record.tool_message_id: record for record in await chat.get_tool_messages(ids)}, {}
+    except CorruptDocumentError:
+        return await _sound_results(chat, ids)
+
+
+async def _sound_results(chat: Conversation, ids: Sequence[str]) -> tuple[dict[str, ToolRecord], dict[str, str]]:
+    """Read results one by one, since one of them is damaged."""
+    records, damage = dict[str, ToolRecord](), dict[str, str]()
+    for id_ in ids:
+        try:
+            records |= {record.tool_message_id: record for record in await chat.get_tool_messages([id_])}
+        except CorruptDocumentError as error:
+            damage[id_] = f"{error}. Check it: {doctor_command(chat)}"
+    return records, damage
 
 
 def _entry(

@@ -1,0 +1,114 @@
+"""The page of a conversation in which a stored document is damaged: its log alone, with the damaged messages marked.
+
+The view and the calls need every message that they show, so they are left out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from convstore import Conversation
+from convstore.exceptions import CorruptDocumentError
+from convstore.ext.inspector.rendering import number_in, render
+from convstore.ext.inspector.text import Body, body_of
+from convstore.types import StoredMessage
+from convstore.values.scope import PATH
+
+_PAGE, _BYTES, _TOKENS, _FAR = 25, 700, 100_000, 2**50
+
+
+class _Row(NamedTuple):
+    """A message, or a range of messages that cannot be read; `problem` says why one cannot, or not whole."""
+
+    first: int
+    last: int
+    stored: StoredMessage | None = None
+    body: Body | None = None
+    problem: str = ""
+
+
+def doctor_command(chat: Conversation | None) -> str:
+    """Return the command that checks a conversation, or the whole database."""
+    pairs = [f"{key}={value}" for key, value in chat.scope.items() if key != PATH] if chat else []
+    return " ".join(["convstore doctor", *(f"--scope {shlex.quote(pair)}" for pair in pairs)])
+
+
+async def damaged_page(request: Request, chat: Conversation, error: CorruptDocumentError) -> Response:
+    """Return a page of the log, read message by message; raise the error again if no message can be read."""
+    last = await _last_ordinal(chat, error)
+    before, after = number_in(request, "before"), number_in(request, "after")
+    end = min(last, before - 1 if before else last if after is None else after + _PAGE)
+    start = max(1, end - _PAGE + 1)
+    rows = [await _row(chat, ordinal) for ordinal in range(start, end + 1)]
+    return render(
+        "damaged.html",
+        request,
+        conversation_id=request.path_params["conversation_id"],
+        scope=chat.scope,
+        problem=str(error),
+        command=doctor_command(chat),
+        rows=_joined(rows),
+        older=start if start > 1 else None,
+        newer=end if end < last else None,
+    )
+
+
+async def _last_ordinal(chat: Conversation, error: CorruptDocumentError) -> int:
+    """Return the last ordinal of the log, which its readable messages lead to; raise the error if none does."""
+    if await _exists(chat, _FAR):
+        raise error
+    low, high = 0, 1
+    while await _exists(chat, high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if await _exists(chat, middle) else (low, middle)
+    return low
+
+
+async def _exists(chat: Conversation, ordinal: int) -> bool:
+    """Return True if the log has a message with this ordinal or a later one, even one that cannot be read."""
+    try:
+        return bool(await chat.list_messages(after=ordinal - 1, limit=1, rewound=True))
+    except CorruptDocumentError:
+        return True
+
+
+async def _row(chat: Conversation, ordinal: int) -> _Row:
+    """Read one message, from either side: a read takes entries next to it along, which may be the damaged ones."""
+    problem = "a repair gave it up"
+    spans: tuple[dict[str, Any], ...] = ({"after": ordinal - 1}, {"before": ordinal + 1})
+    for span in spans:
+        try:
+            found = await chat.list_messages(limit=1, rewound=True, **span)
+        except CorruptDocumentError as error:
+            problem = str(error)
+            continue
+        if found and found[0].ordinal == ordinal:
+            return _Row(ordinal, ordinal, found[0], body_of(found[0].message, _BYTES), await _hurt(chat, found[0]))
+    return _Row(ordinal, ordinal, problem=problem)
+
+
+async def _hurt(chat: Conversation, stored: StoredMessage) -> str:
+    """Return why a message, of which views show a part, cannot be read whole; "" if it can, or is too long to try."""
+    if stored.tokens <= _TOKENS:
+        try:
+            await chat.list_messages(after=stored.ordinal - 1, limit=1, full=True, rewound=True)
+        except CorruptDocumentError as error:
+            return str(error)
+    return ""
+
+
+def _joined(rows: Sequence[_Row]) -> list[_Row]:
+    """Join neighbours that cannot be read for the same reason."""
+    joined = list[_Row]()
+    for problem, group in groupby(rows, key=lambda row: "" if row.stored else row.problem):
+        same = list(group)
+        joined += [_Row(same[0].first, same[-1].last, problem=problem)] if problem else same
+    return joined
