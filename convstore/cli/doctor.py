@@ -21,7 +21,7 @@ FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 
 _SHOWN = 50
-_LOSSES = frozenset({"fork", "head_entry", "hole"})
+_LOSSES = frozenset({"annotation", "fork", "head_entry", "hole"})
 """Findings whose repair accepts that messages are lost."""
 
 

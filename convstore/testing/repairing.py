@@ -159,6 +159,35 @@ class RepairContract(VerifyFixtures):
         report = await later.verify(user_id=chat.scope["user_id"])
         assert (kinds(report), report.payload_chunks) == ([], 1)
 
+    async def test_annotations_of_given_up_messages_are_removed(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """The repair that gives up the end of a log removes its annotations; no new message gets them."""
+        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        receipt = await full.append(HumanMessage("A question that is lost", id=new_id()))
+        await full.annotate(receipt.message_ids[0], rating=1)
+        key, entry = f"{conversation}:{receipt.last:012d}", f"{conversation}:000000000015"
+        await database["log"].delete_one({"_id": entry})
+        [found] = [finding for finding in (await later.verify(user_id=user)).findings if finding.kind == "annotation"]
+        assert (found.document_id, found.repairable, found.repaired) == (key, True, False)
+        assert (await later.verify(user_id=user, repair=True)).ok
+        assert kinds(await later.verify(user_id=user)) == []
+        again = await later.conversation(**full.scope).append(HumanMessage("Another question", id=new_id()))
+        assert again.last == receipt.last
+        assert await later.conversation(**full.scope).annotations(again.message_ids) == {}
+
+    async def test_annotations_are_kept_while_an_entry_is_damaged(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """Messages of an unreadable last entry are not given up."""
+        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        receipt = await full.append(HumanMessage("A question", id=new_id()))
+        await full.annotate(receipt.message_ids[0], rating=1)
+        entry = f"{conversation}:000000000015"
+        await database["log"].update_one({"_id": entry}, {"$set": {"totals": 7}})
+        await later.verify(user_id=user, repair=True)
+        assert await database["annotations"].count_documents({"_id": f"{conversation}:{receipt.last:012d}"}) == 1
+
     async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
         self, new_store: _NewStore, later: ConversationStore, database: Any
     ) -> None:

@@ -49,7 +49,7 @@ class ConversationCheck:
             check = await self._checked_log()
             await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
-            await _check_annotations(subject, check.tail.messages)
+            await _check_annotations(subject, check)
             await _check_draft(subject)
             scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
             await check_segments(subject, scope, self.repairer.index)
@@ -106,8 +106,12 @@ class ConversationCheck:
         return now is not None and now.get("conversation") == self.head.get("conversation")
 
 
-async def _check_annotations(subject: Subject, last: int) -> None:
-    """Check that annotations can be read and belong to a message; `last` is the last ordinal of the log."""
+async def _check_annotations(subject: Subject, check: LogCheck) -> None:
+    """Check that annotations can be read and belong to a message.
+
+    A repair removes those beyond the end of a log that is whole: the next message to get the ordinal would get them.
+    """
+    last, is_whole = check.tail.messages, not (check.is_damaged or check.is_broken)
     async for document in subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation):
         subject.checked["annotations"] += 1
         key = str(document["_id"])
@@ -124,7 +128,9 @@ async def _check_annotations(subject: Subject, last: int) -> None:
             continue
         # A young one may belong to a message that was appended after the log was checked.
         if ordinal < 1 or (ordinal > last and subject.is_old(at)):
-            subject.report("annotation", ANNOTATIONS, key, "there is no message with its ordinal")
+            removed = bool(is_whole and subject.repair and await subject.inspection.remove(ANNOTATIONS, [key]))
+            problem = "there is no message with its ordinal"
+            subject.report("annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=removed)
 
 
 async def _check_draft(subject: Subject) -> None:
