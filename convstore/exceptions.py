@@ -34,6 +34,7 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── StoreUnavailableError             no server, no primary, or a timeout: retry
     │   ├── StoreClosedError                  close() was called
     │   ├── NotSetUpError                     setup() has not run on this database
+    │   ├── MissingPrivilegeError             the user of the address may not do it: names the command
     │   ├── SchemaVersionError                a newer convstore set up the database or wrote a document
     │   ├── ConversationDeletedError          deleted during a read: call again
     │   ├── CorruptDocumentError              a stored document is damaged: names it
@@ -69,8 +70,7 @@ class InvalidMessageError(InvalidInputError):
     """
 
     def __init__(self, problem: str, *, index: int | None = None, field: str = "") -> None:
-        self.index = index
-        self.field = field
+        self.index, self.field = index, field
         location = "" if index is None else f"message {index}" + (f", field {field!r}" if field else "") + ": "
         super().__init__(location + problem)
 
@@ -83,8 +83,7 @@ class UnencodableError(InvalidInputError):
     """
 
     def __init__(self, problem: str, *, path: str = "") -> None:
-        self.path = path
-        self.problem = problem
+        self.path, self.problem = path, problem
         super().__init__(f"{path}: {problem}" if path else problem)
 
 
@@ -109,8 +108,7 @@ class MalformedChainError(InvalidInputError):
     """
 
     def __init__(self, problem: str, *, index: int | None = None, message_id: str | None = None) -> None:
-        self.index = index
-        self.message_id = message_id
+        self.index, self.message_id = index, message_id
         name = "" if message_id is None else f" ({message_id!r})"
         super().__init__(problem if index is None else f"message {index}{name}: {problem}")
 
@@ -382,8 +380,7 @@ class StoreError(ConvstoreError):
 class StoreUnavailableError(StoreError):
     """No usable server, no primary or no answer in time.
 
-    An append that fails with it may or may not have been written. Retry it with the same messages: they are written
-    only once.
+    An append that fails with it may have been written. Retry it with the same messages: they are written only once.
     """
 
 
@@ -393,6 +390,10 @@ class StoreClosedError(StoreError):
 
 class NotSetUpError(StoreError):
     """The database has no convstore collections; call ``await store.setup()`` once, at start or deployment."""
+
+
+class MissingPrivilegeError(StoreError):
+    """The database user lacks a privilege; the message names the command, and docs/operations.md the roles."""
 
 
 class SchemaVersionError(StoreError):

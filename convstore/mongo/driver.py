@@ -41,6 +41,7 @@ from pymongo.read_concern import ReadConcern
 from convstore.exceptions import (
     InvalidInputError,
     MissingExtraError,
+    MissingPrivilegeError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
@@ -72,6 +73,7 @@ _DEFAULT_DATABASE = "convstore"
 _OPTIONS = CodecOptions[Mapping[str, Any]](
     unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
+_UNAUTHORIZED = 13
 _BAD_LOGIN = frozenset({11, 18})  # UserNotFound, AuthenticationFailed
 # Debugging details that PyMongo appends to an error: timeouts, every server it knows, and the whole reply.
 _TIMEOUTS = re.compile(r" \(configured timeouts:[^)]*\)")
@@ -326,6 +328,11 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         return StoreError(
             "the MongoDB client of this store belongs to the event loop of its first use, which is not this one or "
             "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
+        )
+    if isinstance(error, OperationFailure) and error.code == _UNAUTHORIZED:
+        return MissingPrivilegeError(
+            f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant it to the user; "
+            "docs/operations.md has the roles for serving, migrating and checking"
         )
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
+from convstore.exceptions import MissingPrivilegeError, NotSetUpError, SchemaVersionError, StoreUnavailableError
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, DriverName, driver_errors
 from convstore.mongo.indexes import Index, scope_indexes
@@ -157,6 +157,7 @@ class Migrator:
 
         Raises:
             SchemaVersionError: The database is newer than this version; nothing was done.
+            MissingPrivilegeError: Something is to be done, and the user may not do it.
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
         # Each store names its own scope keys, so their indexes are checked every time.
@@ -164,7 +165,13 @@ class Migrator:
         is_done = not (await self.records()).due(after_deployment=after_deployment)
         if is_done and {index.name for index in indexes} <= await self._driver.index_names(HEADS):
             return []
-        return await self.leased(partial(self._run_due, indexes, after_deployment=after_deployment))
+        try:
+            return await self.leased(partial(self._run_due, indexes, after_deployment=after_deployment))
+        except MissingPrivilegeError as error:
+            raise MissingPrivilegeError(
+                f"the database {self._database!r} has to be migrated first, which the user of this store may not do: "
+                f"run `convstore migrate` as a user with the role for it. {error}"
+            ) from error
 
     async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run some work on the schema under the lease, however long it takes; see `run` for its errors."""

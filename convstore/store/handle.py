@@ -234,6 +234,7 @@ class ConversationStore:
         Raises:
             InvalidScopeError: A combination names other keys than the store's.
             SchemaVersionError: The database was set up by a newer convstore.
+            MissingPrivilegeError: A migration is due, and the database user may not run it; run ``convstore migrate``.
         """
         self._host.check_open()
         await self._migrator.run(listings, after_deployment=after_deployment)
@@ -263,6 +264,7 @@ class ConversationStore:
             StoreUnavailableError: The server did not answer.
             NotSetUpError: A migration is due; call `setup`.
             SchemaVersionError: The database was set up by a newer convstore; upgrade the package.
+            MissingPrivilegeError: The database user may not read what migrations have run.
             StoreClosedError: `close` was called.
         """
         self._host.check_open()

@@ -240,5 +240,5 @@ def test_a_doctor_who_may_not_look_says_so(uri: str, command: str) -> None:
     with failing(uri, command, 13):
         result = convstore("doctor", "--uri", uri)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert "refused a command" in result.stderr
+    assert "does not permit" in result.stderr
     assert "full error" not in result.stderr
