@@ -410,12 +410,13 @@ class CorruptDocumentError(StoreError):
     Attributes:
         document_id: The ``_id`` of the document.
         collection: Name of its collection.
+        problem: What is wrong with it.
     """
 
-    _advice = "restore it from a backup"
+    _advice = "run `convstore doctor`: what it cannot repair has to be restored from a backup"
 
     def __init__(self, document_id: str, problem: str, *, collection: str = "log") -> None:
-        self.document_id, self.collection = document_id, collection
+        self.document_id, self.collection, self.problem = document_id, collection, problem
         super().__init__(
             f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; {self._advice}"
         )
@@ -424,11 +425,10 @@ class CorruptDocumentError(StoreError):
 class BrokenLogError(CorruptDocumentError):
     """An entry of a log is missing, or does not follow the entry before it; later entries are not shown.
 
-    The usual cause is a backup that was restored under a running process. ``convstore doctor --repair`` makes the log
-    contiguous again: it keeps all stored messages and names the lost ones.
+    A backup was restored under a running process, say. A repair keeps all stored messages and names the lost ones.
     """
 
-    _advice = "restore it from a backup, or accept the loss with `convstore doctor --repair`"
+    _advice = "restore missing entries from a backup, or join the log without them: `convstore doctor --repair`"
 
 
 class SyncUnsupportedError(StoreError):

@@ -21,8 +21,8 @@ FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 
 _SHOWN = 50
-_LOSSES = frozenset({"annotation", "fork", "head_entry", "hole"})
-"""Findings whose repair accepts that messages are lost."""
+_LOSSES = frozenset({"annotation", "head_entry", "hole"})
+"""Findings whose repair accepts that messages are lost. That of a fork keeps all that is stored."""
 
 
 @on_database

@@ -297,6 +297,19 @@ class RetentionContract:
         await store.conversation(user_id=user, thread_id="t").update(title="Kept")
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
 
+    async def test_an_annotation_does_not_count_as_use(self, new_store: _NewStore) -> None:
+        """A rating of an old answer does not keep its conversation; a change of its state does."""
+        now, user = datetime.now(UTC), new_id()
+        old, later = new_store(clock=_at(now - timedelta(days=91))), new_store()
+        await old.setup()
+        for thread in ("rated", "used"):
+            await old.conversation(user_id=user, thread_id=thread).append(HumanMessage("hi", id="hi"))
+        await later.conversation(user_id=user, thread_id="rated").annotate("hi", rating=1)
+        await later.conversation(user_id=user, thread_id="used").state.update({"step": 1})
+        assert (await later.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
+        [left] = (await later.list_conversations(user_id=user)).conversations
+        assert left.scope["thread_id"] == "used"
+
     async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
         self, new_store: _NewStore, database: Any
     ) -> None:

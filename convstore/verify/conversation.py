@@ -124,7 +124,7 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
             subject.report("newer", ANNOTATIONS, key, str(error))
             continue
         except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
-            subject.report("damaged", ANNOTATIONS, key, repr(error))
+            subject.report("damaged", ANNOTATIONS, key, getattr(error, "problem", repr(error)))
             continue
         # A young one may belong to a message that was appended after the log was checked.
         if ordinal < 1 or (ordinal > last and subject.is_old(at)):
@@ -142,7 +142,7 @@ async def _check_draft(subject: Subject) -> None:
         except CorruptDocumentError as error:
             key = str(document["_id"])
             removed = bool(subject.repair and await subject.inspection.remove(DRAFTS, [key]))
-            subject.report("damaged", DRAFTS, key, str(error), repairable=True, repaired=removed)
+            subject.report("damaged", DRAFTS, key, error.problem, repairable=True, repaired=removed)
 
 
 def _check_application_state(subject: Subject, document: Document) -> None:

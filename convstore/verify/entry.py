@@ -51,7 +51,7 @@ def check_entry(
         try:
             appended = decoded[message.id] = read_message(codec, message, payloads.get(message.id))
         except CorruptDocumentError as error:
-            problems.append(("checksum", str(error)))
+            problems.append(("checksum", error.problem))
             continue
         found = _message_problems(codec, message, appended)
         problems += [("message", f"message {message.id!r}: {text}") for text in found]
@@ -74,7 +74,7 @@ def item_problem(row: ItemRow, payload: str | None, *, key: str, codec: Codec) -
         if not item.cut:
             read_log_item(codec, row, payload, key=key)
     except CorruptDocumentError as error:
-        return str(error)
+        return error.problem
     return ""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
@@ -21,6 +22,11 @@ _IN_FLIGHT = timedelta(minutes=2)
 
 ORPHAN_AGE = timedelta(hours=24)
 """Younger documents may belong to an append in flight, or to an administrator's investigation."""
+
+
+def problem_of(error: Exception) -> str:
+    """Return what an error says of a document, without its advice, which is to run the check that reports it."""
+    return error.problem if isinstance(error, CorruptDocumentError) else str(error)
 
 
 @dataclass(slots=True)

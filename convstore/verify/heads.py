@@ -15,7 +15,7 @@ from convstore.mongo.heads import Head, creation, head_from
 from convstore.mongo.keys import HEADS, head_id, parent_id
 from convstore.runtime.head_refresh import REFRESH_AFTER
 from convstore.values.scope import parent_scope
-from convstore.verify.findings import Subject
+from convstore.verify.findings import Subject, problem_of
 from convstore.verify.log import LogCheck
 
 _CLOCKS_DIFFER = timedelta(hours=1)
@@ -27,7 +27,7 @@ def read_head(document: Document) -> tuple[Head | None, str]:
     try:
         return head_from(document), ""
     except CorruptDocumentError as error:
-        return None, str(error)
+        return None, error.problem
 
 
 async def check_head(subject: Subject, document: Document, check: LogCheck) -> None:
@@ -39,7 +39,7 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
     try:
         head.described(subject.codec)
     except StoreError as error:
-        subject.report("damaged", HEADS, str(document["_id"]), str(error))
+        subject.report("damaged", HEADS, str(document["_id"]), problem_of(error))
     await _check_parent(subject, document, head)
     tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
     entry = check.kept.get(head.entry.number)

@@ -26,7 +26,7 @@ from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.verify.active_totals import ActiveTotals, branch_problem, number_in
 from convstore.verify.entry import RecentSources, check_entry, check_totals, item_problem
-from convstore.verify.findings import ORPHAN_AGE, Subject
+from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
 
 _CHUNKS_AT_ONCE = 16
 _HEAVY = 200_000
@@ -150,7 +150,7 @@ class LogCheck:
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
-        self._report("damaged", key, str(error))
+        self._report("damaged", key, problem_of(error))
         self.is_readable = False
         self._expect_anything()
 

@@ -96,7 +96,7 @@ class StateCheck:
             check_pool(self.document, through=check.tail.sources_through)
             return state_from(self.document, summary)
         except CorruptDocumentError as error:
-            await self._restore(check, str(error))
+            await self._restore(check, error.problem)
             return None
 
     async def _restore(self, check: LogCheck, problem: str) -> None:
@@ -119,7 +119,7 @@ class StateCheck:
         try:
             return summary_from(document)
         except CorruptDocumentError as error:
-            self.subject.report("damaged", SUMMARIES, str(document["_id"]), str(error))
+            self.subject.report("damaged", SUMMARIES, str(document["_id"]), error.problem)
             return None
 
     def _compare(self, state: State, found: Mapping[str, SummaryRecord]) -> set[str] | None:

@@ -15,8 +15,10 @@ from command_line import convstore, own_address
 from pymongo import MongoClient
 
 from convstore import ConversationStore
+from convstore.cli.doctor import _verdict
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
+from convstore.types import Finding, VerifyReport
 
 
 @pytest.fixture
@@ -231,6 +233,24 @@ def test_errors_are_one_line(uri: str, arguments: list[str], said: str) -> None:
     again = convstore(*arguments, "--uri", uri, "--json")
     assert (again.exit_code, again.stderr) == (1, result.stderr)
     assert json.loads(again.stdout) == {"error": result.stderr.removeprefix("convstore: ").rstrip("\n")}
+
+
+def test_a_backup_is_advised_only_where_a_repair_loses_something(uri: str, database: Any) -> None:
+    """A damaged state is an error that names the doctor, which restores it; a fork is joined whole."""
+    fill(uri)
+    state = {"_id": f"{database['heads'].find_one()['conversation']}:~"}
+    database["log"].update_one(state, {"$set": {"revision": "x"}}, upsert=True)
+    shown = convstore("show", "1", "--view", "--uri", uri)
+    assert (shown.exit_code, "run `convstore doctor`" in shown.stderr) == (1, True)
+    found = convstore("doctor", "--uri", uri)
+    assert (found.exit_code, "backup" in found.stdout) == (3, False)
+    assert "Run it again with --repair" in found.stdout
+    assert convstore("doctor", "--uri", uri, "--repair").exit_code == 0
+    assert convstore("show", "1", "--view", "--uri", uri).exit_code == 0
+    for kind, is_lossy in (("fork", False), ("hole", True)):
+        finding = Finding(kind=kind, collection="log", document_id="x", problem="y", repairable=True)
+        report = VerifyReport(findings=(finding,), counts={kind: 1}, left=1)
+        assert ("backup" in _verdict(report, 1, repair=False)) is is_lossy
 
 
 @pytest.mark.parametrize("command", ["collStats", "listIndexes", "find"])
