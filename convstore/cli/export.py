@@ -5,10 +5,12 @@ A file gets its name only once it is complete.
 
 from __future__ import annotations
 
+import glob
 import gzip
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -26,6 +28,10 @@ from convstore.values.addresses import without_addresses
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.transfer import ExportReport
+
+
+_ABANDONED_SECONDS = 3_600
+"""Age after which the unfinished file of a killed export is removed; one that is being written to is younger."""
 
 
 class _Format(StrEnum):
@@ -135,6 +141,9 @@ def _open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes]
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+            left.unlink(missing_ok=True)
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as raw:

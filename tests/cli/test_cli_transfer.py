@@ -263,6 +263,18 @@ def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 
 
+def test_what_a_killed_export_left_is_removed(uri: Any, file: Path, tmp_path: Path) -> None:
+    """By the next export to the same file, once nothing was written to it for an hour; files of others stay."""
+    imported(uri, file)
+    names = [f".{name}.part" for name in ("all.jsonl.abandoned", "all.jsonl.running", "other.jsonl.abandoned")]
+    for name in names:
+        (tmp_path / name).write_text("half")
+        if "abandoned" in name:
+            os.utime(tmp_path / name, (0, 0))
+    assert convstore("export", "--uri", uri, "-o", tmp_path / "all.jsonl").exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names[1:], "all.jsonl", "chats.jsonl"]
+
+
 def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> None:
     """Exporting into a missing folder is an error on stderr with exit code 1."""
     imported(uri, file)
