@@ -103,7 +103,7 @@ class Retention:
     async def _erase_one(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
         if not is_conversation_id(conversation):
             raise InvalidInputError(
-                f"an id has 24 digits, as listings and `convstore doctor` show it: {conversation!r}"
+                f"{conversation!r} is not the id of a conversation; `convstore list` and `convstore doctor` print ids"
             )
         if head := await self.tombstones.find_by_conversation(conversation):
             return await (self._count_all(head) if dry_run else self._end(head))

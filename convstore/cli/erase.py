@@ -36,10 +36,10 @@ async def erase_command(
 
     \b
     A conversation is lost if its head is missing or damaged: only the head says
-    whose it is. Each erasure counts those that stay, because messages of the same
-    person may be among them; with --yes the exit code is then 3. Restore the heads
-    from a backup and repeat it, or remove what is lost with --lost or by its ID,
-    which `convstore doctor` names.
+    whose it is. Each erasure counts those that stay, because messages of the
+    same person may be among them; with --yes the exit code is then 3. Restore
+    the heads from a backup and repeat it, or remove what is lost with --lost or
+    by its ID, which `convstore doctor` names.
 
     \b
     Examples:

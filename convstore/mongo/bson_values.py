@@ -71,7 +71,16 @@ def reading(document: Mapping[str, Any], collection: str = "log") -> Iterator[No
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error), collection=collection) from error
+        raise CorruptDocumentError(str(document.get("_id")), wrong_with(error), collection=collection) from error
+
+
+def wrong_with(error: Exception) -> str:
+    """Say what an error about the values of a document means for its reader.
+
+    >>> wrong_with(KeyError("conversation")), wrong_with(ValueError("the key does not match the scope"))
+    ("its field 'conversation' is missing", 'the key does not match the scope')
+    """
+    return f"its field {error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def utc(moment: datetime) -> datetime:

@@ -48,6 +48,7 @@ from convstore.mongo.bson_values import (
     to_stored,
     unsealed,
     utc,
+    wrong_with,
 )
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
 from convstore.mongo.rewound import rewound_data, rewound_from
@@ -138,7 +139,7 @@ def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_m
             return known
         return _entry_from(document, has_messages=has_messages)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+        raise CorruptDocumentError(str(document.get("_id")), wrong_with(error)) from error
 
 
 def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
@@ -398,7 +399,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
         if document["digest"] != (record.digest if state else record.whole_digest):
             raise ValueError("the digest does not match the content")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error
+        raise CorruptDocumentError(key, f"a summary: {wrong_with(error)}", collection=collection) from error
     return record
 
 

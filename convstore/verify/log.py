@@ -144,7 +144,9 @@ class LogCheck:
         number = number_in(key) or self._next
         if number > self._next:
             name = entry_id(self.subject.conversation, self._next)
-            self._report("hole", name, f"{number - self._next} entries are missing before {key!r}")
+            lost = number - self._next
+            are = "1 entry is" if lost == 1 else f"{lost:,} entries are"
+            self._report("hole", name, f"{are} missing before {key!r}")
             self.is_broken = True
             self._expect_anything()
         self._next = number + 1

@@ -235,6 +235,27 @@ def test_errors_are_one_line(uri: str, arguments: list[str], said: str) -> None:
     assert json.loads(again.stdout) == {"error": result.stderr.removeprefix("convstore: ").rstrip("\n")}
 
 
+def test_commands_name_damage_in_plain_words(uri: str, database: Any) -> None:
+    """A list and a search end with 0 and say what is damaged, as text and with --json."""
+    for thread in ("1", "2", "3"):
+        fill(uri, thread_id=thread)
+    nameless, endless, bodiless = [head["_id"] for head in database["heads"].find().sort("scope.thread_id", 1)]
+    ids = {head["_id"]: head["conversation"] for head in database["heads"].find()}
+    database["heads"].update_one({"_id": nameless}, {"$unset": {"conversation": ""}})
+    database["log"].update_one({"_id": f"{ids[endless]}:{1:012d}"}, {"$set": {"totals": 7}})
+    database["log"].update_one({"_id": f"{ids[bodiless]}:{1:012d}"}, {"$set": {"messages.0.body": b"x"}})
+    listed = convstore("list", "--uri", uri)
+    assert (listed.exit_code, "its field 'conversation' is missing" in listed.stdout) == (0, True)
+    found = convstore("search", "seals", "--everything", "--uri", uri)
+    said = " ".join(found.stderr.split())
+    assert found.exit_code == 0
+    assert "Damaged: 2 conversations" in said
+    assert "Not searched whole: 1 conversation" in said
+    assert "what stays is damaged: run `convstore doctor`" in said
+    document = json.loads(convstore("search", "seals", "--everything", "--uri", uri, "--json").stdout)
+    assert (len(document["problems"]), len(document["incomplete"])) == (2, 1)
+
+
 def test_a_backup_is_advised_only_where_a_repair_loses_something(uri: str, database: Any) -> None:
     """A damaged state is an error that names the doctor, which restores it; a fork is joined whole."""
     fill(uri)
