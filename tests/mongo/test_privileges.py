@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from canary import PASSWORD
 from command_line import convstore
-from conftest import MEMORY
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
@@ -43,7 +42,7 @@ def commands_of_the_guide() -> list[dict[str, Any]]:
 @contextmanager
 def guarded_server() -> Iterator[str]:
     """The address of a replica set of one node that demands a login, with a user who may do everything."""
-    folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.exists() else None))
+    folder = Path(tempfile.mkdtemp())
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     key = folder / "key"
