@@ -217,6 +217,29 @@ async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
     assert (await store.erase(user_id="ada")).conversations == 1
 
 
+async def test_lost_conversations_are_found_by_an_index(database: Any, client: Client, commands: Commands) -> None:
+    """However many conversations there are, a count takes three commands for each part of the ids, and one for heads.
+
+    The server skips from one conversation to the next, and reads no entry.
+    """
+    store = ConversationStore(client[database.name])
+    for number in range(40):
+        chat = store.conversation(user_id="ada", thread_id=f"t{number}")
+        await chat.append(HumanMessage("hi"))
+        await chat.append(AIMessage("hi"))
+    await database["heads"].delete_one({"scope.thread_id": "t7"})
+    with commands.counted():
+        assert (await store.erase(lost=True, dry_run=True)).conversations == 1
+    assert len(commands.sent) <= 16 * 3 + 13
+    query = {"conversation": {"$gte": "", "$lt": "\x7f"}, "first": {"$gte": 0}}
+    explained = await database.command(
+        "explain", {"distinct": "log", "key": "conversation", "query": query}, verbosity="executionStats"
+    )
+    stats = explained["executionStats"]
+    assert stats["totalDocsExamined"] == 0
+    assert stats["totalKeysExamined"] <= 41
+
+
 @pytest.mark.slow
 async def test_many_ends_are_swept_at_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tombstones than are read together do not wait for as many minutes."""

@@ -232,6 +232,23 @@ async def test_other_conversations_are_not_taken_for_strays(database: Any, store
     assert {finding.conversation for finding in (await store.verify()).findings} == {full}
 
 
+async def test_heads_are_looked_up_by_an_index(database: Any, store: ConversationStore) -> None:
+    """Looking for strays reads one head for each conversation, and not all heads for each."""
+    for number in range(15):
+        chat = store.conversation(user_id=f"u{number}", thread_id="t")
+        await chat.append([HumanMessage("hi", id="q"), AIMessage("", id="c")])
+        await chat.child("c").append(HumanMessage("hi"))
+    await database.command("profile", 2)
+    try:
+        assert findings(await store.verify()) == []
+    finally:
+        await database.command("profile", 0)
+    query = {"ns": f"{database.name}.heads", "command.filter.conversation": {"$type": "string"}}
+    looked_up = await database["system.profile"].find(query).to_list(None)
+    assert len(looked_up) >= 30
+    assert max(command["docsExamined"] for command in looked_up) == 1
+
+
 async def test_a_conversation_that_begins_meanwhile_is_no_stray(
     database: Any, store: ConversationStore, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
