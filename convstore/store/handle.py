@@ -454,8 +454,9 @@ class ConversationStore:
         call can be retried as it is, and concurrent calls are safe.
 
         Only its head names the scope of a conversation, so scope values do not find one whose head is missing or
-        damaged. After an erasure for a person, ``erase(lost=True, dry_run=True)`` counts these: nothing of that person
-        is left if it finds none.
+        damaged. After an erasure for a person, ``erase(lost=True, dry_run=True)`` counts these: no message of that
+        person is left if it finds none. It does not count what has lost its entries, too; `verify` with ``repair=True``
+        removes that after 24 hours.
 
         Args:
             conversation_id: Delete the conversation with this id alone (`ConversationInfo.conversation_id`), also
