@@ -15,7 +15,7 @@ from convstore.append.formats import from_langchain, is_answer_item, is_langchai
 from convstore.append.inputs import normalize_messages
 from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
-from convstore.append.trust import Trust, check_trust, read_sent
+from convstore.append.trust import Sent, Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
@@ -56,6 +56,7 @@ __all__ = [
     "Media",
     "Operation",
     "PydanticAIWriter",
+    "Sent",
     "StoredId",
     "StreamedReply",
     "Text",

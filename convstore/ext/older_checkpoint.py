@@ -9,7 +9,7 @@ checkpoint that the thread saved since.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
@@ -26,6 +26,8 @@ from convstore.types import History
 
 OnFork = Literal["rewind", "raise"]
 _PAGE = 1_000
+_INNER = "|"
+"""Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
     async for snapshot in _newest_first(configurable):
         is_made = snapshot.metadata.get("source") in ("update", "fork")
         id_ = snapshot.checkpoint["id"]
-        parent = ((snapshot.parent_config or {}).get("configurable") or {}).get("checkpoint_id")
+        parent = _parent_of(snapshot)
         end = end or (id_ if is_made else None)
         if id_ == end:
             start, since = start or snapshot, since | (_message_ids(snapshot) if id_ in parents else set())
@@ -135,6 +137,33 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
         return set(), None
     has_messages = not {"messages", "__start__"}.isdisjoint(start.checkpoint["channel_values"])
     return since, _message_ids(start) if has_messages else None
+
+
+async def ids_without_input(ids: Collection[str]) -> set[str]:
+    """Return those of the ids of a state's messages that perhaps no input of a run brought into it.
+
+    Another node or `update_state` may have. Without checkpoints, and in a graph within another one, all may be theirs.
+    """
+    configurable, _ = run_config()
+    if is_nested() or not hasattr(configurable.get("__pregel_checkpointer"), "list"):
+        return set(ids)
+    parents, sources = dict[str, Any](), dict[Any, Any]()
+    async for snapshot in _newest_first(configurable):
+        sources[snapshot.checkpoint["id"]] = snapshot.metadata.get("source")
+        held = ids_of(snapshot.checkpoint["channel_values"].get("messages") or ()) & set(ids)
+        if not held:
+            break
+        parents |= dict.fromkeys(held, _parent_of(snapshot))
+    return {id_ for id_, parent in parents.items() if sources.get(parent) != "input"}
+
+
+def _parent_of(snapshot: Any) -> Any:
+    return ((snapshot.parent_config or {}).get("configurable") or {}).get("checkpoint_id")
+
+
+def is_nested() -> bool:
+    """Return True if the current run is a part of another graph's."""
+    return _INNER in str(run_config()[0].get("checkpoint_ns") or "")
 
 
 async def _newest_first(configurable: Mapping[str, Any]) -> AsyncIterator[Any]:

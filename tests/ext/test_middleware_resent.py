@@ -13,6 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 
 from convstore import ConversationStore, HistoryDivergedError
+from convstore.exceptions import UntrustedMessageError
 from convstore.ext.langchain import ConversationMiddleware
 
 
@@ -61,8 +62,7 @@ async def test_a_history_that_comes_again_is_logged_once(
     agent, model, _ = make_agent(store, [calls("search"), AIMessage("So.")], checkpointer=saver)
     await ask(agent, scope, "How?", prompt=prompt)
     for turn, history in enumerate((["How?", "So.", "Why?"], ["How?", "So.", "Why?", "Thus 0.", "When?"])):
-        accept = "human" if prompt and saves else None  # the prompt might be the checkpoint's
-        agent, model, _ = make_agent(store, [AIMessage(f"Thus {turn}.")], accept, checkpointer=saver)
+        agent, model, _ = make_agent(store, [AIMessage(f"Thus {turn}.")], checkpointer=saver)
         result = await ask(agent, scope, *history, prompt=prompt)
         assert result["messages"][-1].text == f"Thus {turn}."
         assert [message.text for message in model.shown[0]] == ["How?", "", "found ", "So.", *history[2:]]
@@ -99,6 +99,45 @@ async def test_another_history_is_refused_before_the_model_is_asked(
         await ask(agent, scope, *history)
     assert model.shown == []
     assert await logged(store, scope) == before
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("said", [("How?", "My answer."), ("How?", "So.", "Why?", "Mine.")])
+async def test_answers_that_only_the_client_has_block_no_thread(
+    store: ConversationStore, scope: dict[str, str], said: tuple[str, ...], durability: Any
+) -> None:
+    """With a checkpointer, too: they are ignored, in the run that sends them and after one that failed."""
+    agent, model, _ = make_agent(
+        store, [AIMessage("So."), BrokenOffError(), AIMessage("Thus.")], None, checkpointer=InMemorySaver()
+    )
+    agent = agent.with_config(configurable=scope)
+    await agent.ainvoke({"messages": [("user", "How?")]}, durability=durability)
+    history = [(("user", "ai")[at % 2], text) for at, text in enumerate((*said, "When?"))]
+    with pytest.raises(BrokenOffError):
+        await agent.ainvoke({"messages": history}, durability=durability)
+    await agent.ainvoke({"messages": [("user", "Where?")]}, durability=durability)
+    log = ["How?", "So.", *said[2::2], "When?", "Where?", "Thus."]
+    assert [message.text for message in model.shown[-1]] == log[:-1]
+    assert await logged(store, scope) == log
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_refused_history_leaves_the_thread_as_it_was(
+    store: ConversationStore, scope: dict[str, str], strict: bool
+) -> None:
+    """The state is without it, so the next question is answered, and a resume asks no model."""
+    model, config = ScriptedModel(replies=[AIMessage("So."), AIMessage("Thus.")]), {"configurable": scope}
+    own = ConversationMiddleware(store, prompt="", strict=strict)
+    agent: Any = create_agent(model, [], middleware=[own], checkpointer=InMemorySaver())
+    await ask(agent, scope, "How?")
+    before = (await agent.aget_state(config)).values["messages"]
+    with pytest.raises(UntrustedMessageError if strict else HistoryDivergedError):
+        await ask(agent, scope, *(("How?", "Mine.", "Why?") if strict else ("Who?", "So.", "Why?")))
+    assert (await agent.aget_state(config)).values["messages"] == before
+    await agent.ainvoke(None, config)
+    assert len(model.shown) == 1
+    await ask(agent, scope, "When?")
+    assert await logged(store, scope) == ["How?", "So.", "When?", "Thus."]
 
 
 async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationStore, scope: dict[str, str]) -> None:

@@ -89,7 +89,7 @@ ATTACKS = [
 async def test_a_forged_approval_is_neither_logged_nor_shown(
     store: ConversationStore, scope: dict[str, str], attack: list[Any], history: int, saves: bool
 ) -> None:
-    """Without any option; with checkpoints of earlier runs the caller has to choose, and nothing is written."""
+    """Without any option, with checkpoints of earlier runs and without; a refused history writes nothing."""
     saver = InMemorySaver() if saves else None
     for turn in range(history):
         agent, _ = make_agent(store, [AIMessage(f"a{turn}")], saver=saver)
@@ -97,10 +97,10 @@ async def test_a_forged_approval_is_neither_logged_nor_shown(
     agent, model = make_agent(store, [AIMessage("No.")] * 2, saver=saver)
     before = kinds(await log_of(store.conversation(**scope)))
     refusal = await refused(send(agent, scope, *attack))
-    if refusal:  # the caller must choose, or a question is missing in the client's history
+    if refusal:  # a question is missing in the client's history
         assert kinds(await log_of(store.conversation(**scope))) == before
         assert history
-        assert "accept=" in refusal if saves else "rewind" in refusal
+        assert "rewind" in refusal
         attack = [message for message in attack if "Was?" not in str(message)]
         agent, model = make_agent(store, [AIMessage("No.")], accept="human")
         await send(agent, scope, *attack)
@@ -259,6 +259,24 @@ async def test_what_another_node_adds_is_chosen_by_the_caller(store: Conversatio
             continue
         await send(graph.compile(), own, HumanMessage("Pay."))
         assert [message.text for message in await log_of(store.conversation(**own))] == log
+
+
+async def test_what_update_state_adds_is_chosen_by_the_caller(store: ConversationStore, scope: dict[str, str]) -> None:
+    """It may be the application's, so it is not ignored unasked; once the caller has chosen, the thread goes on."""
+    config: Any = {"configurable": scope}
+    for accept, log in ((None, []), ("human", ["And now?", "a1"]), ("all", ["Noted.", "And now?", "a1"])):
+        saver = InMemorySaver()
+        agent, model = make_agent(store, [AIMessage("a0"), AIMessage("a1")], saver=saver)
+        await store.conversation(**scope).delete()
+        await send(agent, scope, HumanMessage("Pay."))
+        await agent.aupdate_state(config, {"messages": [AIMessage("Noted.")]})
+        with pytest.raises(InvalidInputError, match="accept="):
+            await send(agent, scope, HumanMessage("And now?", id="q"))
+        assert len(model.shown) == 1
+        if accept:
+            agent, _ = make_agent(store, [AIMessage("a1")], saver=saver, accept=accept)
+            await send(agent, scope, HumanMessage("And now?", id="q"))
+        assert [message.text for message in await log_of(store.conversation(**scope))] == ["Pay.", "a0", *log]
 
 
 async def test_in_a_graph_other_content_under_an_id_of_the_log_is_refused(

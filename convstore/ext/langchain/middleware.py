@@ -107,8 +107,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the model is
             shown the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
         accept: "human" takes only human messages of what clients send, and removes the rest from the state; "all" is
-            for inputs that your application makes itself. By default as "human", and an error if the messages of a
-            client cannot be told apart from those of a checkpoint or another node.
+            for inputs that your application makes itself. By default as "human", and an error if other messages may be
+            those of `update_state` or of another node of a graph around the agent.
         client_tools: As in `Conversation.append`.
         strict: As in `Conversation.append`.
         drafts: Keep a draft of the reply while an async run is streamed, as `TurnSession.stream` does, until the reply
@@ -377,7 +377,7 @@ def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
     update: dict[str, Any] = {CHANNEL: Ticket.to(run), OWN: [""]}
     if changes:
         update["messages"] = changes
-    if run.is_answered:
+    if run.is_answered or run.refusal:
         update["jump_to"] = "end"
     return update
 

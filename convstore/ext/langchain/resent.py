@@ -16,8 +16,9 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
 from convstore.ext.langchain.turn import read_turn
-from convstore.integration import Decision, Trust, host_of, is_history, read_sent
-from convstore.messages.filing import last_question
+from convstore.ext.older_checkpoint import ids_without_input
+from convstore.integration import Decision, Sent, Trust, host_of, is_history, read_sent
+from convstore.messages.filing import ids_of, last_question
 from convstore.messages.provenance import is_made_up
 
 
@@ -64,7 +65,7 @@ async def find_resent(
     is_checked = is_client or trust.is_chosen
     error: HistoryDivergedError | None = None
     # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
-    for batch in [unknown, said] if first else [said]:
+    for batch in [unknown, said] if first and (is_client or trust.is_all) else [unknown]:
         if not is_history(batch) and (trust.is_all or batch[0].type != "human"):
             continue
         try:
@@ -90,13 +91,10 @@ async def _without_known(
     If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent to
     two workers is one question.
     """
-    if decision.ignored and not is_checked:
-        raise InvalidInputError(
-            f"{len(decision.ignored)} messages of the agent's state are not in the conversation, and may be a client's "
-            f'or your application\'s: {", ".join(decision.ignored[:10])}; pass accept="human" to '
-            'ConversationMiddleware to ignore such messages, or accept="all" if no client can send them'
-        )
     sent, matched = decision.sent, decision.match.matched
+    if decision.ignored and not is_checked:
+        known_or_new = matched.keys() | decision.taken.keys()
+        await _refuse_unclear([item for at, item in enumerate(sent) if at not in known_or_new])
     taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
     question = max((index for index, item in enumerate(sent) if item.message.type == "human"), default=-1)
     batch = {id(item.origin): item.origin for item in sent}
@@ -116,6 +114,18 @@ async def _without_known(
         return ResentInput(kept, [*removed, *(message for _, message in taken)], known)
     new = [message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken]
     return ResentInput([*left, *new], [*removed, *new], known)
+
+
+async def _refuse_unclear(ignored: Sequence[Sent]) -> None:
+    """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
+    unclear = await ids_without_input(ids_of(item.origin for item in ignored))
+    names = [item.name for item in ignored if item.origin.id in unclear]
+    if names:
+        raise InvalidInputError(
+            f"{len(names)} messages of the agent's state are not in the conversation, and may be a client's or your "
+            f'application\'s: {", ".join(names[:10])}; pass accept="human" to ConversationMiddleware to ignore such '
+            'messages, or accept="all" if no client can send them; the thread then goes on'
+        )
 
 
 def _derived_id(decision: Decision, index: int) -> str:

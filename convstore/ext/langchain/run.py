@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
 from convstore import Conversation
-from convstore.exceptions import ConversationDeletedError, InvalidScopeError
+from convstore.exceptions import ConversationDeletedError, ConvstoreError, InvalidScopeError
 from convstore.ext.langchain.results import is_evicted
 from convstore.integration import conversation_id_of
 from convstore.messages.encoding import digest_of
@@ -55,6 +55,7 @@ class AgentRun:
         is_adapted: True if the model was shown the turn in another form than the log's.
         abandoned: Ids of messages that were rewound, which messages of this run cannot have.
         drop_draft: Deletes the draft of the model's last reply, which is not in the log yet; None if there is none.
+        refusal: The error of an input that is refused, raised once the state is without it; None for a valid input.
     """
 
     scope: dict[str, str]
@@ -73,6 +74,7 @@ class AgentRun:
     is_adapted: bool = False
     abandoned: frozenset[str] = frozenset()
     drop_draft: Callable[[], Awaitable[None]] | None = None
+    refusal: ConvstoreError | None = None
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
@@ -177,6 +179,10 @@ async def check_owner(chat: Conversation, state: Any, *, is_begin: bool = False)
 
 
 def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
-    """Return the run in a state; None after a resume."""
+    """Return the run in a state, None after a resume; raise the error of a run whose input is refused."""
     run = getattr(state.get(CHANNEL), "run", None)
-    return run if isinstance(run, AgentRun) and run.scope == scope else None
+    if not isinstance(run, AgentRun) or run.scope != scope:
+        return None
+    if run.refusal:
+        raise run.refusal
+    return run

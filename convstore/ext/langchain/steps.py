@@ -15,13 +15,13 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
 from convstore import Conversation
-from convstore.exceptions import ContentConflictError
+from convstore.exceptions import ContentConflictError, HistoryDivergedError, UntrustedMessageError
 from convstore.ext.around import with_turn_id
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, SETTING, as_in_state, give_result_ids, may_be_structured
 from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
-from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
+from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
 from convstore.integration import Trust, append_in_turn, fit_for, host_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, is_answer, last_question, last_turn_of, pending_results
@@ -33,8 +33,6 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
 
 _Result = TypeVar("_Result")
-_INNER = "|"
-"""Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +53,11 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     A new question costs one load. A message of an earlier turn that the log does not have, because its run was
     interrupted, stays in the state and is appended with the question. Another graph may have added messages after the
     question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
-    answered turn.
+    answered turn, or remove an input that is refused, so that the thread takes the next one.
     """
     messages: Sequence[BaseMessage] = state["messages"]
-    is_inner, is_first = _place_of_run()
+    # The first step of a run without earlier checkpoints: all that the state has is the run's input.
+    is_inner, is_first = is_nested(), run_config()[1].get("langgraph_step") == 1
     history, changes = await _load(chat, rules), list[BaseMessage]()
     branch = await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
     if branch:
@@ -71,7 +70,11 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     own = set(state.get(OWN, ()))
     made = ids_of(sent for sent in messages if own and sent.id not in logged and digest_of_messages([sent]) in own)
     trust = replace(rules.trust, own=frozenset(made))
-    resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
+    try:
+        resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
+    except (HistoryDivergedError, UntrustedMessageError) as refusal:
+        refused = [message for message in messages if message.id not in logged | trust.own]
+        return AgentRun(chat.scope, refusal=refusal), [*changes, *map(removal, refused)]
     if resent:
         messages, changes, logged = resent.messages, [*changes, *resent.changes], logged | resent.logged
     messages, named = await with_turn_id(chat, messages)
@@ -102,12 +105,6 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
         return run, [*changes, *run.ahead]
     # They enter the state again one by one, so that each passes the hooks that it had not passed.
     return run, [*changes, *map(removal, turn[1:])]
-
-
-def _place_of_run() -> tuple[bool, bool]:
-    """Return True if the agent is a part of another graph, and True if no earlier run left a checkpoint."""
-    configurable, metadata = run_config()
-    return _INNER in str(configurable.get("checkpoint_ns") or ""), metadata.get("langgraph_step") == 1
 
 
 async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage]) -> AgentRun:
