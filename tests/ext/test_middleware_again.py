@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
-from convstore.exceptions import ContentConflictError, MessageRewoundError
+from convstore.exceptions import ContentConflictError, InvalidInputError, MessageRewoundError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.log.entry import Entry
 from convstore.messages.filing import linked
@@ -62,6 +62,25 @@ def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> 
 async def ask(agent: Any, scope: dict[str, str], text: str = QUESTION, id_: str = "q1") -> Any:
     """A question under an id, as a backend asks that takes the id of the request."""
     return await agent.ainvoke({"messages": [HumanMessage(text, id=id_)]}, {"configurable": scope})
+
+
+@pytest.mark.parametrize("said", [[], [AIMessage("Mine.")]], ids=["nothing", "an answer"])
+async def test_a_run_without_a_question_asks_no_model_after_an_answer(
+    store: ConversationStore, scope: dict[str, str], said: list[Any]
+) -> None:
+    """It is refused; an agent may begin a conversation, and a checkpoint with the question gives its answer."""
+    greeter, _, _ = make_agent(store, [AIMessage("Hello.")])
+    config: Any = {"configurable": scope}
+    await greeter.ainvoke({"messages": []}, config)
+    with pytest.raises(InvalidInputError, match="no human message"):
+        await greeter.ainvoke({"messages": said}, config)
+    agent, model, _ = make_agent(store, [AIMessage("By dancing.")], checkpointer=InMemorySaver())
+    await ask(agent, scope)
+    for again in ({"messages": said}, None):
+        assert (await agent.ainvoke(again, config))["messages"][-1].text == "By dancing."
+    assert len(model.shown) == 1
+    log = [("ai", "Hello."), ("human", QUESTION), ("ai", "By dancing.")]
+    assert kinds(await log_of(store.conversation(**scope))) == log
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])

@@ -15,7 +15,12 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
 from convstore import Conversation
-from convstore.exceptions import ContentConflictError, HistoryDivergedError, UntrustedMessageError
+from convstore.exceptions import (
+    ContentConflictError,
+    HistoryDivergedError,
+    InvalidInputError,
+    UntrustedMessageError,
+)
 from convstore.ext.around import with_turn_id
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, SETTING, as_in_state, give_result_ids, may_be_structured
@@ -90,8 +95,15 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
         removed |= ids_of(turn) & logged if run.turn_id not in logged else set()  # none can follow a new question
     changes += [removal(message) for message in messages if message.id in removed]
     turn = [message for message in turn if message.id not in removed]
+    last = _last_said(history)
+    if not turn and last and is_answer(last):
+        raise InvalidInputError(
+            "the run has no human message, and the last turn of the conversation has its answer; pass a question: "
+            '{"messages": [HumanMessage(...)]}; for another answer to the last one see `regenerate` of `chat.turn`'
+        )
     if run.turn_id not in logged and len(turn) <= 1:
-        run.view = None if _is_unfinished(history) else history.messages
+        is_unfinished = last and last.type != "system" and not is_answer(last)  # then the view has all of the turn
+        run.view = None if is_unfinished else history.messages
         return run, changes
     found = await read_turn(chat, run.turn_id)
     _take_note(run, found)
@@ -254,10 +266,9 @@ def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence
     return isinstance(answer, AIMessage) and not may_be_structured(answer)
 
 
-def _is_unfinished(history: History) -> bool:
-    """Return True if the last turn of a view is in progress, and therefore shown in full."""
-    said = [message for message in history.messages if not is_made_up(message)]
-    return bool(said) and said[-1].type != "system" and not is_answer(said[-1])
+def _last_said(history: History) -> BaseMessage | None:
+    """Return the last message of a view that is in the log."""
+    return next((message for message in reversed(history.messages) if not is_made_up(message)), None)
 
 
 async def _load(chat: Conversation, rules: Rules) -> History:
