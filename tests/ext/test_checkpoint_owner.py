@@ -1,7 +1,8 @@
-"""A checkpointer finds the state of a thread by its id alone: the middleware takes no other conversation's state."""
+"""A checkpointer finds the state of a thread by its id alone: no other conversation's state is taken over."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
-from scripted_agents import ScriptedModel, calls, log_of
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import ConversationDeletedError, ConversationStore
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.langgraph import ConversationState, append_node, load_node
 
 
 def agent_of(store: ConversationStore, saver: Any, *replies: Any) -> tuple[Any, ScriptedModel, list[int]]:
@@ -39,13 +42,18 @@ def run_of(user: str, scope: dict[str, str]) -> Any:
 
 
 async def test_another_user_with_the_same_thread_id_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
-    """The run ends before the model is asked, and nothing of the other user's state is logged or shown."""
-    agent, model, _ = agent_of(store, InMemorySaver(), AIMessage("Hello."))
+    """The run ends before the model is asked; neither user is shown anything of the other, then or later."""
+    agent, model, _ = agent_of(store, InMemorySaver(), AIMessage("Hello."), AIMessage("Hello again."))
     await agent.ainvoke({"messages": [HumanMessage("My secret.")]}, run_of("ada", scope))
     with pytest.raises(InvalidScopeError, match="thread_id"):
         await agent.ainvoke({"messages": [HumanMessage("Hi.")]}, run_of("bob", scope))
     assert len(model.shown) == 1
     assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
+    await agent.ainvoke({"messages": [HumanMessage("And?")]}, run_of("ada", scope))
+    assert [text for _, text in kinds(model.shown[-1])] == ["My secret.", "Hello.", "And?"]
+    log = ["My secret.", "Hello.", "And?", "Hello again."]
+    chat = store.conversation(user_id="ada", thread_id=scope["thread_id"])
+    assert [message.text for message in await log_of(chat)] == log
 
 
 async def test_nobody_decides_about_a_call_of_another_user(store: ConversationStore, scope: dict[str, str]) -> None:
@@ -57,6 +65,54 @@ async def test_nobody_decides_about_a_call_of_another_user(store: ConversationSt
         await agent.ainvoke(approved, run_of("bob", scope))
     assert done == []
     assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
+
+
+async def test_a_graph_takes_no_other_user_s_state(store: ConversationStore, scope: dict[str, str]) -> None:
+    """A question and a resume of another user end before the model is asked, and nothing is logged for him."""
+    load, shown = load_node(store), list[list[str]]()
+
+    async def call_model(state: ConversationState) -> dict[str, Any]:
+        interrupt("May I?")
+        shown.append([message.text for message in await load.aview_of(state)])
+        return {"messages": [AIMessage("Hello.")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("load", load)
+    graph.add_node("model", call_model)
+    graph.add_node("append", append_node(store))
+    for start, end in ((START, "load"), ("load", "model"), ("model", "append")):
+        graph.add_edge(start, end)
+    app: Any = graph.compile(checkpointer=InMemorySaver())
+    await app.ainvoke({"messages": [HumanMessage("My secret.")]}, run_of("ada", scope))
+    for sent in (Command(resume=True), {"messages": [HumanMessage("Hi.")]}):
+        with pytest.raises(InvalidScopeError, match="thread_id"):
+            await app.ainvoke(sent, run_of("bob", scope))
+    assert shown == []
+    assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
+
+
+async def test_an_append_behind_an_interrupt_takes_no_other_user_s_state(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """If another user resumes a graph behind its model, the messages are not logged in his conversation."""
+
+    async def call_model(_: ConversationState) -> dict[str, Any]:
+        return {"messages": [AIMessage("Hello.")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("load", load_node(store))
+    graph.add_node("model", call_model)
+    graph.add_node("append", append_node(store))
+    for start, end in ((START, "load"), ("load", "model"), ("model", "append")):
+        graph.add_edge(start, end)
+    app: Any = graph.compile(checkpointer=InMemorySaver(), interrupt_before=["append"])
+    await app.ainvoke({"messages": [HumanMessage("My secret.")]}, run_of("ada", scope))
+    with pytest.raises(InvalidScopeError, match="thread_id"):
+        await app.ainvoke(None, run_of("bob", scope))
+    assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
+    await app.ainvoke(None, run_of("ada", scope))
+    chat = store.conversation(user_id="ada", thread_id=scope["thread_id"])
+    assert [message.text for message in await log_of(chat)] == ["My secret.", "Hello."]
 
 
 async def test_a_checkpoint_does_not_bring_back_what_was_deleted(
@@ -74,3 +130,19 @@ async def test_a_checkpoint_does_not_bring_back_what_was_deleted(
     await saver.adelete_thread(scope["thread_id"])
     await agent.ainvoke({"messages": [HumanMessage("Hi.")]}, run_of(user, scope))
     assert [message.text for message in await log_of(chat)] == ["Hi.", "Hello again."]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_first_run_that_was_interrupted_does_not_bring_back_what_was_deleted(
+    store: ConversationStore, scope: dict[str, str], waits: bool
+) -> None:
+    """A call that waits, or a second call of the model that failed: the checkpoint names its conversation by then."""
+    replies = [calls("refund", euros=900)] if waits else [calls("refuse"), RuntimeError("no model")]
+    agent, _, _ = agent_of(store, InMemorySaver(), *replies, AIMessage("Hello."))
+    with nullcontext() if waits else pytest.raises(RuntimeError):
+        await agent.ainvoke({"messages": [HumanMessage("My secret.")]}, run_of("ada", scope))
+    chat = store.conversation(user_id="ada", thread_id=scope["thread_id"])
+    await chat.delete()
+    with pytest.raises(ConversationDeletedError, match="adelete_thread"):
+        await agent.ainvoke({"messages": [HumanMessage("Hi.")]}, run_of("ada", scope))
+    assert await log_of(chat) == []

@@ -255,7 +255,7 @@ async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(
     state = (await graph.aget_state(config)).values
     assert texts(state["messages"]) == ["three", "to three"]
     assert state["convstore_logged"] == [message.id for message in state["messages"]]
-    assert set(state) == {"messages", "convstore_logged"}
+    assert set(state) == {"messages", "convstore_logged", "convstore_owner"}
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two", "three", "to three"]
 
 

@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
 from convstore import number_sources as numbered
-from convstore.exceptions import MissingExtraError
+from convstore.exceptions import InvalidScopeError, MissingExtraError
 from convstore.ext.around import own_conversation, working_on
+from convstore.ext.checkpoint_owner import OWNER, check_owner, owner_of
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import (
     PAGE_TOKENS,
@@ -36,6 +37,7 @@ try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
     from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse, ToolCallRequest
     from langgraph.errors import GraphInterrupt
+    from langgraph.graph.message import REMOVE_ALL_MESSAGES
     from langgraph.runtime import Runtime
     from langgraph.types import Command
 except ImportError as error:
@@ -59,12 +61,9 @@ from convstore.ext.langchain.results import (
 from convstore.ext.langchain.review import Review, pauses_in, state_with, warn_of_review
 from convstore.ext.langchain.run import (
     CHANNEL,
-    OWNER,
     AgentRun,
     ConversationAgentState,
     Ticket,
-    check_owner,
-    owner_of,
     run_in,
 )
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
@@ -286,19 +285,24 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return run_sync(chat, step, instead="`await agent.ainvoke(...)`")
 
     async def _begin(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any]:
-        await check_owner(chat, state, is_begin=True)
+        try:
+            await check_owner(chat, state.get(OWNER), is_begin=True)
+        except InvalidScopeError as refusal:  # the state is emptied: the other run must not be shown this input
+            return _begun(AgentRun(chat.scope, refusal=refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
         run, changes = await begin(chat, self._rules, state)
         return _begun(run, changes) | {OWNER: state.get(OWNER) or owner_of(chat.scope)}
 
     async def _run(self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> AgentRun:
-        await check_owner(chat, state)
+        await check_owner(chat, state.get(OWNER))
         return run_in(state, chat.scope) or await take_up(chat, self._rules, messages)
 
     async def _prepare(
         self, chat: Conversation, request: ModelRequest[Any]
     ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
         run = await self._run(chat, request.state, request.messages)
-        return run, await prepare(chat, self._rules, run, request.messages, request.state["messages"])
+        shown = await prepare(chat, self._rules, run, request.messages, request.state["messages"])
+        run.conversation_id = await conversation_id_of(chat)
+        return run, shown
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = await self._run(chat, state, state["messages"])
@@ -347,10 +351,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def _end(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any] | None:
         run = await self._run(chat, state, state["messages"])
         changes = await end(chat, self._rules, run, state["messages"])
-        update: dict[str, Any] = {"messages": changes} if changes else {}
-        if str(state.get(OWNER) or " ").endswith(" "):
-            update[OWNER] = owner_of(chat.scope, await conversation_id_of(chat))
-        return update or None
+        run.conversation_id = await conversation_id_of(chat)
+        return ({"messages": changes} if changes else {}) | _owner(run, state) or None
 
     def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
         return request.override(messages=messages, system_message=_with_prompt(request.system_message, self._prompt))
@@ -387,8 +389,14 @@ def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
     return None if run_in(state, run.scope) is run else {CHANNEL: Ticket.to(run)}
 
 
+def _owner(run: AgentRun, state: Any) -> dict[str, str]:
+    """Return the update that names the conversation of a state; {} if it is named, or not known yet."""
+    is_named = not str(state.get(OWNER) or " ").endswith(" ")
+    return {} if is_named or not run.conversation_id else {OWNER: owner_of(run.scope, run.conversation_id)}
+
+
 def _response(run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]) -> _ModelOutput:
-    update = {OWN: ["", *digests(result)]} | (_ticket(run, request.state) or {})
+    update = {OWN: ["", *digests(result)]} | (_ticket(run, request.state) or {}) | _owner(run, request.state)
     return ExtendedModelResponse(ModelResponse(result=result, structured_response=structured), Command(update=update))
 
 

@@ -6,7 +6,6 @@ another worker, it is rebuilt from the log.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
@@ -16,11 +15,8 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
-from convstore import Conversation
-from convstore.exceptions import ConversationDeletedError, ConvstoreError, InvalidScopeError
+from convstore.exceptions import ConvstoreError
 from convstore.ext.langchain.results import is_evicted
-from convstore.integration import conversation_id_of
-from convstore.messages.encoding import digest_of
 from convstore.messages.filing import came_with, ids_of, results_after
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import TokenCounter, count
@@ -28,7 +24,6 @@ from convstore.messages.tool_calls import result_id
 from convstore.types import History
 
 CHANNEL = "convstore_run"
-OWNER = "convstore_owner"
 NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the agent's."""
 
@@ -55,6 +50,7 @@ class AgentRun:
         is_adapted: True if the model was shown the turn in another form than the log's.
         abandoned: Ids of messages that were rewound, which messages of this run cannot have.
         drop_draft: Deletes the draft of the model's last reply, which is not in the log yet; None if there is none.
+        conversation_id: Id of its conversation; "" until that is known.
         refusal: The error of an input that is refused, raised once the state is without it; None for a valid input.
     """
 
@@ -74,6 +70,7 @@ class AgentRun:
     is_adapted: bool = False
     abandoned: frozenset[str] = frozenset()
     drop_draft: Callable[[], Awaitable[None]] | None = None
+    conversation_id: str = ""
     refusal: ConvstoreError | None = None
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
@@ -151,31 +148,6 @@ class ConversationAgentState(AgentState[Any]):
     convstore_run: NotRequired[Annotated[str, UntrackedValue(str, guard=False), PrivateStateAttr]]
     convstore_own: NotRequired[Annotated[list[str], PrivateStateAttr, _joined]]
     convstore_owner: NotRequired[Annotated[str, PrivateStateAttr]]
-
-
-def owner_of(scope: dict[str, str], conversation: str = "") -> str:
-    """Return what a state says of the conversation that it belongs to, whose id is known once it has messages."""
-    return f"{digest_of(json.dumps(sorted(scope.items()))).hex()} {conversation}"
-
-
-async def check_owner(chat: Conversation, state: Any, *, is_begin: bool = False) -> None:
-    """Refuse the state of another conversation; at the beginning of a run, also that of a deleted one.
-
-    Raises:
-        InvalidScopeError: The checkpoint is that of another scope.
-        ConversationDeletedError: The conversation of the checkpoint was deleted, so its messages must not come back.
-    """
-    owner, _, conversation = str(state.get(OWNER) or "").partition(" ")
-    if owner and owner != owner_of(chat.scope).partition(" ")[0]:
-        raise InvalidScopeError(
-            "the checkpoint of this run is that of another conversation: a checkpointer finds it by thread_id alone; "
-            'make that unique, such as f"{user_id}:{thread_id}", and give the scope as context=... or scope=...'
-        )
-    if is_begin and conversation and conversation != await conversation_id_of(chat):
-        raise ConversationDeletedError(
-            "the conversation of this checkpoint was deleted, and the checkpoint still has its messages; delete it, "
-            "too, with `await checkpointer.adelete_thread(thread_id)`"
-        )
 
 
 def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:

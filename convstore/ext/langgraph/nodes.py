@@ -16,6 +16,7 @@ from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
 from convstore.ext.around import own_conversation, with_turn_id
+from convstore.ext.checkpoint_owner import OWNER, check_owner, owner_of
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -24,6 +25,7 @@ from convstore.ext.langgraph.state import (
     loaded_of,
     logged_of,
     messages_of,
+    owner_in,
     view_of,
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
@@ -61,7 +63,7 @@ def load_node(
             that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
 
     Raises:
-        InvalidScopeError: `scope` is invalid; from the node: the run lacks a key.
+        InvalidScopeError: `scope` is invalid; from the node: the run lacks a key, or its checkpoint is another scope's.
         InvalidInputError: `policy` is not a policy; from the node: the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         OlderCheckpointError: From the node, with ``on_fork="raise"``.
@@ -95,7 +97,7 @@ def append_node(
         on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
 
     Raises:
-        InvalidScopeError: `scope` is invalid; from the node: the run lacks a key.
+        InvalidScopeError: As in `load_node`; a checkpoint is checked if the load node did not run before in this run.
         InvalidInputError: From the node: the state has no messages, or some without ids, or see `Conversation.append`.
         OlderCheckpointError: As in `load_node`.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
@@ -179,6 +181,7 @@ class LoadNode(_Node):
         return await self._loaded_now(self._chat(config), state)
 
     async def _loaded_now(self, chat: Conversation, state: Any) -> list[BaseMessage]:
+        await check_owner(chat, owner_in(state))
         messages = messages_of(state)
         history = await chat.load_history(self.policy)
         if may_be_behind(history, messages) and await go_back(chat, messages, self.on_fork):
@@ -187,6 +190,7 @@ class LoadNode(_Node):
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages: Sequence[BaseMessage] = messages_of(state)
+        await check_owner(chat, owner_in(state))
         logged, changes = logged_of(state), list[BaseMessage]()
         history = None if self.append_first else await chat.load_history(self.policy)
         if (history is None or may_be_behind(history, messages)) and (
@@ -211,6 +215,7 @@ class LoadNode(_Node):
             "messages": [*changes, *(RemoveMessage(str(each.id)) for each in removed), *answers],
             "convstore_view": LoadedView(history, self.policy or self.store.policy, frozenset(logged)),
             "convstore_logged": {each: each in kept for each in sorted(logged)},
+            OWNER: owner_of(chat.scope),
         }
 
 
@@ -224,8 +229,10 @@ class AppendNode(_Node):
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages, logged = messages_of(state), logged_of(state)
         new = [message for message in messages if message.id not in logged]
-        if loaded_of(state) is None and is_addressed():
-            await go_back(chat, messages, self.on_fork)
+        if loaded_of(state) is None:  # no load node has run in this run
+            await check_owner(chat, owner_in(state))
+            if is_addressed():
+                await go_back(chat, messages, self.on_fork)
         if not new:
             return {}
         stamp = _stamp(loaded_of(state), messages, new)

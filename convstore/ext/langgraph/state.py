@@ -12,6 +12,7 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
+from convstore.ext.checkpoint_owner import OWNER
 from convstore.integration import fit_for
 from convstore.messages.filing import Filing, ids_of, is_answer, last_turn_of
 from convstore.messages.provenance import kind_of
@@ -52,6 +53,11 @@ def _mark(logged: list[str], change: list[str] | Mapping[str, bool]) -> list[str
     return [*kept, *(new for new, is_logged in changed.items() if is_logged and new not in logged)]
 
 
+def _newer(_: str, new: str) -> str:
+    """Return the new value; nodes in parallel may write it."""
+    return new
+
+
 class ConversationState(MessagesState):
     """A state with this turn's messages and the view.
 
@@ -62,10 +68,12 @@ class ConversationState(MessagesState):
         messages: The messages of this turn; earlier ones are removed when the view is loaded.
         convstore_view: The view; never checkpointed, so it is absent after a resume.
         convstore_logged: Ids of the state's messages that are in the log.
+        convstore_owner: A digest of the scope, so that no other one takes the state over.
     """
 
     convstore_view: NotRequired[Annotated[LoadedView, UntrackedValue(LoadedView, guard=False)]]
     convstore_logged: NotRequired[Annotated[list[str], _mark]]
+    convstore_owner: NotRequired[Annotated[str, _newer]]
 
 
 def view_of(state: Any) -> list[BaseMessage]:
@@ -123,6 +131,11 @@ def _needed(state: Any) -> LoadedView:
 def logged_of(state: Any) -> set[str]:
     """Return the ids of a state's messages that are in the log."""
     return set(_value(state, "convstore_logged") or ())
+
+
+def owner_in(state: Any) -> str:
+    """Return what a state says of the conversation that it belongs to; "" for a new one."""
+    return str(_value(state, OWNER) or "")
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
