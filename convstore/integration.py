@@ -37,7 +37,7 @@ from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, St
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall, Variant
-from convstore.view.provider_rules import fit_for
+from convstore.view.provider_rules import fit_for, made_for
 from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Block, Media, Text, is_json, json_value, parsed_value, parts_of, valid_text
@@ -83,6 +83,7 @@ __all__ = [
     "is_langchain",
     "json_value",
     "log_of",
+    "made_for",
     "marked",
     "marks_of",
     "messages_of_turn",

@@ -9,8 +9,8 @@ Providers reject whole requests because of messages that another provider wrote:
 - a system message in the middle of the list,
 - an assistant message at the beginning.
 
-Messages that the provider itself wrote stay byte for byte, except for empty answers. All others are adapted in place
-and always in the same way, so that prompt caches stay valid.
+Messages that the provider itself wrote stay byte for byte, except for empty answers, which no view has. All others are
+adapted in place and always in the same way, so that prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -63,14 +63,13 @@ PROVIDERS = {
 
 
 def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
-    """Turn any messages into a list that a provider accepts: paired, and adapted unless `provider` is `None`.
+    """Turn any messages into a list that a provider accepts: paired, and adapted as `made_for` says.
 
     >>> [message.type for message in fit_for([ToolMessage("2", tool_call_id="c"), HumanMessage("hi")], None)]
     ['human']
     """
-    if provider is None:
-        return pair(messages).messages
-    return made_for(pair(with_original_ids(messages, provider)).messages, provider)
+    original = with_original_ids(messages, provider) if provider else messages
+    return made_for(pair(original).messages, provider)
 
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
@@ -87,8 +86,10 @@ def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[Ba
     return restored
 
 
-def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
+def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
     """Adapt messages to a provider; messages that need no change stay the same objects.
+
+    Without a provider only AI messages without text and calls are adapted.
 
     - Ids that do not fit, or that are not unique, are replaced in the call and in its result. The same message always
       gets the same ids.
@@ -107,8 +108,10 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
 
     Args:
         messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
-        provider: One of `PROVIDERS`.
+        provider: One of `PROVIDERS`, or None.
     """
+    if provider is None:
+        return [_with_text(each, own=True) if isinstance(each, AIMessage) else each for each in messages]
     ids = _ids_for(provider)
     adapted: list[BaseMessage] = []
     at_head = True
@@ -173,14 +176,14 @@ def _with_text(message: _Message, *, own: bool = False) -> _Message:
     """Return the message, with a placeholder text if nothing in it would be sent to this provider."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
     other_fields = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
-    if calls_of(message) or any(other_fields) or not all(map(_is_blank, blocks)):
+    if not all(map(_is_blank, blocks)) or any(other_fields) or calls_of(message):
         return message
     return message.model_copy(update={"content": NO_TEXT})
 
 
 def _is_blank(block: Any) -> bool:
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else block
-    return isinstance(text, str) and not text.strip()
+    return isinstance(text, str) and (not text or text.isspace())
 
 
 def _instruction(message: SystemMessage) -> HumanMessage:

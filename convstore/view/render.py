@@ -325,9 +325,7 @@ def _paired(
     if has_notes and pairing.orphans:
         calls = {message.id: f"{message.tool} {message.arguments}".strip() for message in stored}
         late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
-    if policy.provider:
-        pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))
-    return pairing, late_results
+    return replace(pairing, messages=made_for(pairing.messages, policy.provider)), late_results
 
 
 def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:

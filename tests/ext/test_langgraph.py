@@ -949,3 +949,11 @@ async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(stor
         compose(LoadedView(history, policy, frozenset(str(message.id) for message in messages)), messages)
         == history.messages
     )
+
+
+async def test_an_empty_answer_is_shown_as_a_text(store: ConversationStore, config: RunnableConfig) -> None:
+    """In the turn of the state as in those of the view, because providers refuse an empty message."""
+    await chat_of(store, config).append([HumanMessage("one"), AIMessage("")])
+    model = Scripted()
+    await straight(store, model).compile().ainvoke({"messages": [HumanMessage("two")]}, config)
+    assert texts(model.shown[-1]) == ["one", "(no text)", "two"]

@@ -10,7 +10,7 @@ import pytest
 from counting import Commands
 from fixture_types import Client
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -515,3 +515,21 @@ async def test_a_turn_that_ends_with_a_result_is_finished_with_the_next_question
     await ask(agent, scope, "Sure?", "q2")
     assert (await chat.get_turn("q1")).is_finished
     assert '"tool_message_id"' in model.shown[-1][3].text
+
+
+async def test_an_empty_answer_is_shown_as_a_text(store: ConversationStore, scope: dict[str, str]) -> None:
+    """In the turn that continues after it and in the next one alike, because providers refuse an empty message."""
+
+    class AskAgain(AgentMiddleware[Any, Any, Any]):
+        """Asks the model again if its answer is empty."""
+
+        @hook_config(can_jump_to=["model"])
+        def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002 - the hook has it
+            return None if state["messages"][-1].text else {"jump_to": "model"}
+
+    agent, model, _ = make_agent(store, [AIMessage(""), AIMessage("So."), AIMessage("Thus.")], beside=[AskAgain()])
+    await ask(agent, scope)
+    await ask(agent, scope, "Why?", "q2")
+    shown = [[text for _, text in kinds(messages)] for messages in model.shown]
+    assert shown[1:] == [[QUESTION, "(no text)"], [QUESTION, "(no text)", "So.", "Why?"]]
+    assert (await log_of(store.conversation(**scope)))[1].text == ""

@@ -246,3 +246,20 @@ def test_every_provider_of_a_policy_is_known() -> None:
     """The policy and the table of forms name the same ones."""
     for name in PROVIDERS:
         assert HistoryPolicy(provider=name).provider == name
+
+
+@pytest.mark.parametrize("content", ["", " \n", [], [{"type": "text", "text": ""}]])
+async def test_an_empty_answer_is_shown_as_a_text_under_every_policy(chat: Conversation, content: Any) -> None:
+    """Without a provider, too, from the first view on; the log keeps it, and one that calls or thinks is not empty."""
+    empty = AIMessage(content, id="empty")
+    await chat.append([HumanMessage("One?"), empty, HumanMessage("Two?")])
+    view = await chat.load_history()
+    assert [message.content for message in view.messages] == ["One?", "(no text)", "Two?"]
+    thinking = AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s"}])
+    refusal = AIMessage("", additional_kwargs={"refusal": "No."})
+    await chat.append([thinking, HumanMessage("Three?"), refusal, HumanMessage("Four?"), *called(1, "call_1")])
+    later = (await chat.load_history()).messages
+    assert later[:3] == view.messages
+    assert [later[3].content, later[5].content] == [thinking.content, ""]
+    assert [message.content async for message in chat.messages()][1] == content
+    assert view.tokens == sum(map(approximate_tokens, ([message] for message in view.messages)))
