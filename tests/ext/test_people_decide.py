@@ -49,6 +49,17 @@ def agent_of(store: ConversationStore, saver: Any, *replies: Any, mode: Any = "b
 ASKED = {"messages": [HumanMessage("Refund me.", id="r1")]}
 
 
+@pytest.mark.parametrize("saver", [None, False])
+async def test_a_review_without_a_checkpointer_is_refused(
+    store: ConversationStore, scope: dict[str, str], saver: Any
+) -> None:
+    """At the first question, before the model is asked: nothing could resume the agent once it waits."""
+    agent = agent_of(store, saver, AIMessage("No call."))
+    with pytest.raises(InvalidInputError, match="checkpointer="):
+        await agent.ainvoke(ASKED, {"configurable": scope})
+    assert await log_of(store.conversation(**scope)) == []
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize(
     ("how", "verdict"), [*((how, text) for how in ("batched", "per_call") for text in VERDICTS), ("listed", "edit")]

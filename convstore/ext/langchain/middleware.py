@@ -58,7 +58,7 @@ from convstore.ext.langchain.results import (
     structured_response,
     with_ids,
 )
-from convstore.ext.langchain.review import Review, pauses_in, state_with, warn_of_review
+from convstore.ext.langchain.review import Review, check_resumable, pauses_in, state_with, warn_of_review
 from convstore.ext.langchain.run import (
     CHANNEL,
     AgentRun,
@@ -121,8 +121,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         tools: `retrieve_previous_sources`, which the agent gets with the middleware.
 
     Raises:
-        InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, or that
-            `accept` has to be chosen.
+        InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, that
+            `accept` has to be chosen, or that `review` needs a checkpointer.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
             works on the same conversation outside a tool call.
         OlderCheckpointError: From a run with ``on_fork="raise"``.
@@ -285,6 +285,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return run_sync(chat, step, instead="`await agent.ainvoke(...)`")
 
     async def _begin(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any]:
+        if self._review is not None:
+            check_resumable()
         try:
             await check_owner(chat, state.get(OWNER), is_begin=True)
         except InvalidScopeError as refusal:  # the state is emptied: the other run must not be shown this input

@@ -17,6 +17,8 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
 from convstore import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.ext.older_checkpoint import run_config
 from convstore.integration import paused_calls
 from convstore.messages.tool_calls import result_ids
 from convstore.values.turns import Pause, TurnCall
@@ -50,6 +52,15 @@ async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | Non
             resume[pause.interrupt] = _answer(call)
     is_only_batch = len(resume) == 1 and paused[0][1].is_batch
     return Command(resume=next(iter(resume.values())) if is_only_batch else resume)
+
+
+def check_resumable() -> None:
+    """Raise an InvalidInputError if the current run has no checkpointer, so that nothing could resume it."""
+    if not run_config()[0].get("__pregel_checkpointer"):
+        raise InvalidInputError(
+            "an agent that waits for a person cannot be resumed without a checkpointer; pass one that all workers "
+            "share, such as create_agent(..., checkpointer=MongoDBSaver(...)), or leave out review"
+        )
 
 
 def _answer(call: TurnCall) -> dict[str, Any]:
