@@ -291,7 +291,7 @@ class Conversation:
             by: Who decided.
 
         Raises:
-            InvalidInputError: The turn has no such call, or nobody was asked about it.
+            InvalidInputError: The turn has no such call, nobody was asked about it, or its agent waits elsewhere since.
             DecisionConflictError: Something else was decided before.
             TurnClosedError: The turn is over, or the user went on with another question.
             UnknownMessageError: The turn is not in the log.

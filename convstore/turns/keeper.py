@@ -413,6 +413,7 @@ class TurnKeeper:
         async def write() -> None:
             record, tail, branch = await self._decided(scope, turn_id, call_id)
             if call := decidable(record, call_id, decision):
+                await self.variants.check_resumable(scope, record, call, branch)
                 event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
                 event = branch.records(event) if branch else event
                 await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
@@ -422,10 +423,7 @@ class TurnKeeper:
             await until_written(write)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:
-        """Return the turn that a decision is about: one in which the call waits, else one in which it did.
-
-        Variants come before the turn as it stands.
-        """
+        """Return what a decision is about, variants first: one in which the call waits, else one in which it did."""
         found = await self.variants.asking(scope, turn_id, call_id)
         if not any(record.waits(call_id) for record, *_ in found):
             try:
@@ -434,7 +432,7 @@ class TurnKeeper:
                 if not found:
                     raise
             else:
-                if record.waits(call_id) or not found:
+                if not found or (record.waits(call_id) and not found[0][0].paused):
                     return record, tail, None
         return max(found, key=lambda place: place[0].waits(call_id))
 

@@ -26,7 +26,7 @@ from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope, check_id
-from convstore.values.turns import Variant
+from convstore.values.turns import TurnCall, Variant
 
 
 class Asked(NamedTuple):
@@ -257,6 +257,17 @@ class Variants:
                         found.append(variant)
             return found
         return []
+
+    async def check_resumable(self, scope: Scope, record: TurnRecord, call: TurnCall, branch: Branch | None) -> None:
+        """Refuse a decision about a call of an agent that has paused in another variant since; see `resume_command`."""
+        if record.waiting[call.result_id].interrupt:
+            pending = await self.pending(scope, record.turn_id)
+            last = next((other.event.variant for paused, _, other in pending if paused.paused), None)
+            if last not in (None, branch and branch.event.variant):
+                raise InvalidInputError(
+                    f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so it could not "
+                    f"be resumed there; decide about the calls of variant {last!r}, which get_turn(...).pending has"
+                )
 
 
 def check_asked(turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool) -> Asked | None:

@@ -146,6 +146,28 @@ async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str
     assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
 
 
+@pytest.mark.parametrize("later", ["c1", "c2"])
+async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
+    store: ConversationStore, scope: dict[str, str], later: str
+) -> None:
+    """The checkpoint is that of the other answer, so the decision could resume nothing; its own call is decided."""
+    saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
+    asked: list[dict[str, Any]] = [{"human": "Refund me."}, {"regenerate": "click"}]
+    for call, how in zip(("c1", later), asked, strict=True):
+        async with await chat.turn("r1", **how):
+            await agent_of(store, saver, calls("refund", euros=900, ids=[call])).ainvoke(ASKED, config)
+    for _ in range(2):  # the other answer waits, then it is decided and not yet resumed
+        await chat.decide("r1", later, "approve")
+        if later != "c1":
+            with pytest.raises(InvalidInputError, match="variant 'click'"):
+                await chat.decide("r1", "c1", "approve")
+    async with await chat.turn("r1", regenerate="click") as turn:
+        command = await resume_command(chat, "r1")
+        await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
+        assert turn.answer is not None
+    assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
+
+
 async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, scope: dict[str, str]) -> None:
     """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it."""
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
