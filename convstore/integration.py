@@ -20,7 +20,7 @@ from convstore.conversation import Conversation
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
-from convstore.conversation.turn import check_not_left, held_turn, observed
+from convstore.conversation.turn import begun_turn, check_not_left, held_turn, observed
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
@@ -51,6 +51,7 @@ __all__ = [
     "ContentReader",
     "ConversationLog",
     "Decision",
+    "HeldTurn",
     "Host",
     "LogMessage",
     "Media",
@@ -66,6 +67,7 @@ __all__ = [
     "append_in_halves",
     "append_in_turn",
     "as_of",
+    "begun_by_caller",
     "check_store",
     "check_trust",
     "conversation_id_of",
@@ -243,6 +245,11 @@ async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], 
 def held_by_caller(chat: Conversation, *turn_ids: str | None) -> HeldTurn | None:
     """Return the turn that this context has entered; None if it has entered no turn, or another one than these."""
     return held_turn(chat.store, tuple(chat.scope.items()), *turn_ids)
+
+
+def begun_by_caller(chat: Conversation) -> HeldTurn | None:
+    """Return the turn that this context has entered last, though its session was left since; None if there is none."""
+    return begun_turn(chat.store, tuple(chat.scope.items()))
 
 
 async def _keeper(chat: Conversation) -> TurnKeeper:

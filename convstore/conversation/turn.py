@@ -387,12 +387,15 @@ class TurnSession:
                 passed = 0.0 if is_due else passed
 
 
+def _sessions(store: Any, scope: Scope) -> list[TurnSession]:
+    """Return the sessions that this context has entered for a conversation, those that were left since included."""
+    own = (session for session in _ENTERED.get() if session._chat.store is store)  # noqa: SLF001
+    return [session for session in own if tuple(session._chat.scope.items()) == scope]  # noqa: SLF001
+
+
 def entered_turn(store: Any, scope: Scope) -> TurnSession | None:
     """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
-    for session in reversed(_ENTERED.get()):
-        if session._is_entered and session._chat.store is store and tuple(session._chat.scope.items()) == scope:  # noqa: SLF001
-            return session
-    return None
+    return next((session for session in reversed(_sessions(store, scope)) if session._is_entered), None)  # noqa: SLF001
 
 
 def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | None:
@@ -401,12 +404,15 @@ def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | Non
     return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
 
 
+def begun_turn(store: Any, scope: Scope) -> HeldTurn | None:
+    """Return the turn that this context has entered last for a conversation; it is lost if its session was left."""
+    return next((session._held for session in reversed(_sessions(store, scope))), None)  # noqa: SLF001
+
+
 def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
     """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
-    for session in _ENTERED.get():
-        is_of = session._chat.store is store and tuple(session._chat.scope.items()) == scope  # noqa: SLF001
-        if is_of and not session._is_entered and session.turn_id == turn_id:  # noqa: SLF001
-            raise TurnLostError(session.turn_id)
+    if any(not session._is_entered and session.turn_id == turn_id for session in _sessions(store, scope)):  # noqa: SLF001
+        raise TurnLostError(str(turn_id))
 
 
 def observed(session: TurnSession) -> tuple[Any, asyncio.Event]:

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidScopeError
-from convstore.integration import held_by_caller, log_of
+from convstore.integration import HeldTurn, begun_by_caller, held_by_caller, log_of
 from convstore.messages.filing import ids_of, last_question
 from convstore.values.scope import root_scope
 
@@ -40,6 +40,7 @@ def own_conversation(chat: Conversation) -> Conversation:
 
     Raises:
         InvalidScopeError: Both would work on the same conversation.
+        TurnLostError: The turn within which the tool was called is over for this worker.
     """
     scope = tuple(chat.scope.items())
     for outer, call in reversed(_OUTER.get()):
@@ -51,8 +52,16 @@ def own_conversation(chat: Conversation) -> Conversation:
                     'a tool call or under the same path; give it a place of its own, say scope={"path": "researcher"}, '
                     "or leave the middleware out of it"
                 )
+            if turn := turn_around():
+                turn.check()
             return outer.child(*call)
     return chat
+
+
+def turn_around() -> HeldTurn | None:
+    """Return the turn within which an agent around this one has called the tool that runs; None without one."""
+    turns = (begun_by_caller(outer) for outer, call in reversed(_OUTER.get()) if call)
+    return next((turn for turn in turns if turn), None)
 
 
 async def with_turn_id(

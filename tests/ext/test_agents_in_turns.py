@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from langchain.agents import create_agent
@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from scripted_agents import log_of
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import ContentConflictError, TurnLostError
+from convstore.exceptions import ContentConflictError, TurnClosedError, TurnLostError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, answer_of, append_node, load_node, view_of
 from convstore.runtime.clock import Clock
@@ -226,3 +226,67 @@ async def test_a_run_that_outlives_its_session_appends_nothing(store: Conversati
     )
     await again.ainvoke({"messages": [HumanMessage("And whales?", id="r2")]}, {"configurable": chat.scope})
     assert (await log_of(chat))[-1].text == "They do."
+
+
+def _librarian(store: ConversationStore, model: Model, background: list[Any] | None = None) -> Any:
+    """An agent whose tool asks another one, which has the model; in the background if a list takes the task."""
+    inner = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
+
+    @tool
+    async def ask_librarian(words: str) -> str:
+        """Ask the librarian."""
+        asking = asyncio.ensure_future(inner.ainvoke({"messages": [HumanMessage(words, id="i1")]}))
+        if background is not None:
+            background.append(asking)
+            return "I asked."
+        return str((await asking)["messages"][-1].text)
+
+    call = {"name": "ask_librarian", "args": {"words": "seals"}, "id": "call_1"}
+    said = iter([AIMessage("", tool_calls=[call]), AIMessage("I will see.")])
+    return create_agent(Model(messages=said), [ask_librarian], middleware=[ConversationMiddleware(store)])
+
+
+class SlowModel(Model):
+    """Says nothing until it is let."""
+
+    begun: ClassVar[asyncio.Event]
+    let: ClassVar[asyncio.Event]
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        self.begun.set()
+        await self.let.wait()
+        return await super()._agenerate(*args, **kwargs)
+
+
+async def test_a_stop_ends_the_model_s_call_of_a_sub_agent(store: ConversationStore) -> None:
+    """The run ends with TurnClosedError; the sub-agent's question stays, and its model is not asked to the end."""
+    chat, SlowModel.begun, SlowModel.let = _chat(store), asyncio.Event(), asyncio.Event()
+
+    async def stop() -> None:
+        await SlowModel.begun.wait()
+        await chat.stop("r1")
+
+    stopping = asyncio.ensure_future(stop())
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        agent = _librarian(store, SlowModel(messages=iter([AIMessage("They do.")])))
+        with pytest.raises(TurnClosedError):
+            await asyncio.wait_for(
+                agent.ainvoke({"messages": [HumanMessage("Do seals sleep?")]}, context=chat.scope), 10
+            )
+    await stopping
+    assert turn.is_stopped
+    [child] = await chat.children()
+    assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals"]
+
+
+async def test_a_sub_agent_that_outlives_the_session_appends_nothing(store: ConversationStore) -> None:
+    """Its model's call ends with the session of its caller, and a later one is not made."""
+    chat, SlowModel.begun, SlowModel.let, background = _chat(store), asyncio.Event(), asyncio.Event(), list[Any]()
+    async with await chat.turn("r1", human="Do seals sleep?"):
+        agent = _librarian(store, SlowModel(messages=iter([AIMessage("They do.")])), background)
+        await agent.ainvoke({"messages": [HumanMessage("Do seals sleep?")]}, context=chat.scope)
+        await SlowModel.begun.wait()
+    with pytest.raises(TurnLostError):
+        await asyncio.wait_for(background[0], 10)
+    [child] = await chat.children()
+    assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals"]

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables.config import merge_configs, set_config_context, var_child_runnable_config
 
 from convstore import Conversation
+from convstore.ext.around import turn_around
 from convstore.ext.langchain.run import NO_STREAM, AgentRun
 from convstore.integration import StreamedReply, drafting_in_turn, held_by_caller
 
@@ -54,13 +55,14 @@ async def ask(
 ) -> _Response:
     """Call the model. With `redact` a draft of its streamed reply is kept until the reply is appended.
 
-    If the turn that the caller entered is stopped meanwhile, the call is cancelled, and the reply is what was said.
+    If the turn that the caller entered is stopped meanwhile, or the one of an agent around this one, the call is
+    cancelled, and the reply is what was said.
 
     Raises:
         TurnClosedError: The turn was stopped before anything was said.
         TurnLostError: Another worker took the turn over.
     """
-    held, heard = held_by_caller(chat, run.turn_id), _Heard()
+    held, heard = held_by_caller(chat, run.turn_id) or turn_around(), _Heard()
     if held:
         held.check(may_stop=False)
     elif redact is None:
