@@ -30,7 +30,8 @@ async def check_owner(chat: Conversation, owner: Any, *, is_begin: bool = False)
     if digest and digest != owner_of(chat.scope).partition(" ")[0]:
         raise InvalidScopeError(
             "the checkpoint of this run is that of another conversation: a checkpointer finds it by thread_id alone; "
-            'make that unique, such as f"{user_id}:{thread_id}", and give the scope as context=... or scope=...'
+            'make that unique, such as f"{user_id}:{thread_id}", pass the scope as context=..., and '
+            "scope=lambda run: run.context to the middleware or the nodes"
         )
     if is_begin and conversation and conversation != await conversation_id_of(chat):
         raise ConversationDeletedError(

@@ -41,8 +41,8 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
 def test_every_example_is_run_here() -> None:
     """A new example gets a test."""
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
-    programs = {"agent_loop", "create_agent", "fastapi_chat", "langgraph_summaries", "openai_loop", "quickstart"}
-    assert names == {f"{name}.py" for name in (*programs, "scripted_sdk", "two_providers")}
+    programs = {"agent_loop", "agent_service", "create_agent", "fastapi_chat", "langgraph_summaries", "openai_loop"}
+    assert names == {f"{name}.py" for name in (*programs, "quickstart", "scripted_sdk", "two_providers")}
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
     tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").rglob("test_example_*.py")}
     assert folders == tested - {path.stem for path in (ROOT / "examples").glob("*.py")}
@@ -112,6 +112,16 @@ def test_a_person_approves_a_call_of_the_openai_loop(address: str) -> None:
     assert "book{'place': 'Skjervoy', 'persons': 20} waits for a person." in shown
     assert "Done: booked Skjervoy for 2" in shown
     assert shown.endswith("Source 1 is Skjervoy. The log has 9 messages.\n")
+
+
+def test_an_agent_is_a_service(address: str) -> None:
+    """A repeat asks no model, another answer replaces the first, a stop keeps what was said, a person approves.
+
+    Its page in docs has this output.
+    """
+    shown = run_example("agent_service.py", address)
+    assert shown.splitlines()[3:6] == ["stopped: True", "kept what was said: True", "waits: True"]
+    assert f"```text\n{shown}```\n" in (ROOT / "docs" / "agent-service.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -92,7 +92,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``; never from
             the model.
         policy: Policy of the view; None for the store's. This turn is shown whole as long as the budget allows.
-        number_sources: Names of tools whose sources get numbers of the conversation before the model sees them.
+        number_sources: Names of tools whose sources get numbers of the conversation before the model sees them. Names
+            that no tool of the agent has are ignored, so agents can share the setting.
         tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
             it before the next call of the model: for middleware that changes results, such as
             ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
