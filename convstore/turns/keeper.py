@@ -29,7 +29,6 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
-from convstore.log.branch import Branch
 from convstore.log.entry import Totals, TurnEvent
 from convstore.log.turn_record import TurnRecord, decidable, paused, result_of, results_of
 from convstore.mongo.drafts import Draft, Drafts
@@ -42,7 +41,7 @@ from convstore.runtime.log_end import LogEndReader
 from convstore.turns.held import HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.streaming import drafting
-from convstore.turns.variants import Asked, Variants
+from convstore.turns.variants import Asked, TurnOrVariant, Variants, check_resumable
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
@@ -411,9 +410,9 @@ class TurnKeeper:
         """Record what a person decided about a call; see `Conversation.decide`."""
 
         async def write() -> None:
-            record, tail, branch = await self._decided(scope, turn_id, call_id)
+            (record, tail, branch), paused_last = await self._decided(scope, turn_id, call_id)
             if call := decidable(record, call_id, decision):
-                await self.variants.check_resumable(scope, record, call, branch)
+                check_resumable(record, call, branch, paused_last)
                 event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
                 event = branch.records(event) if branch else event
                 await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
@@ -422,9 +421,9 @@ class TurnKeeper:
         async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
             await until_written(write)
 
-    async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnRecord, Totals, Branch | None]:
-        """Return what a decision is about, variants first: one in which the call waits, else one in which it did."""
-        found = await self.variants.asking(scope, turn_id, call_id)
+    async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
+        """Return where a call waits, else where it did, variants first; and the variant that paused last, see there."""
+        found, paused_last = await self.variants.asking(scope, turn_id, call_id)
         if not any(record.waits(call_id) for record, *_ in found):
             try:
                 record, tail = await self._records.read(scope, turn_id)
@@ -433,8 +432,8 @@ class TurnKeeper:
                     raise
             else:
                 if not found or (record.waits(call_id) and not found[0][0].paused):
-                    return record, tail, None
-        return max(found, key=lambda place: place[0].waits(call_id))
+                    return (record, tail, None), paused_last
+        return max(found, key=lambda place: place[0].waits(call_id)), paused_last
 
 
 async def until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:

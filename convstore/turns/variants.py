@@ -39,6 +39,9 @@ class Asked(NamedTuple):
 VariantRecord = tuple[TurnRecord, Totals, Branch]
 """A variant as the log has it: its turn, the end of the log, and how to continue it."""
 
+TurnOrVariant = tuple[TurnRecord, Totals, Branch | None]
+"""The same of a turn as it stands, which has no branch, or of a variant."""
+
 
 class _Place(NamedTuple):
     """What stands at one place of a log.
@@ -238,15 +241,20 @@ class Variants:
     async def pending(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> list[VariantRecord]:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
         with suppress(UnknownMessageError, InvalidInputError):
-            place = await self._place(scope, turn_id, log)
-            shown = place.stood
-            hidden = [new for new in place.begun if new.variant not in shown and not place.is_closed(new.variant)]
-            found = [await self._read(place, event.turn, event.variant) for event in hidden]
-            return [record for record in found if not record[0].is_finished and record[2].fits(place.log.active)]
+            return await self._pending(await self._place(scope, turn_id, log))
         return []
 
-    async def asking(self, scope: Scope, turn_id: str, call_id: str) -> list[VariantRecord]:
-        """Return the variants of a turn in which a call waits for a decision or was decided, newest first."""
+    async def _pending(self, place: _Place) -> list[VariantRecord]:
+        shown = place.stood
+        hidden = [new for new in place.begun if new.variant not in shown and not place.is_closed(new.variant)]
+        found = [await self._read(place, event.turn, event.variant) for event in hidden]
+        return [record for record in found if not record[0].is_finished and record[2].fits(place.log.active)]
+
+    async def asking(self, scope: Scope, turn_id: str, call_id: str) -> tuple[list[VariantRecord], str]:
+        """Return the variants of a turn in which a call waits for a decision or was decided, newest first.
+
+        Also the id of the variant at its place in which an agent paused last; "" if none waits.
+        """
         with suppress(UnknownMessageError, InvalidInputError):
             place, found = await self._place(scope, turn_id), list[VariantRecord]()
             for event in place.begun:
@@ -255,19 +263,18 @@ class Variants:
                     variant[0].is_newest = not place.is_closed(event.variant)
                     if (call := variant[0].find_call(call_id)) and call.result_id in variant[0].waiting:
                         found.append(variant)
-            return found
-        return []
+            pending = await self._pending(place)
+            return found, next((branch.event.variant for record, _, branch in pending if record.paused), "")
+        return [], ""
 
-    async def check_resumable(self, scope: Scope, record: TurnRecord, call: TurnCall, branch: Branch | None) -> None:
-        """Refuse a decision about a call of an agent that has paused in another variant since; see `resume_command`."""
-        if record.waiting[call.result_id].interrupt:
-            pending = await self.pending(scope, record.turn_id)
-            last = next((other.event.variant for paused, _, other in pending if paused.paused), None)
-            if last not in (None, branch and branch.event.variant):
-                raise InvalidInputError(
-                    f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so it could not "
-                    f"be resumed there; decide about the calls of variant {last!r}, which get_turn(...).pending has"
-                )
+
+def check_resumable(record: TurnRecord, call: TurnCall, branch: Branch | None, paused_last: str) -> None:
+    """Refuse a decision about a call of an agent that has paused in another variant since; see `resume_command`."""
+    if record.waiting[call.result_id].interrupt and paused_last not in ("", branch and branch.event.variant):
+        raise InvalidInputError(
+            f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so it could not be "
+            f"resumed there; decide about the calls of variant {paused_last!r}, which get_turn(...).pending has"
+        )
 
 
 def check_asked(turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool) -> Asked | None:
