@@ -422,7 +422,7 @@ class TurnKeeper:
             await until_written(write)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
-        """Return where a call waits, else where it did, variants first; and the variant that paused last, see there."""
+        """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
         found, paused_last = await self.variants.asking(scope, turn_id, call_id)
         if not any(record.waits(call_id) for record, *_ in found):
             try:
