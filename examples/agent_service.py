@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import quote
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
@@ -76,7 +77,7 @@ def agent_of(store: ConversationStore, saver: Any) -> Any:
 
 def thread_of(chat: Conversation) -> str:
     """Return an id for the checkpointer that no other user can have."""
-    return ":".join(chat.scope.values())
+    return ":".join(map(quote, chat.scope.values()))
 
 
 async def answer(agent: Any, chat: Conversation, turn: TurnSession) -> AsyncGenerator[str]:
