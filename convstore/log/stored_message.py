@@ -20,6 +20,7 @@ from convstore.messages.values import Codec
 from convstore.sources.detection import parse_json
 from convstore.sources.shortening import (
     SHORTENED,
+    Arguments,
     leave_out,
     needs_edges_only,
     with_short_texts,
@@ -155,7 +156,7 @@ def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: 
 class Form(NamedTuple):
     """The form in which one message is shown: in full, as a stub, or as a policy shows messages of finished turns.
 
-    With `arguments`, call arguments above `shorten_over` tokens are shortened like texts.
+    `arguments` says whether call arguments above `shorten_over` tokens are shortened, too.
     """
 
     message: EntryMessage
@@ -163,7 +164,7 @@ class Form(NamedTuple):
     stub: str | None = None
     has_media: bool = False
     shorten_over: int | None = None
-    arguments: bool = False
+    arguments: Arguments = "kept"
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
         """Return the message in this form, given the loaded payloads by message id."""

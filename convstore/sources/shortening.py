@@ -10,19 +10,22 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.encoding import EDGE_CHARACTERS, link_of
 from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
-from convstore.messages.text import in_one_line
+from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.sources.stub import RETRIEVAL_TOOL
 
 SHORTENED = ("human", "ai")
 """Types of messages whose long texts a policy shortens."""
+
+Arguments = Literal["kept", "texts", "whole"]
+"""How call arguments are shortened: not, each text in them, or all of a call's as one text."""
 
 _WITH_MEDIA = ("system", "tool")
 _OF_IMAGE = re.compile(r"\[image\b.{0,400}, [\d,]+ bytes; left out to save context, call ")
@@ -108,38 +111,51 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
     return shown if isinstance(text, PayloadRange) or len(shown) < length else text
 
 
-def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = False) -> BaseMessage:
-    """Return a human or AI message with `shorten_text` applied; the same object if no text is too long."""
+def with_short_texts(message: BaseMessage, tokens: int, *, arguments: Arguments = "kept") -> BaseMessage:
+    """Return a human or AI message with `shorten_text` applied; the same object if no text is too long.
+
+    >>> call = {"name": "f", "args": {"texts": ["one two three"] * 20}, "id": "c", "type": "tool_call"}
+    >>> message = AIMessage("", tool_calls=[call], id="m7")
+    >>> with_short_texts(message, 20, arguments="texts") is message
+    True
+    >>> list(with_short_texts(message, 20, arguments="whole").tool_calls[0]["args"])
+    ['left_out']
+    """
     if message.type not in SHORTENED:
         return message
     shorten = partial(_shortened, tokens=tokens, message_id=str(message.id))
     content: Any = message.content
     if type(content) is list:
-        content = [_block(block, shorten, arguments=arguments) for block in content]
+        content = [_block(block, shorten, arguments) for block in content]
         content = message.content if all(map(operator.is_, content, message.content)) else content
     else:
         content = shorten(content)
     changed: dict[str, Any] = {} if content is message.content else {"content": content}
-    if arguments and isinstance(message, AIMessage):
-        calls = [{**call, "args": _leaves(call["args"], shorten)} for call in message.tool_calls]
+    if arguments != "kept" and isinstance(message, AIMessage):
+        calls = [{**call, "args": _short_arguments(call["args"], shorten, arguments)} for call in message.tool_calls]
         if calls != message.tool_calls:
             changed["tool_calls"] = calls
     return message.model_copy(update=changed) if changed else message
 
 
 def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
-    """Return the lengths of the texts that `with_short_texts` may cut, call arguments too, and that of all others.
+    """Return the lengths of the texts that `with_short_texts` may cut, call arguments too, and that of unread others.
+
+    Call arguments in the payload are one text.
 
     >>> text_lengths(AIMessage("four", tool_calls=[{"name": "f", "args": {"q": "of", "n": [1, "x"]}, "id": "c"}]))
     ([4, 2, 1], 0)
-    >>> text_lengths(AIMessage([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So"}]))
-    ([2], 15)
+    >>> text_lengths(AIMessage.model_construct(content=["So", PayloadRange(0, 9, False)]))
+    ([2], 9)
     """
     content, calls = message.content, message.tool_calls if isinstance(message, AIMessage) else []
-    blocks = [block for block in content if type(block) is dict] if type(content) is list else []
-    inputs = [block.get("input") for block in blocks if block.get("type") == "tool_use"]
+    blocks: list[Any] = content if type(content) is list else []
+    inputs = [block.get("input") for block in blocks if type(block) is dict and block.get("type") == "tool_use"]
     cut = [*lengths_without_arguments(content), *(length for given in inputs for length in _lengths(given))]
-    others = sum(_lengths(content)) - sum(cut)
+    unread = [block for block in blocks if type(block) is PayloadRange and not (block.raw or block.is_media)]
+    invalid = message.invalid_tool_calls if isinstance(message, AIMessage) else []
+    unread += [part for call in invalid for part in call.values() if type(part) is PayloadRange]
+    others = sum(part.end - part.start for part in unread)
     return [*cut, *(length for call in calls for length in _lengths(call["args"]))], others
 
 
@@ -190,7 +206,7 @@ def _shortened(text: Any, *, tokens: int, message_id: str) -> Any:
     return text
 
 
-def _block(block: Any, shorten: Callable[[Any], Any], *, arguments: bool) -> Any:
+def _block(block: Any, shorten: Callable[[Any], Any], arguments: Arguments) -> Any:
     """Return a content block with its text shortened; reasoning is signed and therefore unchanged."""
     if type(block) is not dict:
         return shorten(block)
@@ -200,9 +216,17 @@ def _block(block: Any, shorten: Callable[[Any], Any], *, arguments: bool) -> Any
     if type(source) is dict and source.get("type") == "text":
         data = shorten(source.get("data"))
         return block if data is source.get("data") else {**block, "source": {**source, "data": data}}
-    if arguments and block.get("type") == "tool_use":
-        return {**block, "input": _leaves(block.get("input"), shorten)}
+    if arguments != "kept" and block.get("type") == "tool_use":
+        return {**block, "input": _short_arguments(block.get("input"), shorten, arguments)}
     return block
+
+
+def _short_arguments(value: Any, shorten: Callable[[Any], Any], arguments: Arguments) -> Any:
+    """Return call arguments with each of their texts shortened, or with all of them as one short text."""
+    if arguments == "texts" or type(value) is not dict:
+        return _leaves(value, shorten)
+    text = text_of(value)
+    return value if (short := shorten(text)) is text else {"left_out": short}
 
 
 def _leaves(value: Any, shorten: Callable[[Any], Any], depth: int = 0) -> Any:

@@ -7,7 +7,7 @@ and passes their texts in.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -25,10 +25,14 @@ from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orph
 from convstore.messages.values import Codec
 from convstore.sources.shortening import (
     SHORTENED,
+    Arguments,
+    leave_out,
     lengths_without_arguments,
     needs_edges_only,
     shorten_text,
     text_lengths,
+    with_short_texts,
+    without_media,
 )
 from convstore.sources.stub import wants_stub
 from convstore.values.policy import HistoryPolicy
@@ -247,8 +251,8 @@ class Decoder:
             is_known = policy.shorten_over is None or length <= policy.shorten_over or message.type not in SHORTENED
         if is_known:
             return message.view_tokens + media
-        if policy.shorten_over and payload_needed(message, shorten_over=policy.shorten_over):
-            return self._size_short(message, policy.shorten_over, length)
+        if policy.shorten_over and _payload_in_view(message, policy, FINISHED):
+            return self._size_short(message, policy.shorten_over, length) + media
         shown, look = self.shown(message, FINISHED)
         return message.view_tokens + media if look.tokens is not None else count(self.counter, shown)
 
@@ -265,37 +269,46 @@ class Decoder:
     def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
         """Return the size of a message whose texts are cut, given its size without that.
 
-        It is estimated from the stored count if more of a text may be shown than entries keep of texts in payloads.
+        It is the most that it may take if the view reads its payload, which is not read to decide.
         """
-        limit = _limit(self.policy, showing)
-        if not needs_edges_only(limit) or payload_needed(message, whole=showing.whole, shorten_over=limit):
-            return min(tokens, self._most(message, showing.room or 0))
+        if not needs_edges_only(_limit(self.policy, showing)) or _payload_in_view(message, self.policy, showing):
+            return min(tokens, self._most(message, showing))
         shown, look = self.shown(message, showing)
         return count(self.counter, shown) if look.tokens is None else look.tokens
 
     def _cut(self, message: EntryMessage, showing: Showing) -> Shown:
-        """Cut the texts of a message; further if the store's counter counts more than a token for four characters."""
-        limit, most = _limit(self.policy, showing) or 0, self._most(message, showing.room or 0)
-        while True:
-            form = self._form(message, whole=False)._replace(shorten_over=limit, arguments=True)
-            form = form._replace(has_media=form.has_media or showing.whole)
-            shown, look = form.decode(self._codec, self.payloads)
-            tokens = None if message.is_estimate else look.tokens
-            tokens = count(self.counter, shown) if tokens is None else tokens
-            if tokens <= most or limit <= _MIN_TEXT_TOKENS:
-                look.tokens = tokens
-                return shown, look
-            limit = max(_MIN_TEXT_TOKENS, limit * 3 // 4)
+        """Cut the texts of a message, so that it takes the most that `size_cut` allows.
 
-    def _most(self, message: EntryMessage, room: int) -> int:
-        """Return the most tokens of a message with `room` tokens for all texts of a question, or each one of an AI."""
-        lengths, uncut = text_lengths(read_message(self._codec, message))
-        if message.type == "human":
-            return room + _cut_tokens(self.counter) * max(1, sum(length > _MIN_TEXT_TOKENS for length in lengths))
+        They are cut further if the store's counter counts more than a token for four characters. Arguments that stay
+        too large, such as a list of a thousand texts, are cut as one text.
+        """
+        most, form = self._most(message, showing), self._form(message, whole=False)
+        form = form._replace(has_media=form.has_media or showing.whole)
+        for arguments, limit in _ever_shorter(_limit(self.policy, showing) or 0):
+            shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(self._codec, self.payloads)
+            if look.tokens is None or message.is_estimate:
+                look.tokens = count(self.counter, shown)
+            if look.tokens <= most:
+                break
+        return shown, look
+
+    def _most(self, message: EntryMessage, showing: Showing) -> int:
+        """Return the most tokens of a message with `room` tokens for all texts of a question, or each one of an AI.
+
+        What its entry holds is counted; for what cannot be cut in its payload, a character is at most a token.
+        """
+        room, read = showing.room or 0, read_message(self._codec, message)
+        lengths, uncut = text_lengths(read)
+        least = count(self.counter, _at_its_shortest(read))
+        if showing.whole or self.policy.media == "never":
+            least += message.tokens - message.view_tokens
         long = [length for length in lengths if length > room]
-        all_ = sum(lengths) + uncut
-        others = message.tokens * (all_ - sum(long)) // max(1, all_)
-        return others + (room + _cut_tokens(self.counter)) * max(1, len(long))
+        least += min(uncut, max(0, message.tokens - sum(long) // CHARACTERS_PER_TOKEN))
+        if message.type == "human":
+            marks = max(1, sum(length > _MIN_TEXT_TOKENS for length in lengths))
+            return max(room, least) + _cut_tokens(self.counter) * marks
+        short = message.tokens * (sum(lengths) - sum(long)) // max(1, sum(lengths) + uncut)
+        return least + short + room * max(1, len(long))
 
     def _form(self, message: EntryMessage, whole: bool) -> Form:
         if whole:
@@ -305,6 +318,24 @@ class Decoder:
             return Form(message, False, None, policy.media == "never", policy.shorten_over)
         stub = stub_below_default(message, policy, self._codec) if message.stub is None else message.stub
         return Form(message, False, stub)
+
+
+def _ever_shorter(limit: int) -> Iterator[tuple[Arguments, int]]:
+    """Yield ways to cut texts and arguments to a limit and less, down to the least.
+
+    >>> list(_ever_shorter(25))
+    [('texts', 25), ('texts', 20), ('whole', 25), ('whole', 20)]
+    """
+    limits = [limit]
+    while limits[-1] > _MIN_TEXT_TOKENS:
+        limits.append(max(_MIN_TEXT_TOKENS, limits[-1] * 3 // 4))
+    ways: tuple[Arguments, ...] = ("texts", "whole")
+    return ((way, limit) for way in ways for limit in limits)
+
+
+def _at_its_shortest(message: BaseMessage) -> BaseMessage:
+    """Return a message, read without its payload, with all of its texts cut."""
+    return with_short_texts(without_media(leave_out(message)), _MIN_TEXT_TOKENS, arguments="texts")
 
 
 @lru_cache(maxsize=16)

@@ -181,10 +181,15 @@ class _Choice:
         if self.size() > budget and end:
             self.short = max(self.short, log.ends(newest))
         if self.size() > budget:
-            self.gap = max(0, budget - log.unseen - self.early())
+            self._let_steps_leave(budget)
         if self.size() > budget:
             self.start = end
-            self.gap = max(0, budget - log.unseen - self.early())
+            self._let_steps_leave(budget)
+
+    def _let_steps_leave(self, budget: int) -> None:
+        """Give settled steps the room that the rest of the view leaves; a quarter would mean that they keep theirs."""
+        room = budget - self.log.unseen - self.early()
+        self.gap = max(0, room - (room == budget // 4))
 
     def decision(self, stored: tuple[int, int, int]) -> Decision:
         log = self.log

@@ -202,18 +202,21 @@ class SizedLog:
         return self._partly_settled(turn, stubs, self._quarter, self._final, self._finished)
 
     def current(self, stubs: int, gap: int) -> Part:
-        """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens."""
+        """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens.
+
+        Results that stay whole do not count in a quarter of the budget, but in the room that an excursion leaves.
+        """
         if self.now.begin == self.now.end:
             return Part(0, ())
         return self._partly_settled(self.now, stubs, gap, self._whole, [WHOLE] * len(self.rows))
 
     def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
         steps = steps_of(self.rows, turn)
-        done = [step for step in steps if self.rows[step.stop - 1].message.ordinal <= stubs]
-        settled, body = (
-            self._settle(done, gap, self._answered if turn is self.now else self._in_finished),
-            _head(turn, steps).stop,
-        )
+        # The model has not read the last step of the turn in progress, also if a rewind removed what followed it.
+        read = steps[:-1] if turn is self.now else steps
+        done = [step for step in read if self.rows[step.stop - 1].message.ordinal <= stubs]
+        form = self._answered if turn is self.now else self._in_finished
+        settled, body = self._settle(done, gap, form, counts_whole=gap != self._quarter), _head(turn, steps).stop
         begin = done[-1].stop if done else body
         size = sum(sizes[turn.begin : body]) + sum(sizes[begin : turn.end])
         return Part(
@@ -232,10 +235,14 @@ class SizedLog:
         parts = (asked, settled, said)
         return Part(sum(part.size for part in parts), [form for part in parts for form in part.shown], settled.left)
 
-    def _settle(self, steps: Sequence[range], gap: int, form: _Form | None = None) -> Part:
+    def _settle(
+        self, steps: Sequence[range], gap: int, form: _Form | None = None, *, counts_whole: bool = False
+    ) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
         cut = [self._cut(step, self._eighth, form) for step in steps]
-        counted = [part.size - self._kept_whole(step) for part, step in zip(cut, steps, strict=True)]
+        counted = [part.size for part in cut]
+        if not counts_whole:
+            counted = [size - self._kept_whole(step) for size, step in zip(counted, steps, strict=True)]
         left = leaving(counted, gap, max(1, self._eighth))
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
         shown += [showing for part in cut[left:] for showing in part.shown]

@@ -384,7 +384,7 @@ class Oracle:
         is_text = line.message.type in ("human", "ai")
         return shown if is_text and _render(shown) is not line.message else Shown(line, "whole")
 
-    def _settled(self, steps: list[list[Line]], room: int) -> list[Shown]:
+    def _settled(self, steps: list[list[Line]], room: int, *, is_excursion: bool = False) -> list[Shown]:
         """2. A text or call argument keeps at most B/8. Together they take at most `room`: the oldest steps leave.
 
         "In portions of B/8 counted from the beginning of the turn": a step belongs to the portion that it begins in,
@@ -392,8 +392,9 @@ class Oracle:
         """
         eighth = self.budget // 8
         shown = [[self._stubbed(line, eighth) for line in step] for step in steps]
-        # "whole results do not count for 2"
-        sizes = [sum(self._size(piece) for piece in step if not self._is_exempt(piece.line)) for step in shown]
+        # "whole results do not count for 2", but they do for 8
+        counts = [[piece for piece in step if is_excursion or not self._is_exempt(piece.line)] for step in shown]
+        sizes = [sum(map(self._size, step)) for step in counts]
         leaving = _leaving(sizes, room=room, portion=eighth)
         gone = [[Shown(piece.line, "absent") for piece in step] for step in shown[:leaving]]
         return [piece for step in [*gone, *shown[leaving:]] for piece in step]
@@ -433,11 +434,12 @@ class Oracle:
         if not self.now:
             return []
         # 1. A result of a step at or before stubs_through is its stub; everything else is whole.
-        settled = _until(self.now.steps, marks.kept)
+        # The last step is unseen, whatever a rewind removed after it.
+        settled = _until(self.now.steps[:-1], marks.kept)
         rest = [Shown(line, "whole") for step in self.now.steps[len(settled) :] for line in step]
         return [
             *(Shown(line, "whole") for line in self.now.question),
-            *self._settled(settled, marks.gap),
+            *self._settled(settled, marks.gap, is_excursion=marks.gap != self.budget // 4),
             *rest,
         ]
 
@@ -576,10 +578,14 @@ class Oracle:
         if self.size(marks) > budget and self.newest:
             marks = replace(marks, short=max(marks.short, self.newest.last))
         if self.size(marks) > budget:
-            marks = replace(marks, gap=max(0, budget - self.unseen - self.early(marks)))
+            marks = replace(marks, gap=self._gap(budget - self.unseen - self.early(marks)))
         if self.size(marks) > budget:
-            marks = replace(marks, start=self.now_first, gap=max(0, budget - self.unseen))
+            marks = replace(marks, start=self.now_first, gap=self._gap(budget - self.unseen))
         return marks
+
+    def _gap(self, room: int) -> int:
+        """The room of settled steps in an excursion; it is never the one that they have without."""
+        return max(0, room if room != self.budget // 4 else room - 1)
 
     def _decision(self, marks: Marks, stored: Record | None, *, is_excursion: bool) -> Decision:
         turns = [turn for turn in self.finished if turn.first < marks.start]
