@@ -1,8 +1,8 @@
 """Recount the tokens of stored messages for a store with another token counter.
 
-Entries store sizes with the name of the counter that made them. Payloads are not read: long texts are estimated from
-their beginning and end. The parts that views do not show are scaled by the ratio of the shown ones.
-Views count the messages themselves where a size is an estimate.
+Entries store sizes with the name of the counter that made them. Messages without a payload are counted. Payloads are
+not read: long texts are estimated from their beginning and end, and the parts that views do not show are scaled by the
+ratio of the shown ones. Views count the messages themselves where a size is an estimate.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from langchain_core.messages import HumanMessage
 from convstore.log.entry import Entry, EntryMessage
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.provenance import without_mark
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
+from convstore.sources.shortening import without_media
 
 
 def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
@@ -31,8 +33,14 @@ def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) ->
 def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
     shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
-    sizes = zip(entry.messages, shown, strict=True)
-    return replace(entry, messages=tuple(_resized(message, view, ratio) for message, view in sizes))
+    whole = [
+        view + round(max(0, message.tokens - message.view_tokens) * ratio)
+        if message.payload
+        else _whole_tokens(message, view, codec, counter)
+        for message, view in zip(entry.messages, shown, strict=True)
+    ]
+    sizes = zip(entry.messages, whole, shown, strict=True)
+    return replace(entry, messages=tuple(_resized(message, *tokens) for message, *tokens in sizes))
 
 
 def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) -> int:
@@ -48,8 +56,12 @@ def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) ->
     return count(counter, HumanMessage(sample)) * (ref.shown + len(message.body) - len(edges)) // len(sample)
 
 
-def _resized(message: EntryMessage, view_tokens: int, ratio: float) -> EntryMessage:
-    hidden = max(0, message.tokens - message.view_tokens)
-    is_estimate = hidden > 0 or message.payload is not None
-    tokens = view_tokens + round(hidden * ratio)
-    return replace(message, tokens=tokens, view_tokens=view_tokens, is_estimate=is_estimate)
+def _whole_tokens(message: EntryMessage, view_tokens: int, codec: Codec, counter: NamedCounter) -> int:
+    """Return the size of a message without a payload in full, given that as views show it."""
+    whole = without_mark(read_message(codec, message))
+    is_shown = message.stub is None and without_media(whole) is whole
+    return view_tokens if is_shown else count(counter, whole)
+
+
+def _resized(message: EntryMessage, tokens: int, view_tokens: int) -> EntryMessage:
+    return replace(message, tokens=tokens, view_tokens=view_tokens, is_estimate=message.payload is not None)

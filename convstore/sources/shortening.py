@@ -27,6 +27,9 @@ SHORTENED = ("human", "ai")
 Arguments = Literal["kept", "texts", "whole"]
 """How call arguments are shortened: not, each text in them, or all of a call's as one text."""
 
+_UNCUT = ("additional_kwargs", "invalid_tool_calls")
+"""Fields that views of finished turns show whole."""
+
 _WITH_MEDIA = ("system", "tool")
 _OF_IMAGE = re.compile(r"\[image\b.{0,400}, [\d,]+ bytes; left out to save context, call ")
 _SPACES = (" ", "\n", "\t")
@@ -149,14 +152,21 @@ def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
     ([2], 9)
     """
     content, calls = message.content, message.tool_calls if isinstance(message, AIMessage) else []
-    blocks: list[Any] = content if type(content) is list else []
-    inputs = [block.get("input") for block in blocks if type(block) is dict and block.get("type") == "tool_use"]
+    blocks = [block for block in content if type(block) is dict] if type(content) is list else []
+    inputs = [block.get("input") for block in blocks if block.get("type") == "tool_use"]
     cut = [*lengths_without_arguments(content), *(length for given in inputs for length in _lengths(given))]
-    unread = [block for block in blocks if type(block) is PayloadRange and not (block.raw or block.is_media)]
-    invalid = message.invalid_tool_calls if isinstance(message, AIMessage) else []
-    unread += [part for call in invalid for part in call.values() if type(part) is PayloadRange]
+    unread = [part for part in _unread(content) if not (part.raw or part.is_media)]
+    unread += _unread([value for key, value in message if key in _UNCUT])
     others = sum(part.end - part.start for part in unread)
     return [*cut, *(length for call in calls for length in _lengths(call["args"]))], others
+
+
+def _unread(value: Any) -> Iterator[PayloadRange]:
+    if type(value) is PayloadRange:
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _unread(part)
 
 
 def lengths_without_arguments(content: Any) -> list[int]:

@@ -11,6 +11,7 @@ from counting import STANDING, Commands
 from fixture_types import Client
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.messages.tokens import TokenCounter, approximate_tokens, counter_name, named
@@ -72,6 +73,20 @@ async def test_a_result_whose_payload_was_read_is_counted_itself(stores: Stores,
     history = await other.load_history()
     assert history.tokens == words(history.messages) > 30_000
     assert history.report.over_budget
+
+
+async def test_a_message_without_a_payload_is_recounted_whole(stores: Stores, scope: dict[str, str]) -> None:
+    """A result that is shorter than with its suffix, and an image, which views show whole, are not estimated."""
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/orca.png"}}
+    call = {"name": "find", "args": {}, "id": "c"}
+    found = ToolMessage("Two.", tool_call_id="c", name="find", artifact=[("Orca", {"title": "1"})])
+    messages = [HumanMessage(["What is it?", image]), AIMessage("", tool_calls=[call]), found, AIMessage("An orca.")]
+    await stores().conversation(**scope).append(messages)
+    policy = HistoryPolicy(media="never", stub_tools="never")
+    other = stores(token_counter=count_tokens_approximately, policy=policy).conversation(**scope)
+    history = await other.load_history()
+    assert history.tokens == sum(count_tokens_approximately([message]) for message in history.messages)
+    assert [message.content for message in history.messages] == [message.content for message in messages]
 
 
 async def test_the_first_append_of_another_counter_recounts_the_log(stores: Stores, scope: dict[str, str]) -> None:

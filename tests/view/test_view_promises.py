@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -132,3 +133,19 @@ async def test_a_newest_turn_of_any_shape_keeps_to_the_budget(chat: Conversation
     await chat.append([HumanMessage("First."), *large, *results, *end, HumanMessage("And now?")])
     history = await chat.load_history(policy)
     assert history.tokens == approximate_tokens(history.messages) <= 32_000
+
+
+def _count_all(messages: Sequence[BaseMessage]) -> int:
+    """A counter that counts reasoning beside the content, as some providers send it."""
+    return sum(len(message.text + str(message.additional_kwargs)) for message in messages)
+
+
+async def test_reasoning_beside_the_content_counts(database: Any, scope: dict[str, str]) -> None:
+    """What a shortened message has in `additional_kwargs` stays, and counts if the counter counts it."""
+    store = _opened(database, _count_all)
+    chat, policy = store.conversation(**scope), HistoryPolicy(max_tokens=32_000)
+    said = AIMessage(LONG * 2, additional_kwargs={"reasoning_content": "so " * 11_000})
+    await chat.append([HumanMessage("First."), said, HumanMessage("And now?")])
+    history = await chat.load_history(policy)
+    assert history.tokens == _count_all(history.messages) <= 32_000
+    await store.close()
