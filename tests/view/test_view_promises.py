@@ -26,7 +26,7 @@ def _opened(database: Any, counter: Any) -> ConversationStore:
     return store
 
 
-@pytest.mark.parametrize("seed", sampled(range(60), every=30))
+@pytest.mark.parametrize("seed", sampled(range(14, 74), every=30))
 async def test_views_of_awkward_conversations_keep_their_promises(database: Any, seed: int) -> None:
     """Sizes are exact and within the budget, calls have their results, and nothing changes unreported.
 
