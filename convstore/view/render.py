@@ -21,7 +21,7 @@ from convstore.messages.encoding import decode_if_plain, decode_plain, digest_of
 from convstore.messages.json_text import plain_json
 from convstore.messages.provenance import MARK, kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
-from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
+from convstore.messages.tool_calls import Pairing, calls_of, has_calls, missing_result, pair, without_orphans
 from convstore.messages.values import Codec
 from convstore.sources.shortening import (
     SHORTENED,
@@ -265,6 +265,11 @@ class Decoder:
         cut = [text - limit * CHARACTERS_PER_TOKEN for text in lengths if text > limit * CHARACTERS_PER_TOKEN]
         left = max(tokens * (length - sum(cut)) // length, tokens - sum(cut) // CHARACTERS_PER_TOKEN)
         return min(tokens, left + _cut_tokens(self.counter) * len(cut))
+
+    def size_made_up(self, message: EntryMessage) -> int:
+        """Return the size of the largest result that a view may make up for a call of a message."""
+        calls = calls_of(read_message(self._codec, message))
+        return max((count(self.counter, missing_result(call, ai_message_id=message.id)) for call in calls), default=0)
 
     def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
         """Return the size of a message whose texts are cut, given its size without that.

@@ -67,11 +67,13 @@ class Sizers(NamedTuple):
         finished: Size of a message in a finished turn; None if stored counts hold under the policy.
         shortened: Size of a message whose texts are cut, given its size without that.
         missing: Size of a result that a view makes up for a call without one.
+        made_up: Size of the largest one that a view may make up for a call of a message.
     """
 
     finished: Callable[[EntryMessage], int] | None
     shortened: Callable[[EntryMessage, Showing, int], int]
     missing: int = 0
+    made_up: Callable[[EntryMessage], int] = lambda _: 0
 
 
 class SizedLog:
@@ -113,12 +115,12 @@ class SizedLog:
                 self._settled[index] = self._whole[index]
         self._final = final
         if policy.view == "full":
-            self._add_missing(sizers.missing)
+            self._add_missing(sizers)
         else:
             for index in (index for index, row in enumerate(rows) if is_hidden(row.message, policy)):
                 self._whole[index] = final[index] = self._settled[index] = 0
 
-    def _add_missing(self, missing: int) -> None:
+    def _add_missing(self, sizers: Sizers) -> None:
         """Add what a view makes up: results of unanswered calls, and the text around results without their call."""
         for turn in (*self.turns, self.now):
             unanswered, caller = 0, turn.begin
@@ -129,11 +131,11 @@ class SizedLog:
                 elif message.type == "tool" and unanswered and message.arguments:
                     unanswered -= 1
                 elif message.type == "tool":
-                    added = missing * (2 + len(message.tool + message.arguments) // 40)
+                    added = sizers.missing * (2 + len(message.tool + message.arguments) // 40)
                 if added:
                     self._add(index, added)
             if unanswered:
-                self._add(caller, unanswered * missing)
+                self._add(caller, unanswered * max(sizers.missing, sizers.made_up(self.rows[caller].message)))
 
     def _add(self, index: int, tokens: int) -> None:
         for sizes in (self._whole, self._final, self._settled):

@@ -109,7 +109,9 @@ def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
     """Return the turns from a row on with their sizes under the decoder's policy."""
     policy, counter = decoder.policy, decoder.counter
     is_default = (policy.shorten_over, policy.media) == (None, "finished_turns") and policy.stub_min_tokens >= _STUB_MIN
-    sizers = Sizers(None if is_default else decoder.size, decoder.size_cut, _missing_tokens(counter))
+    sizers = Sizers(
+        None if is_default else decoder.size, decoder.size_cut, _missing_tokens(counter), decoder.size_made_up
+    )
     fixed = sum(count(counter, message) for message in active.summary_messages)
     fixed += sum(message.tokens for message in active.system or ())
     return SizedLog(active.rows, policy, sizers, begin=begin, fixed=fixed)

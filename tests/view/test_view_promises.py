@@ -135,6 +135,15 @@ async def test_a_newest_turn_of_any_shape_keeps_to_the_budget(chat: Conversation
     assert history.tokens == approximate_tokens(history.messages) <= 32_000
 
 
+async def test_results_made_up_for_tools_with_long_names_count(chat: Conversation) -> None:
+    """The view says of each call without a result that it has none, with the name of its tool."""
+    calls = [{"name": "n" * 3_000, "args": {}, "id": f"c{at}"} for at in range(8)]
+    await chat.append([HumanMessage("First."), AIMessage("", tool_calls=calls), AIMessage("Sorry.")])
+    await chat.append([HumanMessage("And now?")])
+    history = await chat.load_history(HistoryPolicy(max_tokens=12_000))
+    assert history.tokens == approximate_tokens(history.messages) <= 12_000
+
+
 def _count_all(messages: Sequence[BaseMessage]) -> int:
     """A counter that counts reasoning beside the content, as some providers send it."""
     return sum(len(message.text + str(message.additional_kwargs)) for message in messages)
