@@ -308,7 +308,9 @@ class Decoder:
         if showing.whole or self.policy.media == "never":
             least += message.tokens - message.view_tokens
         long = [length for length in lengths if length > room]
-        least += min(uncut, max(0, message.tokens - sum(long) // CHARACTERS_PER_TOKEN))
+        # LangChain's counter counts no call arguments beside a list of blocks, so only long texts are taken off.
+        texts = sum(length for length in lengths_without_arguments(read.content) if length > room)
+        least += min(uncut, max(0, message.tokens - texts // CHARACTERS_PER_TOKEN))
         if message.type == "human":
             marks = max(1, sum(length > _MIN_TEXT_TOKENS for length in lengths))
             return max(room, least) + _cut_tokens(self.counter) * marks

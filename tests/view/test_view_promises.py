@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from awkward_talk import COUNTERS, Talk, count_characters, policy_of
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
 from properties import sampled
 from view_promises import broken
 
@@ -157,4 +158,19 @@ async def test_reasoning_beside_the_content_counts(database: Any, scope: dict[st
     await chat.append([HumanMessage("First."), said, HumanMessage("And now?")])
     history = await chat.load_history(policy)
     assert history.tokens == _count_all(history.messages) <= 32_000
+    await store.close()
+
+
+async def test_reasoning_counts_beside_arguments_that_the_counter_leaves_out(
+    database: Any, scope: dict[str, str]
+) -> None:
+    """LangChain's counter counts a list of blocks, but not the calls beside it."""
+    store = _opened(database, count_tokens_approximately)
+    chat, policy = store.conversation(**scope), HistoryPolicy(max_tokens=32_000)
+    call = {"name": "f", "args": {"text": "word " * 60_000}, "id": "c"}
+    asked = AIMessage([{"type": "reasoning", "reasoning": "so " * 37_000}], tool_calls=[call])
+    await chat.append([HumanMessage("First."), asked, ToolMessage("ok", tool_call_id="c"), AIMessage("Done.")])
+    await chat.append(HumanMessage(LONG))
+    history = await chat.load_history(policy)
+    assert history.tokens == sum(count_tokens_approximately([message]) for message in history.messages) <= 32_000
     await store.close()
