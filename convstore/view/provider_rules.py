@@ -111,7 +111,10 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
         provider: One of `PROVIDERS`, or None.
     """
     if provider is None:
-        return [_with_text(each, own=True) if isinstance(each, AIMessage) else each for each in messages]
+        return [
+            _with_text(each, own=True) if isinstance(each, AIMessage) and _may_be_empty(each) else each
+            for each in messages
+        ]
     ids = _ids_for(provider)
     adapted: list[BaseMessage] = []
     at_head = True
@@ -179,6 +182,12 @@ def _with_text(message: _Message, *, own: bool = False) -> _Message:
     if not all(map(_is_blank, blocks)) or any(other_fields) or calls_of(message):
         return message
     return message.model_copy(update={"content": NO_TEXT})
+
+
+def _may_be_empty(message: AIMessage) -> bool:
+    """Return False for nearly all messages with a text or a call, which is quickly seen."""
+    content: Any = message.content
+    return not message.tool_calls and (type(content) is list or not content or content[0].isspace())
 
 
 def _is_blank(block: Any) -> bool:
