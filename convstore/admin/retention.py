@@ -75,7 +75,7 @@ class Retention:
         if head and not head.conversation:
             raise _nameless(head.key)
         try:
-            return await (self._end(head) if head else self._finish(scope))
+            return await (self._end(head) if head else self._finish(await self.tombstones.unswept(dict(scope))))
         finally:
             self.reader.cache.end(dict(scope))  # even if another process deleted it first
 
@@ -95,10 +95,13 @@ class Retention:
         if conversation:
             return await self._erase_one(conversation, dry_run=dry_run)
         if lost:
-            receipt = _EMPTY_RECEIPT if dry_run else await self._finish(())
-            return await self._erase_lost(receipt, dry_run=dry_run, progress=progress)
+            marked = await self.tombstones.unswept_lost()
+            rest = self._count_unfinished(marked, self._count_family) if dry_run else self._finish(marked)
+            return await self._erase_lost(await rest, dry_run=dry_run, progress=progress)
         receipt = await self._erase_scope(partial_scope, dry_run=dry_run, progress=progress)
-        return receipt if partial_scope else await self._erase_lost(receipt, dry_run=dry_run, progress=progress)
+        if partial_scope:
+            return receipt
+        return await self._erase_lost(receipt, is_rest=True, dry_run=dry_run, progress=progress)
 
     async def _erase_one(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
         if not is_conversation_id(conversation):
@@ -109,13 +112,20 @@ class Retention:
             return await (self._count_all(head) if dry_run else self._end(head))
         return await self._end_lost(conversation, dry_run=dry_run)
 
-    async def _erase_lost(self, receipt: ErasureReceipt, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
-        """Delete what no scope leads to: logs without a head, and heads that do not lead to a log."""
+    async def _erase_lost(
+        self, receipt: ErasureReceipt, *, is_rest: bool = False, dry_run: bool, progress: Progress
+    ) -> ErasureReceipt:
+        """Delete what no scope leads to: logs without a head, and heads that do not lead to a log.
+
+        What the heads lead to is in the receipt already if this `is_rest` of an erasure of everything.
+        """
         async for conversation in self.lost.logs():
-            receipt = _sum([receipt, await self._end_lost(conversation, dry_run=dry_run)])
+            receipt = _sum([receipt, await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)])
             if progress:
                 progress(receipt)
         async for head in self.lost.heads():
+            if head.conversation and is_rest:
+                continue
             if head.conversation:
                 ended = await (self._count_all(head) if dry_run else self._end(head))
             else:
@@ -123,21 +133,24 @@ class Retention:
             receipt = _sum([receipt, ended])
         return receipt
 
-    async def _end_lost(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
-        """Delete a conversation without a head; it counts as one if it has a document."""
+    async def _end_lost(self, conversation: str, *, is_rest: bool = False, dry_run: bool) -> ErasureReceipt:
+        """Delete a conversation without a head, and those of its sub-agents; it counts as one if it has a document."""
         found = await self._count_documents(conversation)
-        if found == _EMPTY_RECEIPT:
-            return found
-        counted = {"conversations": 1}
+        counted = {"conversations": int(found != _EMPTY_RECEIPT)}
         if dry_run:
-            return found.model_copy(update=counted)
+            own = found.model_copy(update=counted)
+            return own if is_rest else _sum([own, await self._count_children(conversation)])
+        if found == _EMPTY_RECEIPT:
+            return await self._end_children(conversation)
         await self.tombstones.write_tombstone(_headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False)
+        self.reader.cache.end_conversation(conversation)
         removed = (await self._remove(conversation)).model_copy(update=counted)
         return _sum([removed, await self._end_children(conversation)])
 
     async def _erase_scope(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         # The children of an ended conversation still have these scope values, so the pages have them.
-        rest = self._unfinished(partial_scope, self._count_documents) if dry_run else self._finish(partial_scope)
+        marked = await self.tombstones.unswept(dict(partial_scope))
+        rest = self._count_unfinished(marked, self._count_documents) if dry_run else self._finish(marked)
         receipt, after, damaged = await rest, "", ""
         end = self._count if dry_run else self._end
         while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
@@ -175,7 +188,8 @@ class Retention:
                 return _EMPTY_RECEIPT
             return await (self._count_all(head) if dry_run else self._end(head, pruned=True))
 
-        rest = self._unfinished(partial_scope, self._count_family) if dry_run else self._finish(partial_scope)
+        marked = await self.tombstones.unswept(dict(partial_scope), copies=False)
+        rest = self._count_unfinished(marked, self._count_family) if dry_run else self._finish(marked)
         receipt = await rest
         last: Head | None = None
         while heads := await self.tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
@@ -217,7 +231,10 @@ class Retention:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
         if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
-        self.reader.cache.end(head.scope)
+        if head.has_key_of_scope:
+            self.reader.cache.end(head.scope)
+        else:
+            self.reader.cache.end_conversation(head.conversation)
         own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
         return _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
 
@@ -225,10 +242,10 @@ class Retention:
         """Delete the conversations of sub-agents below a deleted one; without it, they are not found any more."""
         return _sum(await in_parallel(self._end, await self.tombstones.children(conversation)))
 
-    async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
-        """Finish interrupted deletions of conversations with these scope values."""
+    async def _finish(self, marked: Sequence[str]) -> ErasureReceipt:
+        """Finish interrupted deletions of conversations that have a tombstone."""
         receipt = _EMPTY_RECEIPT
-        for conversation in await self.tombstones.unswept(dict(partial_scope)):
+        for conversation in marked:
             if await self.tombstones.is_ended(conversation):
                 receipt = _sum([receipt, await self._remove(conversation), await self._end_children(conversation)])
         return receipt
@@ -239,17 +256,19 @@ class Retention:
         removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
-    async def _unfinished(
-        self, partial_scope: Scope, count: Callable[[str], Awaitable[ErasureReceipt]]
+    async def _count_unfinished(
+        self, marked: Sequence[str], count: Callable[[str], Awaitable[ErasureReceipt]]
     ) -> ErasureReceipt:
         """Count what interrupted deletions left; a conversation that still has its head is counted by that."""
-        marked = await self.tombstones.unswept(dict(partial_scope))
         ended = await in_parallel(self.tombstones.has_ended, marked)
         return _sum([_EMPTY_RECEIPT, *await in_parallel(count, [*compress(marked, ended)])])
 
     async def _count_family(self, conversation: str) -> ErasureReceipt:
+        return _sum([await self._count_documents(conversation), await self._count_children(conversation)])
+
+    async def _count_children(self, conversation: str) -> ErasureReceipt:
         children = await self.tombstones.children(conversation)
-        return _sum([await self._count_documents(conversation), *await in_parallel(self._count_all, children)])
+        return _sum([_EMPTY_RECEIPT, *await in_parallel(self._count_all, children)])
 
     async def _count(self, head: Head) -> ErasureReceipt:
         return (await self._count_documents(head.conversation)).model_copy(update={"conversations": 1})
@@ -261,8 +280,8 @@ class Retention:
 
     async def _count_all(self, head: Head) -> ErasureReceipt:
         """Count a conversation with those of its sub-agents."""
-        children = await self.tombstones.children(head.conversation) if head.has_children else []
-        return _sum([await self._count(head), *await in_parallel(self._count_all, children)])
+        own = await self._count(head)
+        return _sum([own, await self._count_children(head.conversation)]) if head.has_children else own
 
 
 def _headless(conversation: str) -> Head:

@@ -97,6 +97,11 @@ class Head:
     has_children: bool = False
     origin: Origin | None = None
 
+    @property
+    def has_key_of_scope(self) -> bool:
+        """False if the head is damaged in such a way that its scope does not lead to it."""
+        return head_id(self.scope, parent_id(self.conversation)) == self.key
+
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
         try:

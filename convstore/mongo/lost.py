@@ -12,7 +12,8 @@ from convstore.mongo.collection import Collection
 from convstore.mongo.driver import Driver
 from convstore.mongo.heads import Head, readable_head
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import HEADS, LOG, head_id, is_conversation_id, parent_id
+from convstore.mongo.keys import HEADS, LOG, is_conversation_id
+from convstore.mongo.versions import readable
 
 _DIGITS = "0123456789abcdef"
 
@@ -41,10 +42,15 @@ class LostConversations:
                     yield conversation
 
     async def heads(self) -> AsyncIterator[Head]:
-        """Yield what can be read of heads that do not name their conversation or their scope. Reads every head."""
-        async for document in self._heads.each({"sweep_at": {"$exists": False}}, order=(("_id", 1),)):
+        """Yield what can be read of heads that do not name their conversation or their scope. Reads every head.
+
+        Those of a newer version are left out: they may name both in another way.
+        """
+        async for document in self._heads.each(
+            {"sweep_at": {"$exists": False}, **readable("head")}, order=(("_id", 1),)
+        ):
             head = readable_head(document)
-            if not head.conversation or head_id(head.scope, parent_id(head.conversation)) != head.key:
+            if not (head.conversation and head.has_key_of_scope):
                 yield head
 
     async def drop_head(self, head: Head) -> bool:

@@ -82,7 +82,7 @@ class Tombstones:
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
             query |= {"updated_at": head.updated_at, "written_at": head.written_at}
-        tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned}
+        tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned, "copying": False}
         written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
         key = {"_id": tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
@@ -101,9 +101,19 @@ class Tombstones:
         tombstone = await self._heads.find_one({"_id": tombstone_id(root_id(conversation))}, {"pruned": 1})
         return bool(tombstone and tombstone.get("pruned"))
 
-    async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:
-        """Return ended conversations with these scope values that were not swept yet, ordered by key. One command."""
-        query = {"sweep_at": {"$exists": True}, "swept": {"$ne": True}, **_marks_filter(partial_scope)}
+    async def unswept(self, partial_scope: Mapping[str, str], *, copies: bool = True) -> list[str]:
+        """Return ended conversations with these scope values that were not swept yet, ordered by key. One command.
+
+        Without `copies`, forks that are being made are left out.
+        """
+        return await self._unswept(_marks_filter(partial_scope) | ({} if copies else {"copying": {"$ne": True}}))
+
+    async def unswept_lost(self) -> list[str]:
+        """Return ended conversations of unknown scope that were not swept yet, ordered by key. One command."""
+        return await self._unswept({"marks": {}})
+
+    async def _unswept(self, query: Document) -> list[str]:
+        query = {"sweep_at": {"$exists": True}, "swept": {"$ne": True}, **query}
         return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, order=_BY_KEY)]
 
     async def due(self, partial_scope: Mapping[str, str], *, limit: int) -> list[str]:

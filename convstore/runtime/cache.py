@@ -256,6 +256,13 @@ class ConversationCache:
             for cache in self._joined:
                 cache._drop(scope)  # noqa: SLF001 - likewise
 
+    def end_conversation(self, conversation: str) -> None:
+        """Drop a deleted conversation whose scope is not known, as `end` does. Looks at all that is cached."""
+        for cache in self._joined:
+            for scope, cached in tuple(cache._by_scope.items()):  # noqa: SLF001 - likewise
+                if cached.conversation == conversation:
+                    cache._drop(scope)  # noqa: SLF001 - likewise
+
     def forget(self, cached: CachedConversation) -> None:
         """Drop a conversation that no longer belongs to its scope."""
         if self.is_current(cached):

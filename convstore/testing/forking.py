@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -137,6 +138,31 @@ class ForkContract:
         with pytest.raises(BrokenLogError, match="missing"):
             await chat.fork(key="r", new_scope=free)
         assert (await chat.store.conversation(**free).info()).created_at is None
+
+    @pytest.mark.parametrize("by", ["lost", "age", "id"])
+    async def test_an_erasure_of_others_leaves_a_fork_that_is_being_made(
+        self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, by: str
+    ) -> None:
+        """One of lost conversations, or of old ones; erased by its own id, the fork fails and has nothing."""
+        scope, claim = _scope(), Heads.claim
+
+        async def erased(*given: Any, **options: Any) -> Any:
+            copy = (await database["heads"].find_one({"copying": True}, sort=[("sweep_at", -1)]))["conversation"]
+            if by == "age":
+                await chat.store.prune(older_than=timedelta(days=90))
+            else:
+                await chat.store.erase(*([copy] if by == "id" else []), lost=by == "lost")
+            return await claim(*given, **options)
+
+        await chat.append(rag_turn("What about whales?"))
+        monkeypatch.setattr(Heads, "claim", erased)
+        if by == "id":
+            with pytest.raises(ConversationDeletedError):
+                await chat.fork(key="r", new_scope=scope)
+            assert (await chat.store.conversation(**scope).info()).created_at is None
+        else:
+            fork = await chat.fork(key="r", new_scope=scope)
+            assert len([message async for message in fork.messages()]) == 4
 
     async def test_a_fork_that_was_given_up_is_invisible_and_swept(
         self,

@@ -1,0 +1,69 @@
+"""Erasures of conversations whose head is missing or damaged: what they count and leave, and who learns of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.types import ErasureReceipt
+
+
+@pytest.fixture
+def database(emptied_database: Any) -> Any:
+    """A database of its own, set up."""
+    return emptied_database
+
+
+async def id_of(chat: Conversation) -> str:
+    """The id of a conversation."""
+    return str((await chat.info()).conversation_id)
+
+
+@pytest.mark.parametrize("by", ["id", "lost", "everything"])
+async def test_an_erasure_without_a_head_counts_sub_agents_once(
+    store: ConversationStore, database: Any, by: str
+) -> None:
+    """A dry run counts what the erasure removes: with its children, and a head of another scope once."""
+    lost, damaged = (store.conversation(user_id=user, thread_id="t") for user in ("ada", "eve"))
+    for chat in (lost, damaged):
+        await chat.append([HumanMessage("hi"), AIMessage("", id="c")])
+    await lost.child("c").append(HumanMessage("hi"))
+    ids = [await id_of(chat) for chat in (lost, damaged)]
+    await database["heads"].delete_one({"conversation": ids[0]})
+    await database["heads"].update_one({"conversation": ids[1]}, {"$set": {"scope.thread_id": "u"}})
+    chosen, options = ids[:1] if by == "id" else [], dict[str, Any]({} if by == "id" else {by: True})
+    counted = await store.erase(*chosen, dry_run=True, **options)
+    assert await store.erase(*chosen, **options) == counted
+    assert counted.conversations == (2 if by == "id" else 3)
+
+
+@pytest.mark.parametrize("by", ["id", "lost"])
+@pytest.mark.parametrize("has_head", [True, False])
+async def test_a_process_that_erases_a_lost_conversation_forgets_it(
+    store: ConversationStore, database: Any, by: str, has_head: bool
+) -> None:
+    """Its next append begins a new conversation, as after `delete`; nothing that it acknowledges is swept."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("hi"))
+    conversation = await id_of(chat)
+    if has_head:
+        await database["heads"].update_one({"conversation": conversation}, {"$unset": {"scope": ""}})
+    else:
+        await database["heads"].delete_one({"conversation": conversation})
+    await store.erase(*([conversation] if by == "id" else []), lost=by == "lost")
+    assert (await chat.append(HumanMessage("again"))).first == 1
+    assert [message.content async for message in chat.messages()] == ["again"]
+
+
+async def test_a_head_of_a_newer_version_is_not_lost(store: ConversationStore, database: Any) -> None:
+    """It may name its scope in another way."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("hi"))
+    conversation = await id_of(chat)
+    newer = {"$set": {"v": 99, "scope": "elsewhere"}}
+    await database["heads"].update_one({"conversation": conversation}, newer)
+    assert await store.erase(lost=True) == ErasureReceipt()
+    assert (await store.erase(conversation)).entries == 1
