@@ -63,10 +63,11 @@ def to_anthropic(
 
 
 def _joined(steps: Sequence[Step]) -> list[Step]:
-    """Join each answer that was paused with the one that went on with it: that has the results of its calls."""
+    """Join each answer that was paused with the one that went on with it: that has the results of its hosted calls."""
     joined = list[Step]()
     for step in steps:
-        if joined and step.role == "assistant" and is_paused(joined[-1].message):
+        is_same = bool(joined) and is_paused(joined[-1].message) and not joined[-1].results
+        if is_same and step.role == "assistant":
             step.parts[:0] = joined.pop().parts
         joined.append(step)
     return joined

@@ -17,6 +17,7 @@ from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import ConversationDeletedError, ConversationStore
 from convstore.exceptions import InvalidScopeError
+from convstore.ext.checkpoint_owner import OWNER, owner_of
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node
 
@@ -89,6 +90,18 @@ async def test_a_graph_takes_no_other_user_s_state(store: ConversationStore, sco
             await app.ainvoke(sent, run_of("bob", scope))
     assert shown == []
     assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
+
+
+async def test_an_input_does_not_make_a_state_another_user_s(store: ConversationStore, scope: dict[str, str]) -> None:
+    """A client that writes all of the input cannot name itself the owner of a checkpoint."""
+    graph = StateGraph(ConversationState)
+    graph.add_node("load", load_node(store))
+    graph.add_edge(START, "load")
+    app: Any = graph.compile(checkpointer=InMemorySaver())
+    await app.ainvoke({"messages": [HumanMessage("My secret.")]}, run_of("ada", scope))
+    bob = owner_of(store.conversation(user_id="bob", thread_id=scope["thread_id"]).scope)
+    with pytest.raises(InvalidScopeError, match="thread_id"):
+        await app.ainvoke({"messages": [HumanMessage("Hi.")], OWNER: bob}, run_of("bob", scope))
 
 
 async def test_an_append_behind_an_interrupt_takes_no_other_user_s_state(

@@ -94,6 +94,16 @@ def test_an_answer_that_was_paused_goes_back_as_it_came() -> None:
     assert left.dropped == (Dropped("m1", "server_tool_use", "Anthropic does not take it here"),)
 
 
+def test_a_paused_answer_keeps_the_results_of_its_calls() -> None:
+    """If it also calls a tool of the application, what follows is a message of its own, after the result."""
+    call = {"name": "search", "args": {}, "id": "toolu_1"}
+    paused = AIMessage("I look it up.", tool_calls=[call], response_metadata={"stop_reason": "pause_turn"})
+    result = ToolMessage("They do.", tool_call_id="toolu_1")
+    messages = view(HumanMessage("?"), paused, result, AIMessage("Yes.")).to_anthropic()["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    assert messages[2]["content"][0]["tool_use_id"] == "toolu_1"
+
+
 def test_a_call_that_was_cut_is_valid_and_named() -> None:
     """A call that was cut has an empty object as arguments and a placeholder result, and is named in `.dropped`."""
     cut = {"name": "search", "args": '{"q": "or', "id": "call_1", "error": None, "type": "invalid_tool_call"}

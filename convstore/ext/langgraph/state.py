@@ -53,9 +53,9 @@ def _mark(logged: list[str], change: list[str] | Mapping[str, bool]) -> list[str
     return [*kept, *(new for new, is_logged in changed.items() if is_logged and new not in logged)]
 
 
-def _newer(_: str, new: str) -> str:
-    """Return the new value; nodes in parallel may write it."""
-    return new
+def _first(owner: str, new: str) -> str:
+    """Return the owner that a state has, else the new one: the input of a run must not replace it."""
+    return owner or new
 
 
 class ConversationState(MessagesState):
@@ -73,7 +73,7 @@ class ConversationState(MessagesState):
 
     convstore_view: NotRequired[Annotated[LoadedView, UntrackedValue(LoadedView, guard=False)]]
     convstore_logged: NotRequired[Annotated[list[str], _mark]]
-    convstore_owner: NotRequired[Annotated[str, _newer]]
+    convstore_owner: NotRequired[Annotated[str, _first]]
 
 
 def view_of(state: Any) -> list[BaseMessage]:
