@@ -158,6 +158,8 @@ class Watcher:
                 told.last, is_due = messages[-1].ordinal, True
                 update = update.model_copy(update={"messages": messages})
         state = await self._state(seen, told) if seen else None
+        if seen and state and state.status == "interrupted" and state != told.state:
+            state = await self._confirmed(seen, told, state)
         if is_due or state != told.state:
             yield update.model_copy(update={"turn": state})
         told.log, told.state, told.replaces_from = log, state, 0
@@ -203,6 +205,13 @@ class Watcher:
         places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
         pending = [pair for place in places for pair in await self._variants.pending(log.cached.scope, place, log)]
         return _state_of_pending(pending, lease, draft) or _state_of(record, "", log.tail, lease, draft)
+
+    async def _confirmed(self, seen: _Seen, told: _Told, state: TurnState) -> TurnState:
+        """Look again before a turn is told as interrupted: it may have begun after the lease was read."""
+        newer = await self._look(seen.log.cached.scope)
+        if newer and newer.log.tail.entries > seen.log.tail.entries:
+            return state.model_copy(update={"status": "running"})  # the next update has the rest
+        return await self._state(newer._replace(log=seen.log), told) or state if newer else state
 
     async def pending(self, scope: Scope, turn_id: str) -> TurnState | None:
         """Return what `Turn.pending` says of a turn."""

@@ -121,18 +121,53 @@ async def test_a_server_without_change_streams_is_logged_once(
 async def test_an_append_costs_a_watcher_five_commands(
     chat: Conversation, elsewhere: Conversation, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the log, its new entries, their annotations, the lease and the draft; one if nothing changed."""
+    """The end of the log, its new entries, their annotations, the lease and the draft; one if nothing changed.
+
+    Three more before a turn is told as interrupted.
+    """
     changes, looks = (await chat._services()).changes, asyncio.Queue[None]()
     monkeypatch.setattr(changes, "wait", lambda _watched: looks.get())
     await chat.append(HumanMessage("q0"))
     async with aclosing(chat.watch()) as watching:
         await anext(watching)
         following = asyncio.ensure_future(anext(watching))
-        await elsewhere.append(HumanMessage("q1"))
+        await elsewhere.append([HumanMessage("q1"), AIMessage("a1")])
         commands.reset()
         looks.put_nowait(None)
         await following
         assert commands.names == ["find"] * 5
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_turn_that_begins_while_a_watcher_reads_is_not_told_as_interrupted(
+    chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    """It begins after the lease was read, and before the log is; it may be over before the lease is read again."""
+    await chat.append(HumanMessage("Hi"))
+    leases, turns = (await chat._services()).watcher._leases, list[Any]()
+    holder, looks = leases.holder, list[str]()
+
+    async def late(conversation: str) -> Any:
+        if turns and turns[0].is_running and is_over:
+            await turns[0].append(AIMessage("They do."))
+            await turns[0].__aexit__(None, None, None)
+        found = await holder(conversation)
+        looks.append(conversation)
+        if len(looks) > 2 and not turns:
+            turns.append(await elsewhere.turn("r1", human="Do seals sleep?"))
+            await turns[0].__aenter__()
+        return found
+
+    monkeypatch.setattr(leases, "holder", late)
+    states = list[str]()
+    async with asyncio.timeout(_PATIENCE), aclosing(chat.watch()) as watching:
+        async for update in watching:
+            states.append(update.turn.status if update.turn else "")
+            if states[-1] == ("finished" if is_over else "running"):
+                break
+    assert states == ["interrupted", "running", *(["finished"] if is_over else [])]
+    if not is_over:
+        await turns[0].__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("is_again", [False, True], ids=["first answer", "another answer"])
