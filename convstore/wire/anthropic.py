@@ -96,7 +96,10 @@ def _problem(step: Step) -> str:
     provider = step.message.response_metadata.get("model_provider") or "anthropic"
     if provider != "anthropic" or not all(_thought(step.parts[at]) for at in thoughts) or step.reasoning:
         return "it has no signature of Anthropic"
-    is_followed = any(isinstance(part, Text | WireCall) for part in step.parts[max(thoughts, default=-1) + 1 :])
+    is_followed = any(
+        isinstance(part, Text | WireCall) or (isinstance(part, Block) and _is_paired(part, step))
+        for part in step.parts[max(thoughts, default=-1) + 1 :]
+    )
     return "" if is_followed else "nothing that can be sent followed it"
 
 

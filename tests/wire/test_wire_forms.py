@@ -94,6 +94,19 @@ def test_an_answer_that_was_paused_goes_back_as_it_came() -> None:
     assert left.dropped == (Dropped("m1", "server_tool_use", "Anthropic does not take it here"),)
 
 
+def test_an_answer_that_was_paused_after_a_thought_goes_back_with_it() -> None:
+    """A model often searches without a word: the thought before the search is signed, and stays."""
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "seals"}}
+    paused = AIMessage([thought, asked], response_metadata={"stop_reason": "pause_turn"})
+    request = view(HumanMessage("?"), paused).to_anthropic()
+    assert (request["messages"][1]["content"], request.dropped) == ([thought, asked], ())
+    ended = AIMessage([thought, asked], response_metadata={"stop_reason": "end_turn"})
+    left = view(HumanMessage("?"), ended).to_anthropic()
+    assert left["messages"][1]["content"] == "(no text)"
+    assert [dropped.part for dropped in left.dropped] == ["reasoning", "server_tool_use"]
+
+
 def test_a_paused_answer_keeps_the_results_of_its_calls() -> None:
     """If it also calls a tool of the application, what follows is a message of its own, after the result."""
     call = {"name": "search", "args": {}, "id": "toolu_1"}
