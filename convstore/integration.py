@@ -247,9 +247,9 @@ def held_by_caller(chat: Conversation, *turn_ids: str | None) -> HeldTurn | None
     return held_turn(chat.store, tuple(chat.scope.items()), *turn_ids)
 
 
-def begun_by_caller(chat: Conversation) -> HeldTurn | None:
-    """Return the turn that this context has entered last, though its session was left since; None if there is none."""
-    return begun_turn(chat.store, tuple(chat.scope.items()))
+def begun_by_caller(chat: Conversation, turn_id: str | None) -> HeldTurn | None:
+    """Return a turn that this context has entered, though its session was left since; None if it has not."""
+    return begun_turn(chat.store, tuple(chat.scope.items()), turn_id)
 
 
 async def _keeper(chat: Conversation) -> TurnKeeper:

@@ -404,9 +404,10 @@ def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | Non
     return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
 
 
-def begun_turn(store: Any, scope: Scope) -> HeldTurn | None:
-    """Return the turn that this context has entered last for a conversation; it is lost if its session was left."""
-    return next((session._held for session in reversed(_sessions(store, scope))), None)  # noqa: SLF001
+def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:
+    """Return a turn that this context has entered for a conversation, or None; lost if its session was left."""
+    entered = (session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id)
+    return next((session._held for session in entered), None)  # noqa: SLF001
 
 
 def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:

@@ -18,17 +18,19 @@ from convstore.integration import HeldTurn, begun_by_caller, held_by_caller, log
 from convstore.messages.filing import ids_of, last_question
 from convstore.values.scope import root_scope
 
-_Running = tuple[Conversation, tuple[str, ...] | None]
+_Running = tuple[Conversation, tuple[str, ...] | None, str | None]
 _OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
 
 
 @contextmanager
-def working_on(chat: Conversation, call: tuple[str, ...] | None = None) -> Iterator[None]:
-    """Note what this context works on for agents called in it: a conversation, and the call whose tool runs.
+def working_on(
+    chat: Conversation, call: tuple[str, ...] | None = None, *, turn_id: str | None = None
+) -> Iterator[None]:
+    """Note what this context works on for agents called in it: a conversation, and the call whose tool runs, of a turn.
 
     A call is named by what `Conversation.child` takes; None while the model is called.
     """
-    token = _OUTER.set((*_OUTER.get(), (chat, call)))
+    token = _OUTER.set((*_OUTER.get(), (chat, call, turn_id)))
     try:
         yield
     finally:
@@ -43,7 +45,7 @@ def own_conversation(chat: Conversation) -> Conversation:
         TurnLostError: The turn within which the tool was called is over for this worker.
     """
     scope = tuple(chat.scope.items())
-    for outer, call in reversed(_OUTER.get()):
+    for outer, call, _ in reversed(_OUTER.get()):
         around = tuple(outer.scope.items())
         if outer.store is chat.store and scope in (around, root_scope(around)):
             if call is None or scope != root_scope(around):
@@ -60,7 +62,7 @@ def own_conversation(chat: Conversation) -> Conversation:
 
 def turn_around() -> HeldTurn | None:
     """Return the turn within which an agent around this one has called the tool that runs; None without one."""
-    turns = (begun_by_caller(outer) for outer, call in reversed(_OUTER.get()) if call)
+    turns = (begun_by_caller(outer, turn_id) for outer, call, turn_id in reversed(_OUTER.get()) if call)
     return next((turn for turn in turns if turn), None)
 
 

@@ -290,3 +290,21 @@ async def test_a_sub_agent_that_outlives_the_session_appends_nothing(store: Conv
         await asyncio.wait_for(background[0], 10)
     [child] = await chat.children()
     assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals"]
+
+
+async def test_a_task_that_outlives_a_session_asks_sub_agents_about_another_question(store: ConversationStore) -> None:
+    """Its context has the session that was left, whose turn is not the one that it works on."""
+    chat, left = _chat(store), asyncio.Event()
+    agent = _librarian(store, Model(messages=iter([AIMessage("They do.")])))
+
+    async def later() -> Any:
+        await left.wait()
+        return await agent.ainvoke({"messages": [HumanMessage("And whales?", id="r2")]}, context=chat.scope)
+
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        task = asyncio.ensure_future(later())
+        await turn.append(AIMessage("Yes."))
+    left.set()
+    assert (await task)["messages"][-1].text == "I will see."
+    [child] = await chat.children()
+    assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals", "They do."]

@@ -247,7 +247,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return as_output(stored)
         equipped, review = self._equipped(chat, request), self._review
         try:
-            with working_on(chat, place_of(request)):
+            with working_on(chat, place_of(request), turn_id=run.turn_id):
                 output: Any = await (review.awrap_tool_call(equipped, handler) if review else handler(equipped))
         except GraphInterrupt as interrupt:
             output = interrupt
@@ -261,7 +261,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return as_output(stored)
         equipped, review = self._equipped(chat, request), self._review
         try:
-            with working_on(chat, place_of(request)):
+            with working_on(chat, place_of(request), turn_id=run.turn_id):
                 output: Any = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
         except GraphInterrupt as interrupt:
             output = interrupt
