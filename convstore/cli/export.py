@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
@@ -142,8 +142,9 @@ def _open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes]
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
-            left.unlink(missing_ok=True)
+        with suppress(OSError):  # a concurrent export renamed it, or it belongs to another user
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                left.unlink()
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as raw:

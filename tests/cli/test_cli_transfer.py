@@ -275,6 +275,16 @@ def test_what_a_killed_export_left_is_removed(uri: Any, file: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[1:], "all.jsonl", "chats.jsonl"]
 
 
+def test_an_export_does_not_mind_files_of_concurrent_ones(uri: Any, file: Path, tmp_path: Path) -> None:
+    """One may be renamed while they are looked through, and one cannot be removed."""
+    imported(uri, file)
+    (tmp_path / ".all.jsonl.renamed.part").symlink_to(tmp_path / "nothing")
+    (tmp_path / ".all.jsonl.another.part").mkdir()
+    os.utime(tmp_path / ".all.jsonl.another.part", (0, 0))
+    assert convstore("export", "--uri", uri, "-o", tmp_path / "all.jsonl").exit_code == 0
+    assert (tmp_path / "all.jsonl").stat().st_size > 0
+
+
 def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> None:
     """Exporting into a missing folder is an error on stderr with exit code 1."""
     imported(uri, file)
