@@ -117,11 +117,13 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """A look leaves every document as it is, damaged ones too; so does a repair when all is well."""
         user, names = full.scope["user_id"], ("log", "heads", "summaries", "annotations")
+        own = {"conversation": await self.id_of(database, full)}  # sweeps change what other tests left
 
         async def stored() -> list[Any]:
-            return [await database[name].find({}).sort("_id", 1).to_list(None) for name in names]
+            return [await database[name].find(own).sort("_id", 1).to_list(None) for name in names]
 
         before = await stored()
+        assert all(before)
         await later.verify(user_id=user, repair=True)
         assert await stored() == before
         await database["heads"].update_one({"scope.user_id": user}, {"$set": {"entry.1": 7}})
