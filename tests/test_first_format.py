@@ -249,7 +249,7 @@ CONSTANTS = {
     "convstore.log.totals._MODEL_CHARACTERS": 10,
     "convstore.log.totals._MAX_MODELS": 3,
     "convstore.log.totals._TOOL_CHARACTERS": 100,
-    "convstore.log.entry._LONG_TOKENS": 500,
+    "convstore.log.rows._LONG_TOKENS": 500,
     "convstore.mongo.source_columns._BLOCK": 8,
     "convstore.messages.encoding.PART_MINIMUM": 8_192,
     "convstore.log.rewind.MAX_DIFFERENCE": 4,
