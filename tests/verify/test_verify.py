@@ -233,7 +233,10 @@ async def test_other_conversations_are_not_taken_for_strays(database: Any, store
 
 
 async def test_heads_are_looked_up_by_an_index(database: Any, store: ConversationStore) -> None:
-    """Looking for strays reads one head for each conversation, and not all heads for each."""
+    """Looking for strays reads about one head for each conversation, and not all heads for each.
+
+    The server may try another plan first, which reads a few more.
+    """
     for number in range(15):
         chat = store.conversation(user_id=f"u{number}", thread_id="t")
         await chat.append([HumanMessage("hi", id="q"), AIMessage("", id="c")])
@@ -246,7 +249,7 @@ async def test_heads_are_looked_up_by_an_index(database: Any, store: Conversatio
     query = {"ns": f"{database.name}.heads", "command.filter.conversation": {"$type": "string"}}
     looked_up = await database["system.profile"].find(query).to_list(None)
     assert len(looked_up) >= 30
-    assert max(command["docsExamined"] for command in looked_up) == 1
+    assert sum(command["docsExamined"] for command in looked_up) < 3 * len(looked_up)
 
 
 async def test_a_conversation_that_begins_meanwhile_is_no_stray(
