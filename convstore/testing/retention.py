@@ -242,14 +242,15 @@ class RetentionContract:
         for chat in (first, second):
             await chat.append(HumanMessage("hi"))
         conversation = (await first.info()).conversation_id
-        for ids, chosen in (
+        refused: list[tuple[tuple[str, ...], dict[str, Any]]] = [
             ((conversation[:8],), {}),
             ((conversation,), {"lost": True}),
             ((conversation,), {"everything": True}),
             ((), {"lost": True, "everything": True}),
             ((), {"lost": 1}),
             ((conversation,), {"user_id": "ada"}),
-        ):
+        ]
+        for ids, chosen in refused:
             with pytest.raises(InvalidInputError):
                 await store.erase(*ids, **chosen)
         assert (await store.erase(conversation)).conversations == 1

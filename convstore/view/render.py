@@ -289,12 +289,18 @@ class Decoder:
         """
         most, form = self._most(message, showing), self._form(message, whole=False)
         form = form._replace(has_media=form.has_media or showing.whole)
-        for arguments, limit in _ever_shorter(_limit(self.policy, showing) or 0):
-            shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(self._codec, self.payloads)
-            if look.tokens is None or message.is_estimate:
-                look.tokens = count(self.counter, shown)
-            if look.tokens <= most:
+        ways = _ever_shorter(_limit(self.policy, showing) or 0)
+        found = self._cut_to(form, *next(ways))
+        for way in ways:
+            if (found[1].tokens or 0) <= most:
                 break
+            found = self._cut_to(form, *way)
+        return found
+
+    def _cut_to(self, form: Form, arguments: Arguments, limit: int) -> Shown:
+        shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(self._codec, self.payloads)
+        if look.tokens is None or form.message.is_estimate:
+            look.tokens = count(self.counter, shown)
         return shown, look
 
     def _most(self, message: EntryMessage, showing: Showing) -> int:
