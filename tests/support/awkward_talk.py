@@ -14,6 +14,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
+from view_scripts import Shape
 
 from convstore import Conversation, HistoryPolicy
 from convstore.messages.tokens import approximate_tokens
@@ -230,17 +231,6 @@ class Talk:
             self.written[message.id] = message.model_copy(deep=True)
         self.active += messages
         return list(messages)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a kind of turn, as shares of the budget."""
-
-    question: tuple[float, float] = (0.002, 0.02)
-    answer: tuple[float, float] = (0.005, 0.1)
-    argument: tuple[float, float] = (0.002, 0.3)
-    result: tuple[float, float] = (0.01, 0.3)
-    steps: tuple[int, int] = (0, 2)
 
 
 _SHAPES: Sequence[Shape] = [

@@ -163,7 +163,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a kind of conversation, as shares of the budget."""
+    """The sizes of a kind of conversation or of turn, as shares of the budget."""
 
     question: tuple[float, float] = (0.002, 0.02)
     answer: tuple[float, float] = (0.005, 0.1)
