@@ -38,13 +38,20 @@ class ContractFixtures:
         raise NotImplementedError("override the fixture `database`")
 
     @pytest.fixture
-    async def new_store(self, database: Any) -> Callable[..., ConversationStore]:
-        """Makes another store on the same database, as another process would have it."""
+    async def new_store(self, database: Any) -> AsyncIterator[Callable[..., ConversationStore]]:
+        """Makes another store on the same database, as another process would have it.
+
+        It is closed after the test: to one whose clock is ahead the sweeps of later tests would be due.
+        """
+        made = list[ConversationStore]()
 
         def make(**options: Any) -> ConversationStore:
-            return ConversationStore(database, **options)
+            made.append(ConversationStore(database, **options))
+            return made[-1]
 
-        return make
+        yield make
+        for store in made:
+            await store.close()
 
     @pytest.fixture
     async def store(self, new_store: Callable[..., ConversationStore]) -> AsyncIterator[ConversationStore]:
