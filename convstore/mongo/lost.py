@@ -35,8 +35,8 @@ class LostConversations:
             entries = {"conversation": inside, "first": {"$gte": 0}}  # all that the index of ordinals covers
             found = set(await self._log.distinct("conversation", entries))
             for query in ({"conversation": inside, "updated_at": {"$exists": True}}, {"parent": inside}):
-                heads = await self._heads.find(query, {"conversation": 1})
-                found -= {head["conversation"] for head in heads}
+                heads = map(readable_head, await self._heads.find(query, {"conversation": 1}))
+                found -= {head.conversation for head in heads}
             for conversation in sorted(filter(is_conversation_id, found)):
                 if not await self._inspection.is_known(conversation):
                     yield conversation
@@ -55,4 +55,5 @@ class LostConversations:
 
     async def drop_head(self, head: Head) -> bool:
         """Delete a head that names no conversation; False if it names one now or is missing. One command."""
-        return await self._heads.delete_one({"_id": head.key, "conversation": {"$not": {"$regex": "."}}})
+        is_nameless = [{"conversation": {"$not": {"$regex": "."}}}, {"conversation.0": {"$exists": True}}]  # or a list
+        return await self._heads.delete_one({"_id": head.key, "$or": is_nameless})

@@ -43,8 +43,8 @@ class Tombstones:
         return [readable_head(head) for head in await self._heads.find({"parent": conversation}, _KEY_FIELDS)]
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
-        """Return heads with these scope values after a key, ordered by key. One command."""
-        query = scope_filter(partial_scope) | {"scope": {"$exists": True}, "_id": {"$gt": after}}
+        """Return heads with these scope values after a key, ordered by key; without values all heads. One command."""
+        query = scope_filter(partial_scope) | {"sweep_at": {"$exists": False}, "_id": {"$gt": after}}
         return [readable_head(head) for head in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
 
     async def idle(

@@ -58,6 +58,36 @@ async def test_a_process_that_erases_a_lost_conversation_forgets_it(
     assert [message.content async for message in chat.messages()] == ["again"]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"$unset": {"scope": ""}},
+        {"$unset": {"scope": "", "updated_at": ""}},
+        {"$set": {"scope": 7}},
+        {"$set": {"scope.user_id": "eve"}},
+        {"$unset": {"conversation": ""}},
+        {"$set": {"conversation": ["a", "list"]}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("by", ["lost", "everything"])
+async def test_whatever_is_wrong_with_a_head_its_conversation_can_be_erased(
+    store: ConversationStore, database: Any, damage: dict[str, Any], by: str
+) -> None:
+    """With everything no document stays, and with what is lost those of other conversations; a dry run counts that."""
+    chats = [store.conversation(user_id=user, thread_id="t") for user in ("ada", "bo")]
+    for chat in chats:
+        await chat.append([HumanMessage("hi"), AIMessage("ho")])
+    await database["heads"].update_one({"conversation": await id_of(chats[0])}, damage)
+    options: dict[str, Any] = {by: True}
+    counted = await store.erase(dry_run=True, **options)
+    assert await store.erase(**options) == counted
+    kept = 0 if by == "everything" else 1
+    assert await database["heads"].count_documents({"sweep_at": {"$exists": False}}) == kept
+    assert await database["log"].count_documents({"first": {"$exists": True}}) == kept
+    assert (await chats[1].info()).message_count == 2 * kept
+
+
 async def test_a_head_of_a_newer_version_is_not_lost(store: ConversationStore, database: Any) -> None:
     """It may name its scope in another way."""
     chat = store.conversation(user_id="ada", thread_id="t")
