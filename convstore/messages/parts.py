@@ -20,6 +20,8 @@ def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -
     >>> view = [SystemMessage("Cite."), HumanMessage("Hi"), AIMessage("Hello."), HumanMessage("And?")]
     >>> parts_of(view, ())
     ['system', 'turn', 'turn', 'now']
+    >>> parts_of([HumanMessage("Hi"), AIMessage("One moment.", response_metadata={"stop_reason": "pause_turn"})], ())
+    ['now', 'now']
     """
     questions = (index for index, message in enumerate(messages) if message.type == "human" and not kind_of(message))
     is_finished = not messages or is_answer(messages[-1])

@@ -19,7 +19,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.append.resent import Comparable, compare, parting
+from convstore.append.resent import Comparable, comparable, compare, parting
 from convstore.log.comparison import content_digest
 from convstore.messages.values import Codec
 
@@ -260,3 +260,11 @@ def test_any_value_has_a_digest() -> None:
         digest = content_digest(ToolMessage([{"type": "x", "x": value}], tool_call_id="c"), CODEC)
         assert len(digest) == 12
         assert content_digest(called({"x": value}), CODEC) != digest
+
+
+def test_only_what_ends_a_turn_is_compared_as_an_answer() -> None:
+    """Neither a message with calls nor an answer that its provider paused does."""
+    call = {"name": "search", "args": {}, "id": "c"}
+    paused = AIMessage("Wait.", id="p", response_metadata={"stop_reason": "pause_turn"})
+    said = [AIMessage("Yes.", id="a"), AIMessage("", id="c", tool_calls=[call]), paused, HumanMessage("?", id="h")]
+    assert [comparable(message, CODEC).is_answer for message in said] == [True, False, False, False]

@@ -54,3 +54,18 @@ async def test_a_late_result_stays_with_an_answered_turn() -> None:
         for newest_first in (False, True):
             read = [turn async for turn in chat.turns(newest_first=newest_first)]
             assert {turn.turn_id: [item.id for item in turn.messages] for turn in read} == whole
+
+
+async def test_what_follows_a_paused_answer_is_in_its_turn_after_a_later_question() -> None:
+    """An answer that its provider paused leaves its turn open, also if it has a result for each of its calls."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="paused")
+        question, asked, result, answer = _script("q1")
+        paused = AIMessage("Wait.", id="paused", response_metadata={"stop_reason": "pause_turn"})
+        for message in (question, asked, result, linked(paused, "q1"), HumanMessage("?", id="q2"), answer):
+            await chat.append(message)
+        whole = {"q1": ["q1", "q1-ai", result.id, "paused", "q1-answer"], "q2": ["q2"]}
+        for newest_first in (False, True):
+            read = [turn async for turn in chat.turns(newest_first=newest_first)]
+            assert {turn.turn_id: [item.id for item in turn.messages] for turn in read} == whole

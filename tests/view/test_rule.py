@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -16,7 +18,7 @@ from convstore import HistoryPolicy
 from convstore.log.rows import Row, is_finished, rows_of
 from convstore.view import view as views
 from convstore.view.render import View
-from convstore.view.rule import Decision
+from convstore.view.rule import Decision, _Choice
 
 _BEGINNINGS: list[list[BaseMessage]] = [
     [],
@@ -317,3 +319,11 @@ def test_max_turns_bounds_the_turns_of_a_view(script: _Script, begin: list[BaseM
         if decision.stored[0] != start:
             start = decision.stored[0]
             assert shown == (maximum - maximum // 4 or 1)
+
+
+@pytest.mark.parametrize(("unseen", "gap"), [(5_999, 2_001), (6_000, 1_999), (6_001, 1_999), (9_000, 0)])
+def test_the_room_of_an_excursion_is_never_a_quarter(unseen: int, gap: int) -> None:
+    """By a quarter a stamp says that results which stay whole were not counted."""
+    choice: Any = SimpleNamespace(log=SimpleNamespace(unseen=unseen), early=lambda: 0)
+    _Choice._let_steps_leave(choice, 8_000)
+    assert choice.gap == gap
