@@ -372,6 +372,10 @@ class Request:
             return (self.after.entries, self.after.link) == (tail.entries, tail.link)
         return self.after is None or self.after == tail.messages
 
+    def has_not_seen(self, entry: Entry) -> bool:
+        """Return True if an entry is later than the tail that the batch was made for."""
+        return isinstance(self.after, Totals) and entry.number > self.after.entries
+
     def needs_shown(self, new: Batch) -> bool:
         """Return True if composing needs the sources that were shown before."""
         return self.reserve > 0 or any(part.sources for part in new.prepared)

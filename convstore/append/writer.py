@@ -95,7 +95,7 @@ class Writer:
         items instead of messages; they belong to no turn.
 
         Raises:
-            TailMoved: The log ends with something else than `after`, and lacks a message.
+            TailMoved: The log ends with something else than `after`, and lacks a message or has another under its id.
             TurnConflictError: The place of the branch is not active any more, so it cannot become active.
         """
         work = partial(
@@ -283,6 +283,8 @@ class Writer:
         self._cache.confirm(cached, tail)
         for prepared in batch.prepared:
             if (row := found.get(prepared.stored.id)) and row.message.identity != prepared.stored.identity:
+                if request.has_not_seen(row.entry):
+                    raise TailMoved(row.message.ordinal)
                 raise ContentConflictError(prepared.stored.id)
         rows = dict[str, Row]()
         if found:

@@ -18,6 +18,7 @@ from convstore.testing.appending import AppendContract
 from convstore.testing.application_state import ApplicationStateContract
 from convstore.testing.children import ChildContract
 from convstore.testing.compacting import CompactContract
+from convstore.testing.deciding import DecisionContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
 from convstore.testing.forking import ForkContract
@@ -74,6 +75,7 @@ class StoreContract(
     RewindContract,
     TurnContract,
     TurnSessionContract,
+    DecisionContract,
     TurnResultContract,
     TurnStreamContract,
     TurnVariantContract,

@@ -20,7 +20,6 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.append.batch import TailMoved, Written
 from convstore.exceptions import (
-    ContentConflictError,
     ConversationDeletedError,
     StoreError,
     TurnBusyError,
@@ -284,10 +283,6 @@ class TurnKeeper:
                 return await write()
             except TailMoved:
                 await self._catch_up(held)
-                raise
-            except ContentConflictError:  # ids derive from positions, where another worker may have written
-                await self.renew(held)
-                held.check()
                 raise
             except (asyncio.CancelledError, StoreError):
                 held.is_unsure = True
