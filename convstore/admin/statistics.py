@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
+from itertools import chain
 
 from convstore.mongo.heads import Heads, ListedHead
-from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES, is_conversation_id
 from convstore.mongo.statistics import Amount, Statistics
+from convstore.runtime.background import in_parallel
 from convstore.values.reports import Growth, StoreStats
 from convstore.values.scope import Scope
 
@@ -27,14 +29,9 @@ class StatsReader:
         """Return the statistics; see `ConversationStore.stats`."""
         heads = [head async for head in self._heads.each(dict(partial_scope))]
         totals = [head.totals for head in heads]
-        groups = _batches(heads) if partial_scope else [None]
-        amounts = [
-            amount
-            for group in (groups if sizes else ())
-            for collection in _COLLECTIONS
-            for amount in await self._statistics.amounts(collection, group)
-        ]
-        summaries = {id_: last for group in groups for id_, last in (await self._statistics.summaries(group)).items()}
+        ids = _conversations(heads) if partial_scope else None
+        amounts = await self._amounts(ids) if sizes else []
+        summaries = await self._summaries(ids)
         folded = {id_: before - shown for id_, (before, shown) in summaries.items()}
         views = (head.totals.view_tokens - folded.get(head.head.conversation, 0) for head in heads)
         return StoreStats(
@@ -51,10 +48,29 @@ class StatsReader:
             growth=_growth(heads, amounts) if sizes else [],
         )
 
+    async def _amounts(self, ids: Sequence[str] | None) -> list[Amount]:
+        """Measure the collections, for all conversations or for each of some."""
 
-def _batches(heads: Sequence[ListedHead]) -> Sequence[list[str] | None]:
-    ids = [head.head.conversation for head in heads if head.head.conversation]
-    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+        async def measure(place: tuple[str, str | None]) -> list[Amount]:
+            return await self._statistics.amounts(*place)
+
+        conversations: Sequence[str | None] = [None] if ids is None else ids
+        places = [(collection, conversation) for conversation in conversations for collection in _COLLECTIONS]
+        return [*chain.from_iterable(await in_parallel(measure, places))]
+
+    async def _summaries(self, ids: Sequence[str] | None) -> dict[str, tuple[int, int]]:
+        """Return the sizes of current summaries and of what they cover, by conversation."""
+        if ids is None:
+            return await self._statistics.summaries(None)
+        found = dict[str, tuple[int, int]]()
+        for start in range(0, len(ids), _AT_ONCE):
+            found |= await self._statistics.summaries(ids[start : start + _AT_ONCE])
+        return found
+
+
+def _conversations(heads: Sequence[ListedHead]) -> list[str]:
+    """Return the ids in heads; that of a damaged head could be a part of another one, and select its documents."""
+    return [head.head.conversation for head in heads if is_conversation_id(head.head.conversation)]
 
 
 def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:

@@ -51,18 +51,22 @@ class Statistics:
 
     async def summaries(self, conversations: Sequence[str] | None) -> dict[str, tuple[int, int]]:
         """Return by conversation the size of the messages that its summary covers, and the summary's. One command."""
-        query: dict[str, Any] = {"revision": {"$exists": True}}
-        if conversations is not None:
-            query["conversation"] = {"$in": list(conversations)}
+        wanted = {"$gte": ""} if conversations is None else {"$in": list(conversations)}
+        # The index of states begins with the conversation, so the server uses it only if the filter names one.
+        query = {"conversation": wanted, "revision": {"$exists": True}}
         pipeline = [{"$match": query}, {"$project": _SUMMARY_FIELDS}]
         documents = await Collection(self._driver, LOG).aggregate(pipeline, is_long=True)
         return dict(_summary_sizes(document) for document in documents if document.get("summary"))
 
-    async def amounts(self, collection: str, conversations: Sequence[str] | None) -> list[Amount]:
-        """Measure the documents of a collection, of all or some conversations. One command; the server reads them."""
+    async def amounts(self, collection: str, conversation: str | None) -> list[Amount]:
+        """Measure the documents of a conversation and its children in a collection, or all of it. One command.
+
+        The server reads all documents that it measures, and no others: a clustered collection is scanned whole for an
+        ``$or`` of key ranges, but not for one range.
+        """
         query: dict[str, Any] = {}
-        if conversations is not None:
-            query["$or"] = [{"_id": family(conversation)} for conversation in conversations]
+        if conversation is not None:
+            query = {"conversation": family(conversation), "_id": family(conversation)}
         if self._driver.name == "memory":  # it does not measure documents
             return [_amount(collection, row) for row in await Collection(self._driver, collection).find(query)]
         pipeline = [{"$match": query}, {"$group": _GROUP}]

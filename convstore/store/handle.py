@@ -367,8 +367,8 @@ class ConversationStore:
         save is estimated from the running totals, with the budget of the store's policy; no other entry is read.
 
         Args:
-            sizes: Also measure what is stored, and when it grew. The server then reads every document, with four
-                commands for each 200 conversations of a scope, or four for all conversations.
+            sizes: Also measure what is stored, and when it grew. The server then reads every document of these
+                conversations, with five commands for each of them, or five for all conversations.
             partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
