@@ -25,6 +25,7 @@ from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
+from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.background import settle
@@ -89,6 +90,7 @@ __all__ = [
     "marked",
     "marks_of",
     "messages_of_turn",
+    "new_codec",
     "newest_first",
     "normalize_messages",
     "observed",

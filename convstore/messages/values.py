@@ -20,7 +20,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -32,6 +32,7 @@ import orjson
 from langchain_core.documents import Document
 
 from convstore.exceptions import InvalidInputError, UnencodableError
+from convstore.messages.foreign_values import has_fixed_offset, in_named_zone, numpy_scalar, zone_name
 from convstore.messages.json_text import LINE_DEPTH, MANY_NODES, TEXT_TYPES, plain_json, write_line, write_long_line
 from convstore.messages.payload_ranges import PayloadRange, PayloadReader
 from convstore.values.models import Source, SourcePage
@@ -42,6 +43,8 @@ _LINE = "line"
 _MAX_PATH = 1_000
 _LONG = 100_000
 """Longer texts are read by Python's parser, whose hook lets other threads run in between."""
+_YEAR = 2026
+"""Times without a date are checked in this year for a fixed offset."""
 _Moment = TypeVar("_Moment", datetime, time)
 
 
@@ -288,6 +291,9 @@ class _Walk:
                 plain = sorted(value, key=self._order) if type(value) in (set, frozenset) else kind.dump(value)
             except Exception as error:  # noqa: BLE001 - `dump` may be the application's function
                 kind, cause = None, error
+        if kind is None and (scalar := numpy_scalar(value)) is not None:
+            self._stack.append((scalar, target, key, depth))
+            return
         if kind is None:
             kind = self._kinds[Omitted]
             plain = kind.dump(self._omit(value, cause))
@@ -320,7 +326,8 @@ class _Walk:
             return f"{type(element).__name__} {element!r}"
         kind = self._kinds.get(type(element))
         if kind is None:
-            return type(element).__qualname__
+            scalar = numpy_scalar(element)
+            return type(element).__qualname__ if scalar is None else self._order(scalar)
         # The repr of a registered type may contain memory addresses, so the encoded value is used instead.
         standard = _STANDARD.get(type(element)) is kind
         return f"{kind.name} {kind.dump(element) if standard else self._codec.encode(element, omitted=[])}"
@@ -374,12 +381,15 @@ def _name(key: Any) -> str:
 
 
 def _dump_moment(value: datetime | time) -> list[Any]:
-    zone, text = value.tzinfo, value.isoformat()
-    if type(zone) is ZoneInfo and zone.key:
-        return [value.replace(tzinfo=None).isoformat(), value.fold, zone.key]
-    if zone is not None and (value.utcoffset() is None or type(value).fromisoformat(text) != value):
-        raise ValueError("its time zone has no name")
-    return [text, value.fold, None]
+    zone = value.tzinfo
+    if zone is None or type(zone) is timezone:
+        return [value.isoformat(), value.fold, None]
+    if name := zone_name(zone):
+        fold = value.fold if type(zone) is ZoneInfo else in_named_zone(value, name).fold
+        return [value.replace(tzinfo=None).isoformat(), fold, name]
+    if not has_fixed_offset(zone, value.year if isinstance(value, datetime) else _YEAR):
+        raise ValueError("its time zone has neither a name nor a fixed offset")
+    return [value.isoformat(), value.fold, None]
 
 
 def _load_moment(type_: type[_Moment], plain: list[Any]) -> _Moment:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from langchain_core.documents import Document
 
 from convstore.messages.encoding import digest_of
+from convstore.messages.foreign_values import numpy_scalar
 from convstore.messages.json_text import TEXT_TYPES
 from convstore.messages.values import Codec, DocumentFields, is_text
 
@@ -274,11 +275,16 @@ def source_in(item: Any) -> FoundSource | None:
 
 def _scored(item: Any) -> FoundSource | None:
     """Return the source in a pair of a document and its score, as vector stores of LangChain return it."""
-    if type(item) not in (list, tuple) or len(item) != 2 or type(item[1]) not in (int, float):
+    if type(item) not in (list, tuple) or len(item) != 2:
+        return None
+    score = numpy_scalar(item[1])
+    if score is None:
+        score = item[1]
+    if type(score) not in (int, float):
         return None
     found = source_in(item[0]) if type(item[0]) in (dict, Document) else None
     is_source = found and (found.text_key or type(item[0]) is Document)
-    return found._replace(fields={"score": item[1], **found.fields}) if found and is_source else None
+    return found._replace(fields={"score": score, **found.fields}) if found and is_source else None
 
 
 def write_ids(ids: Iterable[int]) -> str:

@@ -19,7 +19,8 @@ from convstore.conversation.services import Services
 from convstore.exceptions import InvalidInputError
 from convstore.messages.custom_types import functions_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
-from convstore.messages.values import Codec, Kind
+from convstore.messages.values import Kind
+from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.driver import Driver, close_client, open_client
 from convstore.mongo.migrator import Migrator, discover
 from convstore.runtime.cache import ConversationCache
@@ -132,7 +133,7 @@ class ConversationStore:
             )
         if self.policy.compact == "before_load" and summarizer is None:
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
-        codec, extractors = Codec(), dict[str, SourceExtractor]()
+        codec, extractors = new_codec(), dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
         clock, strategy = clock or Clock(), None
         if summarizer is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.integration import new_codec
 from convstore.messages.values import Codec
 from convstore.transfer.agents_sessions import read_agents_sqlite
 from convstore.transfer.archive import ArchiveReader
@@ -123,7 +124,7 @@ def read_file(
     Args:
         path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`; or a
             file of ``SQLiteSession``, see `read_agents_sqlite`.
-        codec: Decodes the types of artifacts; by default those of the standard library and LangChain.
+        codec: Decodes the types of artifacts; by default those of the standard library, LangChain and PyMongo.
         maximum_bytes: Maximum number of bytes in a line.
         on_bytes: Called after each line with the number of bytes read.
     """
@@ -133,7 +134,7 @@ def read_file(
     if is_database:
         yield from read_agents_sqlite(path)
         return
-    archive = ArchiveReader(codec or Codec())
+    archive = ArchiveReader(codec or new_codec())
     for line in read_lines(path, maximum_bytes=maximum_bytes, on_bytes=on_bytes):
         where = f"{path.name}, line {line.number}"
         if line.problem and archive.is_open:

@@ -1,0 +1,72 @@
+"""Read values of libraries that convstore does not depend on: numpy's scalars, and time zones of other classes."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date, datetime, time, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+_PLAIN_TYPES = frozenset({bool, int, float, complex, str, bytes, date, datetime, timedelta})
+_ZONE_FOLDER = "zoneinfo/"
+
+
+def numpy_scalar(value: Any) -> Any:
+    """Return the Python value that a scalar of numpy is equal to; None for any other value.
+
+    Scalars without an equal Python value give None too, such as ``longdouble`` and times with nanoseconds.
+
+    >>> numpy_scalar(1.5) is None
+    True
+    """
+    generic = getattr(sys.modules.get("numpy"), "generic", None)
+    if generic is None or not isinstance(value, generic):
+        return None
+    plain = value.item()
+    if type(plain) not in _PLAIN_TYPES:
+        return None
+    is_time = value.dtype.kind in "mM"
+    # Times that Python cannot hold become whole numbers.
+    return None if is_time and type(plain) is int else plain
+
+
+def zone_name(zone: tzinfo) -> str:
+    """Return the name of a time zone in the IANA database; "" if it has none.
+
+    Reads ``key`` of `ZoneInfo` and its subclasses, ``zone`` of pytz, and the file of dateutil's ``tzfile``.
+
+    >>> zone_name(ZoneInfo("Europe/Oslo"))
+    'Europe/Oslo'
+    """
+    for attribute in ("key", "zone"):
+        name = getattr(zone, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    path = getattr(zone, "_filename", None)
+    if not isinstance(path, str):
+        return ""
+    _, folder, name = path.rpartition(_ZONE_FOLDER)
+    return name if folder else ""
+
+
+def in_named_zone(value: datetime | time, name: str) -> datetime | time:
+    """Return the same clock time in the `ZoneInfo` of a name.
+
+    Raises:
+        ValueError: That zone has another offset at this time.
+    """
+    zone = ZoneInfo(name)
+    # pytz tells the two passes of a repeated hour apart by the zone object, not by `fold`.
+    for fold in (value.fold, 1 - value.fold):
+        named = value.replace(tzinfo=zone, fold=fold)
+        if named.utcoffset() == value.utcoffset():
+            return named
+    raise ValueError(f"its time zone differs from {name!r} of the time zone database")
+
+
+def has_fixed_offset(zone: tzinfo, year: int) -> bool:
+    """Return True if a time zone has one offset at all times, without and with a date, as far as a year shows."""
+    months = (1, 7)
+    offsets = {zone.utcoffset(datetime(year, month, 1, tzinfo=zone)) for month in months}
+    offsets.add(zone.utcoffset(None))
+    return len(offsets) == 1 and None not in offsets
