@@ -7,6 +7,9 @@
     <conversation>:~                 the state of the conversation
 
 so that "#" < ":" < ";" gives a conversation one key range, and "0" < "~" puts its state after its entries.
+
+The bounds of a range of entries are never keys of documents. Servers with SERVER-121822 exclude the lower bound of a
+descending scan of a clustered collection and include the upper one; between keys, both ways select the same entries.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ DRAFTS = "drafts"
 OF_CONVERSATIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH, DRAFTS)
 """The collections in which each conversation has a key range."""
 
+_AFTER_ALL = 10**12
+"""A number above those of all entries: their keys have room for twelve digits."""
 
 _CONVERSATION_ID = re.compile(r"[0-9a-f]{24}(~[0-9a-f]{24})*")
 
@@ -84,9 +89,15 @@ def entry_id(conversation: str, number: int) -> str:
     return f"{conversation}:{number:012d}"
 
 
+def entry_bound(conversation: str, number: int) -> str:
+    """Return the bound between the key of an entry and that of the entry before it; no document has it as its key."""
+    return f"{entry_id(conversation, number - 1)}~"
+
+
 def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
-    """Return the key range of a conversation's entries, from one number and before another."""
-    return entry_id(conversation, start), state_id(conversation) if before is None else entry_id(conversation, before)
+    """Return the bounds of a conversation's entries, from one number and before another."""
+    end = _AFTER_ALL if before is None else before
+    return entry_bound(conversation, start), entry_bound(conversation, end)
 
 
 def tombstone_id(conversation: str) -> str:
@@ -100,8 +111,8 @@ def state_id(conversation: str) -> str:
 
 
 def end_range(conversation: str, *, start: int) -> tuple[str, str]:
-    """Return the key range of a conversation's entries from a number on, and of its state."""
-    return entry_id(conversation, start), f"{conversation};"
+    """Return the bounds of a conversation's entries from a number on, and of its state."""
+    return entry_bound(conversation, start), f"{conversation};"
 
 
 def annotation_id(conversation: str, ordinal: int) -> str:
@@ -140,7 +151,7 @@ def chunk_range(conversation: str, token: str, first: int, count: int) -> tuple[
 
 
 def conversation_range(conversation: str) -> tuple[str, str]:
-    """Return the key range of all documents of a conversation in one collection."""
+    """Return the bounds of all documents of a conversation in one collection; neither is a key."""
     return f"{conversation}#", f"{conversation};"
 
 

@@ -16,7 +16,7 @@ from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, decoded, size_of
-from convstore.mongo.keys import LOG, end_range, entry_id, state_id
+from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import (
     changes_in,
@@ -78,7 +78,7 @@ class States:
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
         query = within(conversation, *end_range(conversation, start=start))
         if items_from > start + 1:
-            is_read = {"_id": entry_id(conversation, start)}, {"_id": {"$gte": entry_id(conversation, items_from)}}
+            is_read = {"_id": entry_id(conversation, start)}, {"_id": {"$gte": entry_bound(conversation, items_from)}}
             query["$or"] = [{"only_items": {"$exists": False}}, *is_read]
         documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         first = decoded(documents[0]) if documents else None

@@ -1,6 +1,8 @@
-"""Mark the costly tests of the contract, whose own modules know no marks of this project."""
+"""Mark the costly tests of the contract, whose own modules know no marks of this project, and choose their servers."""
 
 from __future__ import annotations
+
+from zlib import crc32
 
 import pytest
 
@@ -22,3 +24,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.originalname in COSTLY:
             item.add_marker("costly")
+
+
+BOUNDS = ("bounds as sent", "swapped bounds")
+"""How the server takes the bounds of descending scans: see `server_kinds.swapped_bounds`."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let a test run with one of both `BOUNDS`, which its name decides; with `-m slow` it runs with the other one."""
+    if "bounds" not in metafunc.fixturenames:
+        return
+    chosen = crc32(metafunc.function.__name__.encode()) % 2
+    ways = [BOUNDS[chosen]]
+    if metafunc.config.option.markexpr != "not slow":  # making cases only to leave them out takes time
+        ways.append(pytest.param(BOUNDS[1 - chosen], marks=pytest.mark.slow))
+    metafunc.parametrize("bounds", ways, indirect=True)

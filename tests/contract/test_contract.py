@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import bson
@@ -10,6 +11,7 @@ import pytest
 from fixture_types import Client
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
+from server_kinds import swapped_bounds
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo.bson_values import sealed
@@ -68,6 +70,12 @@ def resealed(document: dict[str, Any]) -> dict[str, Any]:
 
 class OnServer:
     """The database of this run, which is set up."""
+
+    @pytest.fixture(autouse=True)
+    def bounds(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """A server that takes the bounds of descending scans as they are sent, or swaps them."""
+        with swapped_bounds() if request.param == "swapped bounds" else nullcontext():
+            yield
 
     @pytest.fixture
     async def store(

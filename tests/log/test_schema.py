@@ -20,7 +20,16 @@ from convstore.log.entry import UNREAD, Entry, Totals
 from convstore.mongo.bson_values import encoded, from_stored, to_stored
 from convstore.mongo.documents import entry_document, entry_from, totals_document, totals_from
 from convstore.mongo.indexes import indexes_for
-from convstore.mongo.keys import chunk_id, chunk_range, conversation_range, entry_id, entry_range, head_id
+from convstore.mongo.keys import (
+    chunk_id,
+    chunk_range,
+    conversation_range,
+    end_range,
+    entry_id,
+    entry_range,
+    head_id,
+    state_id,
+)
 
 _ODD = "\ud83d\ude00 \0 é"
 
@@ -158,7 +167,7 @@ def test_indexes_cover_what_is_looked_up() -> None:
 _ids = st.text("0123456789abcdef", min_size=24, max_size=24)
 
 
-@given(_ids, _ids, st.integers(0, 10**12 - 2), st.integers(0, 999_998))
+@given(_ids, _ids, st.integers(0, 10**12 - 3), st.integers(0, 999_998))
 def test_keys_order_as_numbers_do_in_ranges_of_their_own(item: Any, other: Any, number: Any, chunk: Any) -> None:
     """'#' < ':' < ';' gives entries, chunks and the conversation one range each, and no range touches another's."""
     assert entry_id(item, number) < entry_id(item, number + 1)
@@ -167,9 +176,11 @@ def test_keys_order_as_numbers_do_in_ranges_of_their_own(item: Any, other: Any, 
     keys = [entry_id(item, number), chunk_id(item, "t", chunk)]
     assert all(low <= key < high for key in keys)
     first, last = entry_range(item)
-    assert [first <= key < last for key in keys] == [True, False]
-    first, last = entry_range(item, start=number, before=number + 1)
-    assert first <= keys[0] < last <= entry_id(item, number + 1)
+    assert [first < key < last for key in keys] == [True, False]
+    assert last < state_id(item) < end_range(item, start=number)[1]
+    first, last = entry_range(item, start=number + 1, before=number + 2)
+    assert first == end_range(item, start=number + 1)[0]
+    assert keys[0] < first < entry_id(item, number + 1) < last < entry_id(item, number + 2)
     first, last = chunk_range(item, "t", chunk, 1)
     assert first <= keys[1] < last <= chunk_id(item, "t", chunk + 1)
     if item != other:
