@@ -72,8 +72,10 @@ __all__ = [
     "check_store",
     "check_trust",
     "conversation_id_of",
+    "database_with",
     "documents_of",
     "drafting_in_turn",
+    "driver_errors",
     "each_conversation",
     "estimated_count",
     "fit_for",
@@ -332,6 +334,22 @@ async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:
         yield database
     finally:
         await close_client(client)
+
+
+async def database_with(uri: str, name: str, *, default: str) -> str:
+    """Return the name of the database that an address names, or the default one, which must have a collection.
+
+    Raises:
+        InvalidInputError: The database has no such collection.
+    """
+    async with open_database(uri, default=default) as database:
+        async with driver_errors():
+            names = await database.list_collection_names(filter={"name": name})
+        if not names:
+            raise InvalidInputError(
+                f"the database {database.name!r} has no collection {name!r}; name the database in the address"
+            )
+        return str(database.name)
 
 
 async def documents_of(cursor: Any) -> AsyncIterator[dict[str, Any]]:

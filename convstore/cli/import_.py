@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -37,10 +37,14 @@ if TYPE_CHECKING:
     from convstore.transfer.importing import Records
 
 
-Kind = Literal["langchain", "openai-agents", "google-adk", "step-store"]
+Kind = Literal["langchain", "openai-agents", "google-adk", "step-store", "langgraph"]
+
+Removed = Literal["rewind", "leave out"]
 
 _DATABASES = {"langchain": "chat_history", "openai-agents": "agents"}
 """The databases that are read if an address names none."""
+_COLLECTION = "message_store"
+_SHOWN_SCOPES = 20
 
 
 @on_database
@@ -53,9 +57,12 @@ async def import_command(
     scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
     scope_key: Annotated[Pairs, keys_option("A scope key of your store; once for each.")] = None,
     kind: Annotated[Kind, typer.Option("--from", help="In a database: whose format.")] = "langchain",
-    collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
+    collection: Annotated[str, typer.Option(help="In a database: the collection, or that of checkpoints.")] = "",
+    writes_collection: Annotated[str, typer.Option(help="Of MongoDBSaver: its collection of writes.")] = "",
     session_key: Annotated[str, typer.Option(help="In a collection: its field of session ids.")] = "SessionId",
     history_key: Annotated[str, typer.Option(help="In a collection: its field of messages.")] = "History",
+    thread_ids: Annotated[Path | None, typer.Option(metavar="FILE", help="Of checkpoints: one id a line.")] = None,
+    removed: Annotated[Removed, typer.Option(help="Messages that a graph removed from its state.")] = "rewind",
     jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each source; all if not given.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")] = False,
@@ -75,6 +82,10 @@ async def import_command(
         MongoDBSession of OpenAI's Agents SDK (openai-agents), of Google ADK's
         MongoDbSessionService (google-adk), or of the MongoStepStore of
         pydantic-ai-harness (step-store). It is only read.
+      - with --from langgraph the checkpoints of MongoDBSaver, PostgresSaver
+        (postgresql://…) or SqliteSaver (a file): every message that the graph
+        had. What it removed from its state is rewound, or left out with
+        --removed "leave out". --thread-ids names the threads; else all.
 
     \b
     The scope of a conversation has a value for each scope key: that of --scope,
@@ -97,9 +108,11 @@ async def import_command(
       convstore import chats.jsonl.gz --dry-run \\
           --scope-from user_id=meta.user --scope-from thread_id=id
       convstore import mongodb://old-host/chat_history \\
-          --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
+          --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>[^:]+)'
       convstore import mongodb://old-host/agents --from google-adk \\
           --scope-from user_id=user_id
+      convstore import mongodb://old-host/checkpointing_db --from langgraph \\
+          --scope-from user_id=metadata.user_id --dry-run
     """
     from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
@@ -110,7 +123,8 @@ async def import_command(
     }
     if scope_key:
         _scope_rule(scope_key, named)
-    given = [Source(name, collection, session_key, history_key, kind) for name in sources]
+    names = Names(collection, writes_collection, session_key, history_key)
+    given = [Source(name, names, kind, thread_ids, removed) for name in sources]
     for source in given:
         source.check()
     exported = next(filter(None, (source.scope_keys() for source in given)), ())
@@ -201,20 +215,42 @@ def _print(
             table.add_row(f"{number:,}", what)
     console.print(table)
     console.print(f"Scope keys: {plain(', '.join(keys))}.", style="dim", soft_wrap=True)
+    if report.scopes:
+        _print_scopes(console, report, keys)
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:
         console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """File, or address of a database with a collection and the names of its fields."""
+class Names(NamedTuple):
+    """Names of collections, which depend on the kind of source if they are empty, and of fields."""
 
-    name: str = field(repr=False)
     collection: str
+    writes_collection: str
     session_key: str
     history_key: str
+
+
+def _print_scopes(console: Console, report: ImportReport, keys: Sequence[str]) -> None:
+    """Print which conversation of the source would get which scope: the first ones."""
+    table = new_table("source", *keys)
+    for assigned in report.scopes[:_SHOWN_SCOPES]:
+        values = [plain(assigned.scope.get(key, "")) for key in keys]
+        table.add_row(plain(assigned.where or assigned.conversation), *values)
+    console.print(table)
+    if (more := len(report.scopes) - _SHOWN_SCOPES) > 0:
+        console.print(f"… and {more:,} more; --json has them all.", soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """File, or address of a database with the names of its collections and fields."""
+
+    name: str = field(repr=False)
+    names: Names
     kind: Kind = "langchain"
+    thread_ids: Path | None = None
+    removed: Removed = "rewind"
 
     @property
     def is_address(self) -> bool:
@@ -224,8 +260,12 @@ class Source:
     @property
     def shown(self) -> str:
         """Return the name to print, without user info and options."""
-        what = f"collection {self.collection}" if self.kind == "langchain" else self.kind
+        what = f"collection {self._collection}" if self.kind == "langchain" else self.kind
         return f"{safe_address(self.name)}, {what}" if self.is_address else self.name
+
+    @property
+    def _collection(self) -> str:
+        return self.names.collection or _COLLECTION
 
     def check(self) -> None:
         """Raise an InvalidInputError if a file cannot be read."""
@@ -238,7 +278,8 @@ class Source:
         """Return the scope keys of an export; none for any other source."""
         from convstore.transfer.files import scope_keys_of  # noqa: PLC0415 - loads the store
 
-        return () if self.is_address else scope_keys_of(Path(self.name))
+        is_export = not self.is_address and self.kind != "langgraph"
+        return scope_keys_of(Path(self.name)) if is_export else ()
 
     async def read_into(
         self, store: ConversationStore, total: ImportReport, first: _FirstWrite, *, quiet: bool, **options: Any
@@ -266,6 +307,10 @@ class Source:
         from convstore import transfer  # noqa: PLC0415 - likewise
         from convstore.integration import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
 
+        if self.kind == "langgraph":
+            async with self._checkpoints() as checkpoints:
+                yield checkpoints, 0, lambda _: 0
+            return
         if not self.is_address:
             read = [0]
             records = transfer.read_file(self.name, codec=codec, on_bytes=partial(read.__setitem__, 0))
@@ -280,7 +325,19 @@ class Source:
             if self.kind in readers:
                 yield readers[self.kind](database), 0, lambda _: 0
                 return
-            collection = database[self.collection]
-            keys = {"session_key": self.session_key, "history_key": self.history_key}
+            collection = database[self._collection]
+            keys = {"session_key": self.names.session_key, "history_key": self.names.history_key}
             count, position = await estimated_count(collection), lambda report: report.messages + report.known
             yield transfer.read_history_collection(collection, **keys), count, position
+
+    @asynccontextmanager
+    async def _checkpoints(self) -> AsyncIterator[Records]:
+        """Open the checkpointer of a source, and yield the records of its threads."""
+        from convstore.transfer.checkpoints import read_checkpoints, read_thread_ids  # noqa: PLC0415 - as above
+        from convstore.transfer.savers import open_saver  # noqa: PLC0415 - as above
+
+        thread_ids = read_thread_ids(self.thread_ids) if self.thread_ids else None
+        given = {"collection": self.names.collection, "writes_collection": self.names.writes_collection}
+        named = {name: value for name, value in given.items() if value}
+        async with open_saver(self.name, **named) as saver:
+            yield read_checkpoints(saver, thread_ids, removed=self.removed)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from convstore import Conversation
 from convstore.exceptions import ConversationDeletedError, InvalidScopeError
 from convstore.integration import conversation_id_of
 from convstore.messages.encoding import digest_of
-
-OWNER: Final = "convstore_owner"
-"""Channel of a state: what `owner_of` returns."""
 
 
 def owner_of(scope: dict[str, str], conversation: str = "") -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from convstore.transfer.adk_sessions import read_adk_sessions
 from convstore.transfer.agents_sessions import read_agents_sessions, read_agents_sqlite
+from convstore.transfer.checkpoints import read_checkpoints
 from convstore.transfer.exporting import export_conversations
 from convstore.transfer.files import read_file
 from convstore.transfer.history_collection import read_history_collection
 from convstore.transfer.importing import import_conversations
 from convstore.transfer.records import (
+    AssignedScope,
     BadRecord,
     ConversationRecord,
     ExportReport,
@@ -24,6 +26,7 @@ from convstore.transfer.records import (
 from convstore.transfer.step_store import read_step_store
 
 __all__ = [
+    "AssignedScope",
     "BadRecord",
     "ConversationRecord",
     "ExportReport",
@@ -36,6 +39,7 @@ __all__ = [
     "read_adk_sessions",
     "read_agents_sessions",
     "read_agents_sqlite",
+    "read_checkpoints",
     "read_file",
     "read_history_collection",
     "read_step_store",

@@ -28,7 +28,15 @@ from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageR
 from convstore.integration import VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
-from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem, ScopeRule, counted
+from convstore.transfer.records import (
+    AssignedScope,
+    BadRecord,
+    ConversationRecord,
+    ImportReport,
+    Problem,
+    ScopeRule,
+    counted,
+)
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
@@ -157,6 +165,8 @@ class _Import:
             shown = ", ".join(f"{key}={value!r}" for key, value in scope)
             raise InvalidInputError(f"its scope {shown} is also that of {first}; add a field that differs to the scope")
         self.seen[scope] = record.where or record.id
+        if self.dry_run:
+            self.report.scopes.append(AssignedScope(record.id, record.where, dict(scope)))
         return scope
 
     async def _import(self, record: ConversationRecord) -> None:

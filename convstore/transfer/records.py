@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
@@ -148,6 +148,20 @@ class Problem:
     reason: str
 
 
+class AssignedScope(NamedTuple):
+    """The scope that a conversation of a source gets.
+
+    Attributes:
+        conversation: The record's id.
+        where: Location in the source.
+        scope: Values by scope key.
+    """
+
+    conversation: str
+    where: str
+    scope: Mapping[str, str]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Report:
     on_problem: Callable[[Problem], object] = field(default=lambda _: None, repr=False)
@@ -173,8 +187,9 @@ class _Report:
     @property
     def counts(self) -> dict[str, int]:
         """Return the counts by name, without those of problems."""
-        own = {attribute.name for attribute in fields(self)} - {attribute.name for attribute in fields(_Report)}
-        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self) if attribute.name in own}
+        of_all = {attribute.name for attribute in fields(_Report)}
+        own = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        return {name: value for name, value in own.items() if name not in of_all and isinstance(value, int)}
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
@@ -200,8 +215,10 @@ class ImportReport(_Report):
         changed: Differences from the source, such as a message with a new id.
         problems: The first problems.
         on_problem: Called with each problem.
+        scopes: With `dry_run`, the scope that each conversation of the source would get.
     """
 
+    scopes: list[AssignedScope] = field(default_factory=list)
     conversations: int = 0
     imported: int = 0
     extended: int = 0
@@ -213,6 +230,14 @@ class ImportReport(_Report):
         """Add the counts of another import; its problems are noted one by one."""
         for name, number in part.counts.items():
             setattr(self, name, getattr(self, name) + number)
+        self.scopes += part.scopes
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a JSON document."""
+        document = _Report.as_json(self)
+        if self.scopes:
+            document["scopes"] = [assigned._asdict() for assigned in self.scopes]
+        return document
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTime
 
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.cli.commands import app
-from convstore.cli.import_ import Source
+from convstore.cli.import_ import Names, Source
 from convstore.cli.replay.replay import Replay
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
@@ -341,13 +341,13 @@ def test_a_name_of_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.Monk
     odd = "backup:2024@home.jsonl"
     Path(odd).write_text("{}", encoding="utf-8")
     assert is_address(odd)
-    assert not Source(odd, "c", "s", "h").is_address
+    assert not Source(odd, Names("c", "w", "s", "h")).is_address
 
 
 def test_no_repr_has_an_address() -> None:
     """The reprs of `Source` and `Replay` show no secret of their address."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
-    objects: list[Any] = [Source(uri, "c", "s", "h"), Replay(uri=uri, user_id="u")]
+    objects: list[Any] = [Source(uri, Names("c", "w", "s", "h")), Replay(uri=uri, user_id="u")]
     assert not shows_secret(*map(repr, objects))
 
 

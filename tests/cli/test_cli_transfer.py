@@ -5,16 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from bson import json_util
 from canary import LOGIN
 from command_line import convstore, lines, own_address, recording, turn
-from langchain_core.messages import HumanMessage, message_to_dict
+from langchain_core.messages import AIMessage, HumanMessage, message_to_dict
+from langgraph.checkpoint.mongodb import MongoDBSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
 from properties import STRIDE
 from pymongo import MongoClient
 
@@ -71,11 +76,60 @@ def test_a_look_writes_nothing(uri: Any, file: Path) -> None:
     """With --dry-run the database is not even set up, and the report says what would be."""
     document = imported(uri, file, "--dry-run")
     assert counted(document, "imported", "messages", "dry_run") == [2, 24, True]
+    assert [row["scope"] for row in document["scopes"]] == [
+        {"user_id": "ada", "thread_id": "one"},
+        {"user_id": "ada", "thread_id": "two"},
+    ]
     with MongoClient[dict[str, Any]](uri) as client:
         assert client.get_default_database().list_collection_names() == []
     shown = convstore("import", file, "--uri", uri, "--scope", "user_id=ada", "--dry-run").stdout
     assert "24  messages would be written" in shown
     assert "Nothing was written: --dry-run." in shown
+    assert ["chats.jsonl, line 2", "ada", "two"] in [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()]
+
+
+def test_threads_of_a_checkpointer_are_imported(uri: Any, tmp_path: Path) -> None:
+    """From a file of SqliteSaver that is only read; ids in a file select threads, metadata names their users."""
+    path, ids = tmp_path / "checkpoints.sqlite", tmp_path / "ids.txt"
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        put_threads(saver, "one", "two")
+    ids.write_text("one\nnone\n", encoding="utf-8")
+    before = path.read_bytes()
+    options = ["--from", "langgraph", "--uri", uri, "--json", "--scope-from", "user_id=metadata.user_id"]
+    for more, exit_code, figures in (["--thread-ids", ids], 1, [1, 1]), ([], 0, [1, 0]):
+        result = convstore("import", path, *options, *more)
+        assert result.exit_code == exit_code, result.output
+        assert counted(json.loads(result.stdout), "imported", "left_out") == figures
+    assert path.read_bytes() == before
+    for wrong in (tmp_path / "none.sqlite", ids, "postgresql://ada:secret@localhost/app"):
+        result = convstore("import", wrong, *options)
+        assert result.exit_code != 0
+        assert "secret" not in result.output
+
+
+@pytest.mark.slow
+def test_threads_of_a_mongodb_saver_are_imported(uri: Any) -> None:
+    """From its two collections; a database without them is not written to."""
+    options = ["--from", "langgraph", "--uri", uri, "--json", "--scope-from", "user_id=metadata.user_id"]
+    with MongoDBSaver.from_conn_string(uri, "convstore_test_saver") as saver:
+        put_threads(saver, "one", "two")
+        source = uri.replace(f"/{urlsplit(uri).path[1:]}", "/convstore_test_saver")
+        for figures in [2, 0], [0, 2]:
+            document = json.loads(convstore("import", source, *options).stdout)
+            assert counted(document, "imported", "unchanged") == figures
+        saver.client.drop_database("convstore_test_saver")
+        result = convstore("import", source, *options)
+        assert "has no collection 'checkpoints'" in result.output
+        assert "convstore_test_saver" not in saver.client.list_database_names()
+
+
+def put_threads(saver: Any, *thread_ids: str) -> None:
+    """Run a graph once for each thread of the user ada."""
+    graph = StateGraph(MessagesState).add_node("answer", lambda _: {"messages": [AIMessage("They do.", id="a")]})
+    agent = graph.add_edge(START, "answer").compile(checkpointer=saver)
+    for thread_id in thread_ids:
+        config: Any = {"configurable": {"thread_id": thread_id, "user_id": "ada"}}
+        agent.invoke({"messages": [HumanMessage("Do orcas sleep?", id="q")]}, config)
 
 
 def test_what_was_just_imported_is_not_pruned(uri: Any, tmp_path: Path) -> None:

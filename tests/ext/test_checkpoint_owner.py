@@ -17,9 +17,10 @@ from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import ConversationDeletedError, ConversationStore
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.checkpoint_owner import OWNER, owner_of
+from convstore.ext.checkpoint_owner import owner_of
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node
+from convstore.values.checkpoints import OWNER
 
 
 def agent_of(store: ConversationStore, saver: Any, *replies: Any) -> tuple[Any, ScriptedModel, list[int]]:

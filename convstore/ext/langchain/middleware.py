@@ -17,7 +17,7 @@ from convstore import SOURCES_PROMPT, Conversation, ConversationStore
 from convstore import number_sources as numbered
 from convstore.exceptions import InvalidScopeError, MissingExtraError
 from convstore.ext.around import own_conversation, working_on
-from convstore.ext.checkpoint_owner import OWNER, check_owner, owner_of
+from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import (
     PAGE_TOKENS,
@@ -29,6 +29,7 @@ from convstore.integration import (
 )
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of, linked
+from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.scope import check_names

@@ -16,7 +16,7 @@ from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
 from convstore.ext.around import own_conversation, with_turn_id
-from convstore.ext.checkpoint_owner import OWNER, check_owner, owner_of
+from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -34,6 +34,7 @@ from convstore.integration import append_in_halves, append_in_turn, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of, last_question, last_turn_of, linked
 from convstore.types import History
+from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp

@@ -12,11 +12,11 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
-from convstore.ext.checkpoint_owner import OWNER
 from convstore.integration import fit_for
 from convstore.messages.filing import Filing, ids_of, is_answer, last_turn_of
 from convstore.messages.provenance import kind_of
 from convstore.types import History
+from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy
 
 

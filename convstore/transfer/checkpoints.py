@@ -1,0 +1,199 @@
+"""Reads the threads of a LangGraph checkpointer: every message that their checkpoints have, in order, each once.
+
+A state holds only the messages that the graph kept. So a thread is read along its path, the chain of parents of its
+newest checkpoint, through LangGraph's interface of checkpointers. The checkpoints are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from convstore.exceptions import InvalidInputError, StoreError
+from convstore.transfer.checkpoint_path import CheckpointPath
+from convstore.transfer.jobs import location_of
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
+from convstore.transfer.savers import other_namespaces_of, thread_ids_of
+from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
+from convstore.values.checkpoints import OWNER
+from convstore.values.scope import check_choice
+
+Removed: TypeAlias = Literal["rewind", "leave out"]
+
+
+async def read_checkpoints(
+    saver: Any,
+    thread_ids: Iterable[str] | AsyncIterable[str] | None = None,
+    *,
+    removed: Removed = "rewind",
+    channel: str = "messages",
+) -> AsyncIterator[ConversationRecord | BadRecord]:
+    """Yield the threads of a checkpointer one at a time; the checkpoints of a thread are read in pages.
+
+    A message stands where it came into the state, and has the text that it had last. A message without an id gets one
+    made from the thread, the step and its index. Writes of an interrupted step are part of the thread. The notes of a
+    record count removed and replaced messages, and what is left out: summaries, other branches and the namespaces of
+    subgraphs. Checkpoints that convstore's middleware or nodes wrote are not read, because the log has their messages.
+
+    The fields of a record for its scope are ``thread_id`` and ``metadata.…``, the metadata of the newest checkpoint.
+
+    Args:
+        saver: A checkpointer, such as ``MongoDBSaver``, ``AsyncPostgresSaver`` or ``SqliteSaver``.
+        thread_ids: The threads; by default all threads of a saver of LangGraph's for MongoDB, Postgres or SQLite.
+        removed: Messages that were removed from the state are rewound: in the log, and in no view. "leave out" does
+            not import them.
+        channel: Key of the messages in the state.
+
+    Raises:
+        InvalidInputError: An argument is invalid.
+        StoreError: The MongoDB server does not answer, or refuses a command.
+    """
+    check_choice(removed, "rewind", "leave out", name="removed")
+    if isinstance(thread_ids, str):
+        raise InvalidInputError("thread_ids must be a list of ids, not one str")
+    if not (hasattr(saver, "alist") and hasattr(saver, "aget_tuple")):
+        raise InvalidInputError(f"saver must be a checkpointer of LangGraph, not {type(saver).__name__}")
+    found = await thread_ids_of(saver) if thread_ids is None else thread_ids
+    async for thread_id in found if isinstance(found, AsyncIterable) else _each(found):
+        yield await _record_or_bad(saver, thread_id, removed, channel)
+
+
+async def _each(thread_ids: Iterable[str]) -> AsyncIterator[str]:
+    for thread_id in thread_ids:
+        yield thread_id
+
+
+def read_thread_ids(path: Path | str) -> list[str]:
+    """Return the ids of a file with one on each line; empty lines are skipped.
+
+    Raises:
+        InvalidInputError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidInputError(f"{Path(path).name} cannot be read: {reason}") from error
+    return [line for line in text.splitlines() if line.strip()]
+
+
+async def _record_or_bad(saver: Any, thread_id: str, removed: Removed, channel: str) -> ConversationRecord | BadRecord:
+    where = f"thread {thread_id!r}"[:200]
+    try:
+        return await _record(saver, thread_id, where, removed, channel)
+    except InvalidInputError as error:
+        return BadRecord(where, str(error))
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a saver may raise any class; the next thread may be readable
+        reason = f"its checkpoints cannot be read: {type(error).__name__} ({location_of(error)})"
+        return BadRecord(where, reason)
+
+
+async def _record(saver: Any, thread_id: str, where: str, removed: Removed, channel: str) -> ConversationRecord:
+    if not isinstance(thread_id, str) or not thread_id:
+        raise InvalidInputError(f"a thread id must be a non-empty str, not {type(thread_id).__name__}")
+    path = CheckpointPath(saver, thread_id, channel)
+    thread = _Thread(channel)
+    async for checkpoint, state in path.states():
+        thread.add(checkpoint, state)
+    if thread.newest is None:
+        raise InvalidInputError("the checkpointer has no checkpoint of this thread in its root namespace")
+    if not thread.has_channel:
+        raise InvalidInputError(f"its state has no {channel!r}; name the key of the messages in the state (channel)")
+    notes = [*_notes_of(path), *thread.notes(removed)]
+    if namespaces := await other_namespaces_of(saver, thread_id):
+        notes.append(f"left out: {counted(namespaces, 'other namespace')}, of subgraphs")
+    places = thread.places(removed)
+    return ConversationRecord(
+        id=thread_id,
+        messages=[_item(place) for place in places],
+        where=where,
+        fields={"thread_id": thread_id, "metadata": dict(thread.newest.metadata)},
+        rewound=_ranges(places),
+        notes=notes,
+    )
+
+
+class _Thread:
+    """The messages of a thread, whose checkpoints are added from the newest to the oldest.
+
+    Attributes:
+        newest: The newest checkpoint.
+        has_channel: A checkpoint has the channel of the messages.
+    """
+
+    def __init__(self, channel: str) -> None:
+        self.newest: Checkpoint | None = None
+        self.has_channel = False
+        self._channel = channel
+        self._history = StateHistory()
+        self._is_taken_over = False
+
+    def add(self, checkpoint: Checkpoint, state: Sequence[Any]) -> None:
+        """Add the state of the next older checkpoint."""
+        is_newest = self.newest is None
+        if is_newest:
+            self.newest = checkpoint
+        writes = checkpoint.writes_to(self._channel)
+        self.has_channel |= self._channel in checkpoint.versions or bool(writes)
+        if OWNER in checkpoint.values:  # the log has its messages, and convstore removes them from the state
+            self._is_taken_over = True
+            return
+        self._history.note_summaries(checkpoint.values)
+        if is_newest and writes:
+            self._history.add(replayed(list(state), writes), checkpoint, step=checkpoint.step + 1)
+        self._history.add(state, checkpoint)
+
+    def places(self, removed: Removed) -> list[Place]:
+        """Return the messages to import, in order."""
+        found = self._history.places()
+        if removed == "leave out":
+            return [place for place in found if place.is_active]
+        return found
+
+    def notes(self, removed: Removed) -> list[str]:
+        """Count the messages that changed after they were written, and what is left out."""
+        found = self._history.places()
+        gone = len([place for place in found if not place.is_active])
+        replaced = len([place for place in found if place.is_replaced])
+        notes = list[str]()
+        if gone and removed == "rewind":
+            notes.append(f"rewound: {counted(gone, 'message')} that the graph removed from its state")
+        elif gone:
+            notes.append(f"left out: {counted(gone, 'message')} that the graph removed from its state")
+        if replaced:
+            notes.append(f"replaced in the state: {counted(replaced, 'message')}; the last content is imported")
+        if summaries := len(self._history.summaries):
+            notes.append(f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; compact makes new ones")
+        if self._is_taken_over:
+            notes.append("left out: the checkpoints since convstore keeps the messages of this thread")
+        return notes
+
+
+def _notes_of(path: CheckpointPath) -> list[str]:
+    notes = list[str]()
+    if path.branches:
+        notes.append(f"left out: {counted(path.branches, 'other branch', 'other branches')}")
+    if path.is_cut:
+        notes.append("its first checkpoints were deleted; messages that only they had are lost")
+    return notes
+
+
+def _item(place: Place) -> RecordItem:
+    where = f"checkpoint {place.checkpoint}, message {place.index + 1}"
+    return RecordItem(message=place.message, key=f"{place.step}:{place.index}", where=where, at=place.at)
+
+
+def _ranges(places: Sequence[Place]) -> list[tuple[int, int]]:
+    """Return the first and last position, from 1, of adjacent messages that were removed."""
+    ranges = list[tuple[int, int]]()
+    for position, place in enumerate(places, 1):
+        if place.is_active:
+            continue
+        if ranges and ranges[-1][1] == position - 1:
+            ranges[-1] = (ranges[-1][0], position)
+        else:
+            ranges.append((position, position))
+    return ranges

@@ -1,0 +1,210 @@
+"""Follows the messages of a LangGraph state through the checkpoints of a thread, from the newest back to the oldest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from langchain_core.messages import BaseMessage, SystemMessage
+
+from convstore.exceptions import InvalidInputError, MissingExtraError
+from convstore.messages.encoding import digest_of, digest_of_messages
+from convstore.messages.provenance import is_made_up
+
+Write: TypeAlias = tuple[Any, Any, Any]
+"""A pending write of a checkpoint: task, channel and value."""
+
+INPUT = "__start__"
+"""Channel with the input of a run that no node has taken yet."""
+
+_LANGMEM_BEGINNING = "Summary of the conversation so far:"
+"""The beginning of the message that langmem's `SummarizationNode` puts before the messages that it kept."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint on the path of a thread.
+
+    Attributes:
+        id: Its id.
+        parent: Id of its parent; "" for the first one of a thread.
+        config: Finds it in the checkpointer.
+        step: Its step on the path.
+        at: When it was saved.
+        values: The values of its channels.
+        versions: The versions of its channels; a channel that was never written has none.
+        writes: Writes after it, which the next checkpoint has.
+        metadata: Of the run that saved it.
+    """
+
+    id: str
+    parent: str
+    config: Any
+    step: int
+    at: datetime
+    values: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    writes: Sequence[Write]
+    metadata: Mapping[str, Any]
+
+    def has_changes_only(self, channel: str) -> bool:
+        """Return True if the channel is a `DeltaChannel`, whose value is not in this checkpoint."""
+        return channel in self.versions and channel not in self.values
+
+    def writes_to(self, channel: str) -> list[Write]:
+        """Return the pending writes to a channel, or the input that no node has taken yet."""
+        found = [write for write in self.writes if write[1] == channel]
+        given = self.values.get(INPUT)
+        if not found and isinstance(given, Mapping) and given.get(channel):
+            found = [("", channel, given[channel])]
+        return found
+
+
+@dataclass(slots=True)
+class Place:
+    """A message of a thread.
+
+    Attributes:
+        message: With the content that it had last.
+        oldest: With the content that it had in the oldest checkpoint that was read.
+        depth: Number of checkpoints from the newest one back to the one that the message came with.
+        index: Its index in that state.
+        step: The step of that checkpoint.
+        checkpoint: The id of that checkpoint.
+        at: When that checkpoint was saved.
+        is_active: The newest state has it.
+        is_replaced: Its content changed.
+        is_open: The state that was read last has it.
+    """
+
+    message: Any
+    oldest: Any
+    depth: int
+    index: int
+    step: int
+    checkpoint: str
+    at: datetime
+    is_active: bool
+    is_replaced: bool = False
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class StateHistory:
+    """The messages of all states of a path, which are added from the newest to the oldest.
+
+    A message that was removed and came back stands where it came back.
+    """
+
+    depth: int = -1
+    summaries: set[bytes] = field(default_factory=set)
+    _found: dict[Any, Place] = field(default_factory=dict)
+
+    def add(self, state: Sequence[Any], checkpoint: Checkpoint, *, step: int | None = None) -> None:
+        """Add the messages of the next older state; `step` is that of pending writes."""
+        self.depth += 1
+        seen = set[Any]()
+        for index, (key, message) in enumerate(_keyed(state)):
+            if _is_summary(message):
+                self.summaries.add(digest_of(message.text))
+                continue
+            seen.add(key)
+            place = self._found.get(key)
+            if place is None:
+                place = Place(message, message, 0, 0, 0, "", checkpoint.at, is_active=self.depth == 0)
+                self._found[key] = place
+            if place.is_open:
+                place.is_replaced |= place.oldest != message
+                place.oldest = message
+                place.depth = self.depth
+                place.index = index
+                place.step = checkpoint.step if step is None else step
+                place.checkpoint = checkpoint.id
+                place.at = checkpoint.at
+        for key, place in self._found.items():
+            place.is_open = place.is_open and key in seen
+
+    def note_summaries(self, values: Mapping[str, Any]) -> None:
+        """Count the summaries that langmem and deepagents keep beside the messages of a state."""
+        for text in _summaries_beside(values):
+            self.summaries.add(digest_of(text))
+
+    def places(self) -> list[Place]:
+        """Return the messages in the order in which they came into the state."""
+        return sorted(self._found.values(), key=lambda place: (-place.depth, place.index))
+
+
+def replayed(base: Any, writes: Sequence[Write]) -> list[Any]:
+    """Return a state's messages after some writes, as LangGraph applies them."""
+    try:
+        from langgraph.channels.delta import DeltaChannel  # noqa: PLC0415 - an extra
+        from langgraph.graph.message import _messages_delta_reducer  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError(package="langgraph", extra="langgraph") from error
+    channel = DeltaChannel(_messages_delta_reducer, list).from_checkpoint(base)
+    channel.replay_writes(writes)
+    return list(channel.get())
+
+
+def plain_state(value: Any) -> list[Any]:
+    """Return the messages in the value of a channel: a list, or the snapshot of a `DeltaChannel`."""
+    found = getattr(value, "value", value) if isinstance(value, tuple) else value
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise InvalidInputError(f"its messages are a value of type {type(found).__name__}; a list is needed")
+    return found
+
+
+def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any]]:
+    """Return the states of consecutive checkpoints that have changes only, from the oldest to the newest.
+
+    Args:
+        history: What the checkpointer's `get_delta_channel_history` returns for the newest of them.
+        numbers: For each of them, the number of writes between its parent and it.
+    """
+    writes = history["writes"]
+    if len(writes) != sum(numbers):
+        raise InvalidInputError("its changes cannot be rebuilt: writes of its checkpoints are missing")
+    states = list[list[Any]]()
+    base = history.get("seed")
+    start = 0
+    for number in numbers:
+        base = replayed(base, writes[start : start + number])
+        states.append(base)
+        start += number
+    return states
+
+
+def _keyed(state: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the messages with keys that are equal in all states: the id, or class, content and number of equal ones."""
+    equal = Counter[Any]()
+    for message in state:
+        id_ = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
+        if id_:
+            yield id_, message
+            continue
+        content = digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
+        equal[content] += 1
+        yield (content, equal[content]), message
+
+
+def _is_summary(message: Any) -> bool:
+    if not isinstance(message, BaseMessage):
+        return False
+    is_langmem = isinstance(message, SystemMessage) and message.text.startswith(_LANGMEM_BEGINNING)
+    return is_langmem or is_made_up(message)
+
+
+def _summaries_beside(values: Mapping[str, Any]) -> Iterator[str]:
+    event = values.get("_summarization_event")
+    message = event.get("summary_message") if isinstance(event, Mapping) else None
+    if isinstance(message, BaseMessage):
+        yield message.text
+    for value in values.values():
+        running = value.get("running_summary") if isinstance(value, Mapping) else None
+        text = running.get("summary") if isinstance(running, Mapping) else getattr(running, "summary", None)
+        if isinstance(text, str) and text:
+            yield f"{_LANGMEM_BEGINNING} {text}"

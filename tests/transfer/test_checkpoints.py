@@ -1,0 +1,199 @@
+"""Imports of LangGraph's checkpoints: the whole path of a thread, whatever its graph did with the state."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer
+from typing_extensions import TypedDict
+
+from convstore import ConversationStore, InvalidInputError
+from convstore.transfer import BadRecord, import_conversations, read_checkpoints
+
+CONFIG: Any = {"configurable": {"thread_id": "orcas"}}
+Step = Callable[[Any], dict[str, Any]]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[ConversationStore]:
+    """A store to import into."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        yield store
+
+
+class DeltaState(TypedDict):
+    """A state whose checkpoints hold changes, and all messages after each third one only."""
+
+    messages: Annotated[list[Any], DeltaChannel(_messages_delta_reducer, snapshot_frequency=3)]
+
+
+class PlainState(TypedDict):
+    """A state whose reducer gives messages no ids."""
+
+    messages: Annotated[list[Any], operator.add]
+
+
+def graph_of(*steps: Step, saver: Any = None, state: Any = MessagesState) -> Any:
+    """Compile a graph of nodes that run one after the other."""
+    graph = StateGraph(state)
+    previous = START
+    for number, step in enumerate(steps):
+        graph.add_node(f"node{number}", step)
+        graph.add_edge(previous, f"node{number}")
+        previous = f"node{number}"
+    return graph.compile(checkpointer=saver or InMemorySaver())
+
+
+def answer(state: Any) -> dict[str, Any]:
+    """Answer the last question."""
+    asked = state["messages"][-1].text
+    return {"messages": [AIMessage(f"Answer to {asked}", id=f"a-{asked}")]}
+
+
+def trim(state: Any) -> dict[str, Any]:
+    """Keep the last four messages."""
+    return {"messages": [RemoveMessage(message.id) for message in state["messages"][:-4]]}
+
+
+async def ask(graph: Any, *questions: str) -> None:
+    """Run the graph for each question."""
+    for question in questions:
+        await graph.ainvoke({"messages": [HumanMessage(question, id=f"q-{question}")]}, CONFIG)
+
+
+async def imported(store: ConversationStore, saver: Any, **options: Any) -> tuple[list[str], list[str], list[str]]:
+    """Import the thread; return the ids of the log and of the view, and what was reported."""
+    records = read_checkpoints(saver, **options)
+    report = await import_conversations(store, records, scope={"user_id": "ada"})
+    chat = store.conversation(user_id="ada", thread_id="orcas")
+    log = [str(message.id) async for message in chat.messages()]
+    shown = [str(message.id) for message in (await chat.load_history()).messages]
+    return log, shown, [problem.reason for problem in report.problems]
+
+
+def texts(*numbers: int) -> list[str]:
+    """Return the ids of the questions and answers with these numbers."""
+    return [f"{kind}-{number}" for number in numbers for kind in ("q", "a")]
+
+
+@pytest.mark.parametrize("state", [MessagesState, DeltaState])
+async def test_a_shortened_state_loses_no_message(store: ConversationStore, state: Any) -> None:
+    """Removed messages are in the log once, in order, and in no view; a second import adds none."""
+    graph = graph_of(trim, answer, state=state)
+    await ask(graph, *map(str, range(5)))
+    for _ in range(2):
+        log, shown, reasons = await imported(store, graph.checkpointer)
+        assert log == texts(*range(5))
+        kept = (await graph.aget_state(CONFIG)).values["messages"]
+        assert shown == [message.id for message in kept] == log[5:]
+        assert reasons == ["rewound: 5 messages that the graph removed from its state"]
+
+
+async def test_what_was_removed_or_replaced_is_never_shown(store: ConversationStore) -> None:
+    """A redacted text is nowhere, a removed message is rewound or left out, and one that came back is where it came."""
+    graph = graph_of(answer)
+    await ask(graph, "0", "pin", "2")
+    for update in (
+        [HumanMessage("***", id="q-pin")],
+        [RemoveMessage("a-pin")],
+        [RemoveMessage("q-2"), RemoveMessage("a-2")],
+        [HumanMessage("2", id="q-2")],
+    ):
+        await graph.aupdate_state(CONFIG, {"messages": update})
+    log, shown, reasons = await imported(store, graph.checkpointer)
+    assert log == ["q-0", "a-0", "q-pin", "a-pin", "a-2", "q-2"]
+    assert shown == ["q-0", "a-0", "q-pin", "q-2"]
+    chat = store.conversation(user_id="ada", thread_id="orcas")
+    assert [message.text async for message in chat.messages()][2] == "***"
+    assert reasons == [
+        "rewound: 2 messages that the graph removed from its state",
+        "replaced in the state: 1 message; the last content is imported",
+    ]
+    await chat.delete()
+    log, shown, _ = await imported(store, graph.checkpointer, removed="leave out")
+    assert log == shown == ["q-0", "a-0", "q-pin", "q-2"]
+
+
+async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStore) -> None:
+    """Other branches, namespaces of subgraphs and summaries are left out and counted; parents may have later ids."""
+    inner = graph_of(lambda state: {"messages": [AIMessage("inner", id=f"i-{len(state['messages'])}")]}, saver=True)
+    graph = graph_of(answer, inner)
+    await ask(graph, "0")
+    states = [state async for state in graph.aget_state_history(CONFIG)]
+    await ask(graph, "lost")
+    await graph.aupdate_state(states[0].config, {"messages": [HumanMessage("edited", id="q-edited")]}, as_node="node1")
+    summary = HumanMessage("Before: orcas.", id="s", additional_kwargs={"lc_source": "summarization"})
+    kept = [RemoveMessage(REMOVE_ALL_MESSAGES), summary, HumanMessage("edited", id="q-edited")]
+    await graph.aupdate_state(CONFIG, {"messages": kept}, as_node="node1")
+    log, shown, reasons = await imported(store, graph.checkpointer)
+    assert (log, shown) == (["q-0", "a-0", "i-2", "q-edited"], ["q-edited"])
+    assert reasons == [
+        "left out: 1 other branch",
+        "rewound: 3 messages that the graph removed from its state",
+        "left out: 1 summary of the graph; compact makes new ones",
+        "left out: 1 other namespace, of subgraphs",
+    ]
+
+
+async def test_messages_without_ids_and_missing_checkpoints(store: ConversationStore) -> None:
+    """Ids are made from thread, step and index; what deleted checkpoints had is reported, or the thread is left out."""
+    for state in (PlainState, DeltaState):
+        graph = graph_of(lambda _: {"messages": [HumanMessage("yes")]}, state=state)
+        for question in ("yes", "no"):
+            await graph.ainvoke({"messages": [HumanMessage(question)]}, CONFIG)
+        saver = graph.checkpointer
+        for _ in range(2):
+            report = await import_conversations(store, read_checkpoints(saver), scope={"user_id": state.__name__})
+        assert (report.unchanged, report.known) == (1, 4)
+        chat = store.conversation(user_id=state.__name__, thread_id="orcas")
+        assert [message.text async for message in chat.messages()] == ["yes", "yes", "no", "yes"]
+        checkpoints = saver.storage["orcas"][""]
+        for id_ in sorted(checkpoints)[: len(checkpoints) // 2]:
+            del checkpoints[id_]
+        [record] = [record async for record in read_checkpoints(saver)]
+        if state is PlainState:
+            assert record.notes == ["its first checkpoints were deleted; messages that only they had are lost"]
+        else:
+            assert isinstance(record, BadRecord)
+            assert "cannot be rebuilt" in record.problem
+
+
+async def test_a_thread_that_cannot_be_read_is_reported() -> None:
+    """It stops no other thread; wrong arguments are refused before anything is read."""
+    graph = graph_of(answer)
+    await ask(graph, "0")
+    threads = ["", "unknown", "orcas"]
+    found = [record async for record in read_checkpoints(graph.checkpointer, threads)]
+    assert [isinstance(record, BadRecord) for record in found] == [True, True, False]
+    [bad] = [record async for record in read_checkpoints(graph.checkpointer, ["orcas"], channel="chat")]
+    assert "'chat'" in bad.problem
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        ("saver", {}),
+        (graph.checkpointer, {"thread_ids": "orcas"}),
+        (graph.checkpointer, {"removed": "keep"}),
+    ]
+    for saver, options in wrong:
+        with pytest.raises(InvalidInputError):
+            await anext(read_checkpoints(saver, **options))
+
+
+async def test_an_interrupted_step_belongs_to_the_thread(store: ConversationStore) -> None:
+    """What one node wrote before another one failed, and the input of a run that no node took."""
+
+    def fail(state: Any) -> dict[str, Any]:
+        raise ValueError(len(state))
+
+    graph = StateGraph(MessagesState).add_node("answer", answer).add_node("fail", fail)
+    graph.add_edge(START, "answer").add_edge(START, "fail")
+    agent = graph.compile(checkpointer=InMemorySaver())
+    with pytest.raises(ValueError, match="1"):
+        await ask(agent, "0")
+    assert (await imported(store, agent.checkpointer))[:2] == (texts(0), texts(0))
