@@ -53,8 +53,8 @@ class Statistics:
         """Return by conversation the size of the messages that its summary covers, and the summary's. One command."""
         wanted = {"$gte": ""} if conversations is None else {"$in": list(conversations)}
         # The index of states begins with the conversation, so the server uses it only if the filter names one.
-        query = {"conversation": wanted, "revision": {"$exists": True}}
-        pipeline = [{"$match": query}, {"$project": _SUMMARY_FIELDS}]
+        query: dict[str, Any] = {"conversation": wanted, "revision": {"$exists": True}}
+        pipeline: list[Document] = [{"$match": query}, {"$project": _SUMMARY_FIELDS}]
         documents = await Collection(self._driver, LOG).aggregate(pipeline, is_long=True)
         return dict(_summary_sizes(document) for document in documents if document.get("summary"))
 
