@@ -17,6 +17,7 @@ from counting import Commands
 from fixture_types import Client
 from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient, MongoClient
+from routing import Routing
 
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevNode, DevServer
@@ -43,8 +44,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fail each test that shows the password of the server's address."""
+    """Fail each test that shows the password of the server's address, or whose store sends a command to all shards."""
     config.pluginmanager.register(Canary())
+    config.pluginmanager.register(Routing())
 
 
 def pytest_xdist_auto_num_workers() -> int | None:

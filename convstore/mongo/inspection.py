@@ -78,12 +78,12 @@ class Inspection:
         """Replace a damaged state of the same revision, or insert a missing one. One command."""
         if state is None:
             return await self._log.insert(document)
-        return await self._log.replace({"_id": state["_id"], "revision": state.get("revision")}, document)
+        return await self._log.replace(_same_state(state), document)
 
     async def set_hint(self, state: Document, name: str, value: Any) -> bool:
         """Replace a field that a load can find out, None to remove it, in a state of the same revision. One command."""
         update = {"$unset": {name: ""}} if value is None else {"$set": {name: value}}
-        return await self._log.update({"_id": state["_id"], "revision": state["revision"]}, update)
+        return await self._log.update(_same_state(state), update)
 
     async def chunk_keys(self, conversation: str, *, after: str = "") -> list[str]:
         """Return the next page of chunk keys after a key, in order; empty at the end. One command."""
@@ -171,6 +171,11 @@ class SchemaInspection:
         async with driver_errors():
             reply = await self._database.command("listIndexes", self._prefix + collection)
         return {str(index["name"]): index for index in reply["cursor"]["firstBatch"]}
+
+
+def _same_state(state: Document) -> dict[str, Any]:
+    """Return the filter for a state of the same revision; a router finds its shard by the conversation."""
+    return {"_id": state["_id"], "conversation": state.get("conversation"), "revision": state.get("revision")}
 
 
 def matches(found: Document, index: Index) -> bool:
