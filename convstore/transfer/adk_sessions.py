@@ -7,15 +7,16 @@ are only read.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.integration import documents_of
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
+from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, counted, record_or_bad
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
@@ -45,69 +46,132 @@ async def read_adk_sessions(
 
 async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord:
     keys = {name: str(session["_id"][name]) for name in _KEYS}
-    items, silent = list[RecordItem](), 0
-    async for document in documents_of(events.find(keys).sort([("timestamp", 1), ("revision", 1)])):
-        found = _items(document)
-        items += found
-        silent += not found
+    open_calls = _OpenCalls()
+    found = documents_of(events.find(keys).sort([("timestamp", 1), ("revision", 1)]))
+    read = [_read(document, open_calls) async for document in found]
+    shown = _shown(read)
+    silent = len([event for event in read if not event.items and not event.rewound_from])
     state = session.get("state") or {}
     return ConversationRecord(
         id=keys["session_id"],
-        messages=items,
+        messages=[item for event in read for item in event.items],
         where=f"session {keys['session_id']!r}"[:200],
         fields=keys,
         state=dict(json.loads(state) if isinstance(state, str) else state),
+        rewound=hidden_ranges(index in shown for index, event in enumerate(read) for item in event.items),
         notes=[f"left out: {counted(silent, 'event')} without content"] if silent else [],
     )
 
 
-def _items(document: Mapping[str, Any]) -> list[RecordItem]:
+class _OpenCalls:
+    """Calls without a result, for calls and results that Google ADK stored without an id."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, str]] = []
+
+    def id_of_call(self, call: Mapping[str, Any], event_id: str, index: int) -> str:
+        """Return the id of a call, or one made from its event."""
+        id_ = str(call.get("id") or f"{event_id}:call:{index}")
+        self._open.append((str(call["name"]), id_))
+        return id_
+
+    def id_of_result(self, result: Mapping[str, Any], event_id: str, index: int) -> str:
+        """Return the id of the call that a result names, else that of the first open call of its tool."""
+        name = str(result["name"])
+        given = result.get("id")
+        matching = [call for call in self._open if call[1] == given or (not given and call[0] == name)]
+        if matching:
+            self._open.remove(matching[0])
+            return matching[0][1]
+        return str(given or f"{event_id}:result:{index}")
+
+
+class _Event(NamedTuple):
+    """An event of a session: its messages, its invocation, and the invocation from which on it takes events back."""
+
+    items: list[RecordItem]
+    invocation: str
+    rewound_from: str
+
+
+def _read(document: Mapping[str, Any], open_calls: _OpenCalls) -> _Event:
     where = f"event {document['_id']!r}"[:200]
     try:
         where = f"event {document['_id']['event_id']!r}"[:200]
         event = json.loads(document["event_data"])
         at = datetime.fromtimestamp(float(event["timestamp"]), UTC)
-        return [RecordItem(message=message, where=where, at=at) for message in _messages(event)]
+        items = [RecordItem(message=message, where=where, at=at) for message in _messages(event, open_calls)]
+        rewound_from = (event.get("actions") or {}).get("rewind_before_invocation_id")
+        return _Event(items, str(event.get("invocation_id") or ""), str(rewound_from or ""))
     except DAMAGED as error:
-        return [RecordItem(message=None, problem=f"no event: {error!r}", where=where)]
+        return _Event([RecordItem(message=None, problem=f"no event: {error!r}", where=where)], "", "")
 
 
-def _messages(event: Mapping[str, Any]) -> list[BaseMessage]:
+def _shown(events: Sequence[_Event]) -> set[int]:
+    """Return the indexes of the events that Google ADK shows: a rewind that was taken back itself hides none."""
+    shown = set[int]()
+    index = len(events) - 1
+    while index >= 0:
+        rewound_from = events[index].rewound_from
+        if not rewound_from:
+            shown.add(index)
+        earlier = (at for at in range(index) if events[at].invocation == rewound_from)
+        index = next(earlier, index) if rewound_from else index
+        index -= 1
+    return shown
+
+
+def _messages(event: Mapping[str, Any], open_calls: _OpenCalls) -> list[BaseMessage]:
     content = event.get("content") or {}
-    parts, id_ = content.get("parts") or [], event["id"]
+    parts = content.get("parts") or []
+    id_ = event["id"]
     results = [part["function_response"] for part in parts if part.get("function_response")]
     calls = [part for part in parts if part.get("function_call")]
     others = [part for part in parts if not (part.get("function_response") or part.get("function_call"))]
     said = content_of([_block(part) for part in others])
-    own = [_result(result, id_ if index == 0 else f"{id_}:{index}") for index, result in enumerate(results)]
+    own = list[BaseMessage]()
+    for index, result in enumerate(results):
+        call_id = open_calls.id_of_result(result, id_, index)
+        own.append(_result(result, id_ if index == 0 else f"{id_}:{index}", call_id))
     if not (calls or others):
-        return [*own]
+        return own
     is_human = results or content.get("role") == "user" or event.get("author") == "user"
     rest_id = f"{id_}:text" if results else id_
-    return [*own, HumanMessage(said, id=rest_id) if is_human and not calls else _answer(event, said, calls, rest_id)]
+    if is_human and not calls:
+        return [*own, HumanMessage(said, id=rest_id)]
+    call_ids = [open_calls.id_of_call(part["function_call"], id_, index) for index, part in enumerate(calls)]
+    return [*own, _answer(event, said, calls, call_ids, rest_id)]
 
 
-def _answer(event: Mapping[str, Any], said: Any, calls: list[Mapping[str, Any]], id_: str) -> AIMessage:
-    counts, made = event.get("usage_metadata") or {}, [part["function_call"] for part in calls]
+def _answer(
+    event: Mapping[str, Any], said: Any, calls: Sequence[Mapping[str, Any]], call_ids: Sequence[str], id_: str
+) -> AIMessage:
+    counts = event.get("usage_metadata") or {}
     names = {"input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
     usage = {name: counts.get(theirs) or 0 for name, theirs in names.items()}
-    signed = {part["function_call"]["id"]: part["thought_signature"] for part in calls if part.get("thought_signature")}
+    made = list[Any]()
+    signed = dict[str, Any]()
+    for part, call_id in zip(calls, call_ids, strict=True):
+        call = part["function_call"]
+        made.append({"name": call["name"], "args": call.get("args") or {}, "id": call_id})
+        if part.get("thought_signature"):
+            signed[call_id] = part["thought_signature"]
     return AIMessage(
         said,
         id=id_,
-        tool_calls=[{"name": call["name"], "args": call.get("args") or {}, "id": call["id"]} for call in made],
+        tool_calls=made,
         usage_metadata={**usage, "total_tokens": counts.get("total_token_count") or 0} if counts else None,
         response_metadata={"model_name": event["model_version"]} if event.get("model_version") else {},
         additional_kwargs={"author": event["author"], **({_SIGNATURES: signed} if signed else {})},
     )
 
 
-def _result(result: Mapping[str, Any], id_: str) -> ToolMessage:
+def _result(result: Mapping[str, Any], id_: str, call_id: str) -> ToolMessage:
     response = result.get("response") or {}
     plain = response.get("result") if response.keys() == {"result"} else None
     text = plain if isinstance(plain, str) else json.dumps(response, ensure_ascii=False)
     failed = "error" if "error" in response else "success"
-    return ToolMessage(text, id=id_, tool_call_id=result["id"], name=result["name"], status=failed)
+    return ToolMessage(text, id=id_, tool_call_id=call_id, name=result["name"], status=failed)
 
 
 def _block(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from convstore.exceptions import InvalidInputError, StoreError
 from convstore.transfer.checkpoint_path import CheckpointPath
 from convstore.transfer.jobs import location_of
+from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
@@ -111,7 +112,7 @@ async def _record(saver: Any, thread_id: str, where: str, removed: Removed, chan
         messages=[_item(place) for place in places],
         where=where,
         fields={"thread_id": thread_id, "metadata": dict(thread.newest.metadata)},
-        rewound=_ranges(places),
+        rewound=hidden_ranges(place.is_active for place in places),
         notes=notes,
     )
 
@@ -184,16 +185,3 @@ def _notes_of(path: CheckpointPath) -> list[str]:
 def _item(place: Place) -> RecordItem:
     where = f"checkpoint {place.checkpoint}, message {place.index + 1}"
     return RecordItem(message=place.message, key=f"{place.step}:{place.index}", where=where, at=place.at)
-
-
-def _ranges(places: Sequence[Place]) -> list[tuple[int, int]]:
-    """Return the first and last position, from 1, of adjacent messages that were removed."""
-    ranges = list[tuple[int, int]]()
-    for position, place in enumerate(places, 1):
-        if place.is_active:
-            continue
-        if ranges and ranges[-1][1] == position - 1:
-            ranges[-1] = (ranges[-1][0], position)
-        else:
-            ranges.append((position, position))
-    return ranges

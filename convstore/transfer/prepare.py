@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -119,6 +119,23 @@ def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
     if message.item.entry or following.item.entry:
         return message.item.entry != following.item.entry
     return isinstance(following.message, HumanMessage)
+
+
+def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
+    """Return first and last position, from 1, of adjacent messages that a source does not show, for `rewound`.
+
+    >>> hidden_ranges([True, False, False, True, False])
+    [(2, 3), (5, 5)]
+    """
+    ranges = list[tuple[int, int]]()
+    for position, is_shown in enumerate(shown, 1):
+        if is_shown:
+            continue
+        if ranges and ranges[-1][1] == position - 1:
+            ranges[-1] = (ranges[-1][0], position)
+        else:
+            ranges.append((position, position))
+    return ranges
 
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:

@@ -76,6 +76,63 @@ async def test_sessions_of_google_adk_are_imported(store: ConversationStore) -> 
     assert (await chat.state.get()).values == {"step": 2}
 
 
+SESSION = {"app_name": "zoo", "user_id": "ada", "session_id": "s1"}
+
+
+async def _adk(*events: tuple[str, dict[str, Any]]) -> Any:
+    """Return a database with one session; an event is its invocation and what it has beside."""
+    database = AsyncMongoMockClient()["adk"]
+    await database["sessions"].insert_one({"_id": SESSION, **SESSION, "state": "{}"})
+    for number, (invocation, more) in enumerate(events, 1):
+        data = {"id": f"e{number}", "invocation_id": invocation, "author": "user", "timestamp": 1.7e9 + number, **more}
+        key = {**SESSION, "event_id": f"e{number}"}
+        stored = {"_id": key, **SESSION, "timestamp": data["timestamp"], "revision": number}
+        await database["events"].insert_one(stored | {"event_data": json.dumps(data)})
+    return database
+
+
+async def test_what_a_user_of_google_adk_took_back_is_rewound(store: ConversationStore) -> None:
+    """From the named invocation on; a rewind that was taken back, or of an unknown invocation, hides nothing."""
+
+    def said(invocation: str, text: str) -> tuple[str, dict[str, Any]]:
+        return invocation, {"content": {"role": "user", "parts": [{"text": text}]}}
+
+    def back(invocation: str) -> tuple[str, dict[str, Any]]:
+        return "rewind", {"actions": {"rewind_before_invocation_id": invocation}}
+
+    cases: list[tuple[list[tuple[str, dict[str, Any]]], str]] = [
+        ([said("1", "a"), said("2", "b"), back("2"), said("3", "c")], "ac"),
+        ([said("1", "a"), said("2", "b"), back("2"), back("2"), back("unknown"), said("3", "c"), back("2")], "a"),
+        ([said("1", "a"), said("2", "b"), back("2"), said("3", "c"), back("1"), said("4", "d"), back("3")], "a"),
+        ([said("1", "a"), said("2", "b"), said("2", "c"), back("2"), back("1"), said("4", "d")], "d"),
+    ]
+    for number, (events, shown) in enumerate(cases):
+        scope = {"user_id": f"user{number}", "thread_id": "s1"}
+        for _ in range(2):
+            report = await import_conversations(store, read_adk_sessions(await _adk(*events)), scope=scope)
+            assert (report.problems, report.left_out) == ([], 0)
+        messages = (await store.conversation(**scope).load_history()).messages
+        assert "".join(message.text for message in messages) == shown, number
+
+
+async def test_calls_of_google_adk_without_ids_are_imported(store: ConversationStore) -> None:
+    """A call gets an id made from its event, and a result without an id answers the first open call of its tool."""
+    call = {"function_call": {"name": "search", "args": {}}}
+    named = {"function_call": {"name": "search", "args": {}, "id": "c3"}}
+    result = {"function_response": {"name": "search", "response": {"result": "found"}}}
+    database = await _adk(
+        ("1", {"author": "guide", "content": {"role": "model", "parts": [call, call, named]}}),
+        ("1", {"author": "guide", "content": {"role": "user", "parts": [result, result, result, result]}}),
+    )
+    report = await import_conversations(store, read_adk_sessions(database), scope={"user_id": "ada"})
+    assert (report.imported, report.problems) == (1, [])
+    asked, *found = [message async for message in store.conversation(user_id="ada", thread_id="s1").messages()]
+    assert isinstance(asked, AIMessage)
+    assert [each["id"] for each in asked.tool_calls] == ["e1:call:0", "e1:call:1", "c3"]
+    answered = [getattr(message, "tool_call_id", "") for message in found]
+    assert answered == ["e1:call:0", "e1:call:1", "c3", "e2:result:3"]
+
+
 async def test_snapshots_of_a_step_store_are_imported(store: ConversationStore) -> None:
     """The newest one of each conversation, with all that the history of Pydantic AI has; a second import adds none."""
     database = await _documents("steps")
