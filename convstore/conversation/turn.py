@@ -203,7 +203,7 @@ class TurnSession:
                 strings.
             on_stop: "discard" appends nothing of a reply that was stopped.
             redact: Returns the text that the draft may hold, for text that a later step would remove. If it fails,
-                there is no draft, and the event loop logs the error.
+                there is no draft, and the class of the error is logged.
 
         Raises:
             InvalidInputError: The source is none of these.

@@ -57,7 +57,7 @@ def run_module(*arguments: str, **variables: str) -> subprocess.CompletedProcess
     ended = subprocess.run(  # noqa: S603 - our own code
         command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
     )
-    return checked(ended, ended.stdout, ended.stderr)
+    return checked(ended, ended.stdout, complaints=ended.stderr)
 
 
 @pytest.fixture

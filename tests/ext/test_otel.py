@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canary import has_contents
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import ConversationStore, InvalidInputError
@@ -45,8 +46,15 @@ class Watched:
     def spans(self) -> list[Any]:
         """The spans since the last call."""
         found = list(self.exporter.get_finished_spans())
+        assert not has_contents(str([span.to_json() for span in found]))
         self.exporter.clear()
         return found
+
+    def check_contents(self) -> None:
+        """Fail if a span or a metric has the text of a message."""
+        self.spans()
+        data = self.reader.get_metrics_data()
+        assert data is None or not has_contents(data.to_json())
 
     def metrics(self) -> dict[str, Any]:
         """The points of each metric."""
@@ -61,6 +69,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(otel, "_AT_ONCE", 1)
     watched = Watched()
     yield watched
+    watched.check_contents()
     watched.meters.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""The suite's own alarm: a test that shows the password of its server's address fails, whatever else it does."""
+"""The suite's own alarm: a test that shows a password, or logs or raises contents, fails, whatever else it does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canary import LOGIN, PASSWORD, USER, Canary, with_login
+from canary import LOGIN, PASSWORD, USER, Canary, has_contents, with_login
+from langchain_core.messages import HumanMessage
+
+from convstore import Conversation
 
 SUPPORT = Path(__file__).parents[1] / "support"
 CONFTEST = """
@@ -21,7 +24,7 @@ def pytest_configure(config):
 SAMPLE = """
 import logging, os, sys, warnings
 import pytest
-from canary import LOGIN
+from canary import APPENDED, LOGIN
 from convstore import InvalidInputError
 
 def test_prints(): print(LOGIN)
@@ -37,6 +40,14 @@ def test_expects_the_error():
     with pytest.raises(InvalidInputError):
         raise InvalidInputError(f"cannot open {LOGIN}")
 def test_compares(): assert LOGIN == ""
+def test_logs_contents():
+    APPENDED.append("My PIN is 4711")
+    logging.getLogger("convstore").error("failed: %s", "My PIN is 4711, they said")
+def test_raises_contents():
+    APPENDED.append("My PIN is 4711")
+    with pytest.raises(InvalidInputError):
+        raise InvalidInputError("not 'My PIN is 4711'")
+def test_quotes_the_contents_of_another_test(): logging.getLogger("convstore").error("My PIN is 4711")
 @pytest.fixture
 def printing():
     yield
@@ -72,7 +83,7 @@ def test_every_way_to_show_the_password_fails(tmp_path: Path, options: tuple[str
     """Prints, logs, errors, expected errors and comparisons; the report does not repeat the password."""
     code, said = run(tmp_path, SAMPLE, *options)
     assert code == pytest.ExitCode.TESTS_FAILED, said
-    assert "8 failed, 2 passed, 1 error" in said
+    assert "10 failed, 3 passed, 1 error" in said
     assert "PASSED test_sample.py::test_hides" in said
     assert "ERROR test_sample.py::test_whose_fixture_prints" in said
     assert PASSWORD not in said
@@ -91,6 +102,15 @@ def test_names_and_warnings_fail_the_run(tmp_path: Path, sample: str) -> None:
     """Parameters become a part of a test's name; warnings are printed at the end of a run."""
     code, _ = run(tmp_path, sample)
     assert code == pytest.ExitCode.TESTS_FAILED
+
+
+async def test_appended_texts_are_looked_for(chat: Conversation) -> None:
+    """By their beginnings, whichever call appends them."""
+    async with await chat.turn("q1", human="My PIN is 4711."):
+        await chat.append([HumanMessage("And the other one is 0815. " * 9), HumanMessage("Yes")])
+    assert has_contents("invalid: 'My PIN is 4711.'")
+    assert has_contents("invalid: And the other one is 0815. And the other one is …")
+    assert not has_contents("Yes, the PIN")
 
 
 def test_the_login_is_added_to_any_address() -> None:

@@ -1,11 +1,16 @@
-"""A password in every address that the tests use, and a plugin that fails a test which shows it."""
+"""A plugin that fails a test which shows a password, or which logs or raises the text of a message that it appended.
+
+Every address that the tests use has a password.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
-from collections.abc import Generator
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote_plus, urlsplit
 
 import pytest
@@ -14,12 +19,20 @@ from pymongo import MongoClient
 from convstore.exceptions import ConvstoreError
 from convstore.values.addresses import safe_address
 
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
 USER, PASSWORD = "AdaCanary", "S3cretCanary"
 LOGIN = f"{USER}:{PASSWORD}"
 
 _T = TypeVar("_T")
 _SHORTEST = 8
 """A given server's password is looked for if it has so many characters: a common word occurs in other texts too."""
+_SENTENCE, _BEGINNING = 12, 40
+"""A text with so many characters and a space is looked for, by its beginning: a word occurs in other texts too."""
+
+APPENDED = deque[str](maxlen=300)
+"""Beginnings of the texts that the running test appended last."""
 
 
 class Address(str):
@@ -46,10 +59,21 @@ def sign_up(uri: str) -> str:
     return Address(with_login(uri))
 
 
-def checked(result: _T, *texts: str) -> _T:
-    """Return the result of a program if what it printed has no password of the canary."""
-    assert not any(PASSWORD in text for text in texts)
+def checked(result: _T, *texts: str, complaints: str = "") -> _T:
+    """Return the result of a program if it printed no password of the canary, and complained without contents."""
+    assert not any(PASSWORD in text for text in (*texts, complaints))
+    assert not has_contents(complaints)
     return result
+
+
+def has_contents(text: str) -> bool:
+    """Return True if a text quotes a message that this test appended."""
+    return any(beginning in text for beginning in APPENDED)
+
+
+def _note(messages: Sequence[BaseMessage]) -> None:
+    texts = [message.text for message in messages]
+    APPENDED.extend(text[:_BEGINNING] for text in texts if len(text) >= _SENTENCE and " " in text)
 
 
 def _secrets() -> set[str]:
@@ -58,7 +82,9 @@ def _secrets() -> set[str]:
 
 
 class Canary:
-    """Fails each test that prints, logs or raises a password; and the run, if a warning has it.
+    """Fails each test that prints, logs or raises a password, or that logs or raises contents.
+
+    A warning that has a password fails the run.
 
     Reports are searched where they are made, so that workers of pytest-xdist report the failure.
     """
@@ -84,10 +110,21 @@ class Canary:
 
         def init(error: ConvstoreError, *args: Any) -> None:
             super(ConvstoreError, error).__init__(*args)
-            if self.is_in(str(error), repr(error)):
+            if self.is_in(str(error), repr(error)) or has_contents(str(error)):
                 self.raised.append(type(error).__name__)
 
         self._patch.setattr(ConvstoreError, "__init__", init)
+        if loaded := sys.modules.get("convstore.append.writer"):  # importing it takes 0.4 s
+            self._note_appends(loaded.Writer)
+
+    def _note_appends(self, writer: Any) -> None:
+        append = writer.append
+
+        async def noted(self: Any, scope: Any, messages: Sequence[BaseMessage], **options: Any) -> Any:
+            _note(messages)
+            return await append(self, scope, messages, **options)
+
+        self._patch.setattr(writer, "append", noted)
 
     def pytest_unconfigure(self) -> None:
         """Leave errors as they were."""
@@ -98,14 +135,18 @@ class Canary:
         """Fail a test that shows a password, or whose name has it because a parameter does."""
         report = yield
         shown = report.longreprtext if report.longrepr else ""
-        leaks = [name for name, text in report.sections if name.endswith(report.when) and self.is_in(text)]
+        sections = [(name, text) for name, text in report.sections if name.endswith(report.when)]
+        leaks = [name for name, text in sections if self.is_in(text)]
         leaks += [name for name, text in (("traceback", shown), ("name", report.nodeid)) if self.is_in(text)]
+        leaks += [name for name, text in sections if "log" in name and has_contents(text)]
         leaks += [f"message of {name}" for name in self.raised]
         self.raised.clear()
+        if report.when == "teardown":
+            APPENDED.clear()
         report.sections = [(name, self.redacted(text)) for name, text in report.sections]
         if leaks:
             report.outcome = "failed"
-            report.longrepr = f"{self.redacted(shown)}\npassword of an address found: {', '.join(leaks)}".strip()
+            report.longrepr = f"{self.redacted(shown)}\npassword or contents found: {', '.join(leaks)}".strip()
         return report
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:

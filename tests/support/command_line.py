@@ -28,7 +28,7 @@ def convstore(*arguments: str | Path, width: int = 80, **environment: str) -> ty
     result = runner.invoke(app, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
-    return checked(result, result.output)
+    return checked(result, result.output, complaints=result.stderr)
 
 
 def recording(name: str, *, turns: int = 3) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import traceback
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from itertools import dropwhile, islice, takewhile
@@ -16,13 +17,13 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
 
 from convstore import Conversation
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import ConvstoreError, InvalidInputError
 from convstore.ext.ui.ag_ui import AGUIEncoder
 from convstore.ext.ui.ai_sdk import AISDKEncoder
 from convstore.ext.ui.messages import newest, ui_messages
 from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
-from convstore.integration import StreamedReply, observed
+from convstore.integration import StreamedReply, conversation_id_of, observed
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
 
@@ -39,17 +40,12 @@ _ANSWERING = set[asyncio.Task[None]]()
 _INTERRUPTED = "The answer was interrupted; send the request again."
 
 
-def _logged(error: Exception) -> str:
-    _LOGGER.error("the answer to a page ended with an error", exc_info=error)
-    return _INTERRUPTED
-
-
 async def ui_stream(
     turn: TurnSession,
     chunks: AsyncGenerator[Any, None],
     request: UIRequest,
     *,
-    on_error: Callable[[Exception], str] = _logged,
+    on_error: Callable[[Exception], str] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Enter a turn, run your loop in it, and yield its answer as server-sent events in the format of the request.
 
@@ -63,8 +59,8 @@ async def ui_stream(
         turn: What `UIRequest.turn` has returned. It is entered here.
         chunks: Your loop, an asynchronous generator of the chunks that `TurnSession.stream` yields.
         request: The request.
-        on_error: Returns what the client is told of an error. By default the error is logged, and the client is told to
-            send the request again.
+        on_error: Returns the text that the client gets for an error; log the error there, as its text may hold
+            contents. By default its class and line are logged, and the client is asked to send the request again.
     """
     events = asyncio.Queue[bytes | None]()
     ai_sdk = AISDKEncoder(turn.turn_id, request.shown)
@@ -157,7 +153,7 @@ async def _answer(
     chunks: AsyncGenerator[Any, None],
     screen: _Screen,
     events: asyncio.Queue[bytes | None],
-    on_error: Callable[[Exception], str],
+    on_error: Callable[[Exception], str] | None,
 ) -> None:
     """Run a loop in its turn, and send what it does."""
     reply, seen, changed, alone = StreamedReply(), 0, observed(turn)[1], asyncio.Lock()
@@ -202,9 +198,24 @@ async def _answer(
         send(screen.encoder.fail(_INTERRUPTED))
         raise
     except Exception as error:  # noqa: BLE001 - the client is told
-        send(screen.encoder.fail(on_error(error)))
+        if on_error is None:
+            await _log(error, screen.chat)
+            said = _INTERRUPTED
+        else:
+            said = on_error(error)
+        send(screen.encoder.fail(said))
     finally:
         events.put_nowait(None)
+
+
+async def _log(error: Exception, chat: Conversation) -> None:
+    """Log where an error was raised, without its text: an error of the application may quote messages."""
+    conversation = ""
+    with suppress(ConvstoreError):  # the server may be down
+        conversation = await conversation_id_of(chat)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    line = "conversation %s: the answer to a page ended with %s at %s:%s; on_error of ui_stream gets the error"
+    _LOGGER.error(line, conversation, type(error).__name__, frame.filename, frame.lineno)
 
 
 def _is_new(chunk: Any, messages: Sequence[BaseMessage]) -> bool:
