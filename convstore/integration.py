@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -21,7 +22,7 @@ from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
 from convstore.conversation.turn import begun_turn, check_not_left, held_turn, observed
-from convstore.exceptions import BatchTooLargeError, InvalidInputError
+from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
@@ -102,6 +103,7 @@ __all__ = [
     "parts_of",
     "pause_in_turn",
     "paused_calls",
+    "read_current",
     "read_pydantic_ai",
     "read_sent",
     "reasoning_part",
@@ -118,6 +120,7 @@ __all__ = [
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 _Named = TypeVar("_Named", ConversationInfo, ConversationHits)
 _PAGE = 200
 
@@ -291,6 +294,24 @@ async def each_conversation(store: ConversationStore, scope: Mapping[str, str]) 
             yield info
         if (cursor := page.next_cursor) is None:
             return
+
+
+def read_current(
+    read: Callable[_Arguments, Coroutine[Any, Any, _Result]],
+) -> Callable[_Arguments, Coroutine[Any, Any, _Result]]:
+    """Return a read that is repeated once if it finds that the conversation was deleted: it is empty then.
+
+    A worker learns of another one's deletion by the read that fails.
+    """
+
+    @wraps(read)
+    async def reading(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        try:
+            return await read(*args, **options)
+        except ConversationDeletedError:
+            return await read(*args, **options)
+
+    return reading
 
 
 async def newest_first(chat: Conversation, *, limit: int = _PAGE, **options: Any) -> AsyncIterator[StoredMessage]:

@@ -19,7 +19,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import log_of, run_sync
+from convstore.integration import log_of, read_current, run_sync
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
 from convstore.types import History
@@ -126,6 +126,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
             if rest:
                 await chat.append(rest, stamp=stamp)
 
+    @read_current
     async def _empty(self, chat: Conversation) -> None:
         if self._clear == "delete":
             await chat.delete()

@@ -35,6 +35,9 @@ from convstore.messages.provenance import mark
 MISSING_TEXT: Final = "No result was recorded for this call."
 """Content of the result that is generated for a call without one."""
 
+_MALFORMED_TEXT: Final = "Tool call {name} with id {id} could not be executed - arguments were malformed or truncated."
+"""The same for a call with invalid arguments, in the words of LangChain's ``create_agent``."""
+
 _NO_RESULTS: Final = frozenset({AIMessage, HumanMessage, SystemMessage})
 CALL_BLOCKS: Final = {
     "tool_use": "id",
@@ -55,11 +58,13 @@ class Call(NamedTuple):
         id: The tool call id; "" if the model gave no id.
         tool: Name of the tool; "" if the message does not say.
         position: Index among the calls of its message, from 0; distinguishes calls with the same id.
+        is_malformed: True if its arguments are invalid, so that no tool can run it.
     """
 
     id: str
     tool: str
     position: int
+    is_malformed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,7 @@ def calls_of(message: BaseMessage) -> list[Call]:
 
     >>> message = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> calls_of(message)
-    [Call(id='call_1', tool='search', position=0)]
+    [Call(id='call_1', tool='search', position=0, is_malformed=False)]
     """
     if not isinstance(message, AIMessage):
         return []
@@ -140,16 +145,18 @@ def calls_of(message: BaseMessage) -> list[Call]:
         calls = enumerate(message.tool_calls)
         return [Call(call.get("id") or "", call.get("name") or "", position) for position, call in calls]
     named = [(call.get("id") or "", call.get("name") or "") for call in message.tool_calls]
+    valid = len(named)
     for invalid in message.invalid_tool_calls:
         call_id, tool = invalid.get("id"), invalid.get("name")
         if call_id and tool:
             named.append((call_id, tool))
+    malformed = range(valid, len(named))
     if isinstance(message.content, list):
         # A dict removes duplicates, because two blocks may describe one call, and unlike a set keeps the order.
         in_content = dict(_calls_in_content(message.content))
         listed = {call_id for call_id, _ in named}
         named.extend((call_id, tool) for call_id, tool in in_content.items() if call_id not in listed)
-    return [Call(call_id, tool, position) for position, (call_id, tool) in enumerate(named)]
+    return [Call(call_id, tool, position, position in malformed) for position, (call_id, tool) in enumerate(named)]
 
 
 def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
@@ -203,8 +210,11 @@ def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
     >>> result.id, result.name, result.tool_call_id, result.status
     ('m7:missing-result-0', 'search', 'call_1', 'error')
     """
+    text = MISSING_TEXT
+    if call.is_malformed:
+        text = _MALFORMED_TEXT.format(name=call.tool, id=call.id)
     return ToolMessage(
-        MISSING_TEXT,
+        text,
         id=None if ai_message_id is None else f"{ai_message_id}:missing-result-{call.position}",
         name=call.tool or None,
         tool_call_id=call.id,

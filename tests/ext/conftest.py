@@ -13,10 +13,11 @@ PACKAGES = {
     "microsoft": "agent_framework",
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
+    "test_deleted_elsewhere.py": "agent_framework",
     "test_matrix.py": "pydantic_ai",
     "ui": "ag_ui",
 }
-"""The package that the tests in each folder or file need; those of the file need all of them."""
+"""The package that the tests in each folder or file need; those of the files need all of them."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

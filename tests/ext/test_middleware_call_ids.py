@@ -29,7 +29,9 @@ def calling(*ids: str | None, name: str = "search", **arguments: Any) -> AIMessa
     return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": id_} for id_ in ids])
 
 
-def make_agent(store: ConversationStore, *replies: Any, **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
+def make_agent(
+    store: ConversationStore, *replies: Any, accept: Any = None, **options: Any
+) -> tuple[Any, ScriptedModel, list[str]]:
     """An agent with a tool that says how often it ran; a new one acts as another worker."""
     ran: list[str] = []
 
@@ -40,7 +42,7 @@ def make_agent(store: ConversationStore, *replies: Any, **options: Any) -> tuple
         return f"found {query} {len(ran)}"
 
     model = ScriptedModel(replies=list(replies))
-    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], **options)
+    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, accept=accept)], **options)
     return agent, model, ran
 
 
@@ -101,6 +103,37 @@ async def test_a_call_without_an_id_that_can_not_be_read_is_answered(
         call.id for call in calls_of(log[1])
     }
     assert "could not be executed" in repr(model.shown[-1])
+
+
+async def test_a_reply_of_malformed_calls_only_is_shown_as_langchain_shows_it(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """The next turn says that the arguments were malformed, in the same words and place."""
+    malformed = InvalidToolCall(name="search", args="{", id="c1", error=None, type="invalid_tool_call")
+    reply = AIMessage("", id="a1", invalid_tool_calls=[malformed])
+    agent, model, _ = make_agent(store, reply, AIMessage("So."))
+    plain = ScriptedModel(replies=[AIMessage("So.")])
+    config: Any = {"configurable": scope}
+    for question in ("Find bees.", "Well?"):
+        await agent.ainvoke({"messages": [HumanMessage(question)]}, config)
+    await create_agent(plain, []).ainvoke({"messages": [HumanMessage("Find bees."), reply, HumanMessage("Well?")]})
+    assert kinds(model.shown[-1])[-4:] == kinds(plain.shown[-1])
+    assert "malformed" in plain.shown[-1][2].text
+
+
+@pytest.mark.parametrize("call_id", ["", None])
+async def test_a_history_may_have_a_malformed_call_without_an_id(
+    store: ConversationStore, scope: dict[str, str], call_id: str | None
+) -> None:
+    """LangChain makes a result without a call id for "". It is not logged, and a history that repeats it is taken."""
+    malformed = InvalidToolCall(name="search", args="{", id=call_id, error=None, type="invalid_tool_call")
+    agent, _, _ = make_agent(store, AIMessage("So."), AIMessage("Well."), accept="all")
+    history = [HumanMessage("Find bees."), AIMessage("", invalid_tool_calls=[malformed])]
+    config: Any = {"configurable": scope}
+    found = (await agent.ainvoke({"messages": history}, config))["messages"]
+    await agent.ainvoke({"messages": [*found, HumanMessage("Well?")]}, config)
+    log = await log_of(store.conversation(**scope))
+    assert [message.type for message in log] == ["human", "ai", "ai", "human", "ai"]
 
 
 def test_ids_that_tell_calls_apart_stay() -> None:

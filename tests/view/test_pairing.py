@@ -146,7 +146,7 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
                 invalid_tool_calls=[{"name": "b", "args": "{", "id": "y", "error": None}],
                 tool_calls=[{"name": "a", "args": {}, "id": "x"}],
             ),
-            [Call("x", "a", 0), Call("y", "b", 1)],
+            [Call("x", "a", 0), Call("y", "b", 1, is_malformed=True)],
             id="invalid calls come after valid ones",
         ),
         pytest.param(
@@ -163,7 +163,7 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
                     {"name": "b", "args": "{", "id": "y", "error": None},
                 ],
             ),
-            [Call("y", "b", 0)],
+            [Call("y", "b", 0, is_malformed=True)],
             id="an invalid call without id or name is sent to nobody",
         ),
         pytest.param(

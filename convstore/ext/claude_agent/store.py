@@ -16,7 +16,7 @@ from convstore.exceptions import (
     StateConflictError,
 )
 from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
-from convstore.integration import append_in_halves, as_of, check_store, each_conversation, update_state_of
+from convstore.integration import append_in_halves, as_of, check_store, each_conversation, read_current, update_state_of
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class ConvstoreSessionStore:
         if key.get("subpath") is None:
             await self._fold(chat, key, entries)
 
+    @read_current
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return all entries, equal to those that were stored; None for a session that does not exist."""
         chat = self.conversation(key)
@@ -148,6 +149,7 @@ class ConvstoreSessionStore:
 async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
     """Append entries that the log does not have, in halves if one append cannot hold them."""
 
+    @read_current
     async def append(batch: Sequence[Entry]) -> None:
         try:
             await chat.append([part for entry in batch for part in to_log(entry)])

@@ -33,6 +33,7 @@ from langgraph.types import Command
 
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import linked
+from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
 from convstore.values.scope import id_problem
 
@@ -138,13 +139,23 @@ def noted(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
 
 
 def give_result_ids(messages: Sequence[BaseMessage]) -> None:
-    """Set the ids of results that LangChain itself adds: of structured output, and for unreadable arguments."""
+    """Set the ids of results that LangChain itself adds: of structured output, and for unreadable arguments.
+
+    One for a call without an id is marked, so that it is not logged.
+    """
     caller = AIMessage("")
     for message in messages:
         if isinstance(message, AIMessage):
             caller = message
         elif isinstance(message, ToolMessage) and message.id is None:
             message.id = result_id(str(caller.id), message.tool_call_id)
+            if is_of_no_call(message):
+                message.additional_kwargs |= mark("missing_result")
+
+
+def is_of_no_call(message: BaseMessage) -> bool:
+    """Return True for the result that LangChain adds for an invalid call whose id is "": no provider takes it."""
+    return isinstance(message, ToolMessage) and not message.tool_call_id
 
 
 def may_be_structured(answer: AIMessage) -> bool:

@@ -23,7 +23,14 @@ from convstore.exceptions import (
 )
 from convstore.ext.around import with_turn_id
 from convstore.ext.langchain.resent import find_resent, removal
-from convstore.ext.langchain.results import OWN, SETTING, as_in_state, give_result_ids, may_be_structured
+from convstore.ext.langchain.results import (
+    OWN,
+    SETTING,
+    as_in_state,
+    give_result_ids,
+    is_of_no_call,
+    may_be_structured,
+)
 from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
@@ -60,13 +67,14 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
     answered turn, or remove an input that is refused, so that the thread takes the next one.
     """
-    messages: Sequence[BaseMessage] = state["messages"]
+    results_of_no_call = list(filter(is_of_no_call, state["messages"]))
+    messages: Sequence[BaseMessage] = [sent for sent in state["messages"] if sent not in results_of_no_call]
     # The first step of a run without earlier checkpoints: all that the state has is the run's input.
     is_inner, is_first = is_nested(), run_config()[1].get("langgraph_step") == 1
-    history, changes = await _load(chat, rules), list[BaseMessage]()
+    history, changes = await _load(chat, rules), list(map(removal, results_of_no_call))
     branch = await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
     if branch:
-        history, messages, changes = await _load(chat, rules), branch.messages, branch.changes
+        history, messages, changes = await _load(chat, rules), branch.messages, [*changes, *branch.changes]
     shown = ids_of(message for message in history.messages if not is_made_up(message))
     logged = shown & ids_of(messages)
     question = last_question(messages) or 0

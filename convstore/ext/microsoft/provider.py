@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
+from convstore.integration import read_current
 from convstore.types import Dropped
 from convstore.values.scope import as_scope, check_choice
 
@@ -73,6 +74,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
             values[left[-1]] = session_id
         return self._store.conversation(**values)
 
+    @read_current
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **_: Any
     ) -> list[Message]:

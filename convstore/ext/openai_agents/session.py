@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
-from convstore.integration import append_in_halves, newest_first, settle
+from convstore.integration import append_in_halves, newest_first, read_current, settle
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.policy import check_policy
 from convstore.values.scope import check_choice
@@ -65,11 +65,13 @@ class ConvstoreSession:
         view: "all" returns all items, exactly as they were added, instead of the view.
         policy: The policy of the view; None for the store's.
         erase_on_clear: `clear_session` deletes the conversation permanently.
-        session_settings: The SDK's own. A ``limit`` in it applies to every run, which then gets no view.
+        session_settings: The SDK's own, or a dict of their fields. A ``limit`` in it applies to every run, which then
+            gets no view.
         values: Values of the store's scope keys, set by your server, never by a model; `session_id` is made of them.
 
     Raises:
         InvalidScopeError: A scope key is missing or unknown, or a value is invalid.
+        InvalidInputError: `view`, `policy` or `session_settings` is invalid.
     """
 
     def __init__(
@@ -80,13 +82,14 @@ class ConvstoreSession:
         view: Literal["policy", "all"] = "policy",
         policy: HistoryPolicy | None = None,
         erase_on_clear: bool = False,
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
         **values: str,
     ) -> None:
         check_choice(view, "policy", "all", name="view")
         if scope is None:
             store.conversation(**values)  # refuses a wrong scope
-        self.store, self.session_settings, self._scope, self._values = store, session_settings, scope, values
+        self.store, self._scope, self._values = store, scope, values
+        self.session_settings = _settings(session_settings)
         self._shows_all, self._policy, self._erases = view == "all", check_policy(policy), erase_on_clear
         self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope))))
         self.session_id = "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
@@ -181,6 +184,7 @@ class ConvstoreSession:
                 state.view = None
                 await append_in_halves(partial(_append, state), to_log(items, uuid4().hex))
 
+    @read_current
     async def _pop(self, state: _State) -> Item | None:
         async with state.lock:
             while stored := await _newest(state.chat, 1):
@@ -194,6 +198,7 @@ class ConvstoreSession:
                     return last.items[-1]
             return None
 
+    @read_current
     async def _clear(self, state: _State) -> None:
         async with state.lock:
             state.view = None
@@ -206,6 +211,22 @@ class ConvstoreSession:
                 await state.chat.rewind(before=id_)
 
 
+def _settings(given: Any) -> SessionSettings | None:
+    """Return the settings that the SDK takes as an object or a dict, as the object that it reads."""
+    from agents.memory import SessionSettings  # noqa: PLC0415 - the SDK loads slowly
+
+    if given is None or isinstance(given, SessionSettings):
+        return given
+    names = {field.name for field in fields(SessionSettings)}
+    with suppress(ValueError):  # of Pydantic, for a value
+        if isinstance(given, Mapping) and given.keys() <= names:
+            return SessionSettings(**given)
+    raise InvalidInputError(
+        f"session_settings must be a SessionSettings or a dict of its fields ({', '.join(sorted(names))}), "
+        f"not {given!r}"
+    )
+
+
 async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
     """Append what `to_log` made; the first answer to a view gets its stamp."""
     view, is_answer = state.view, any(isinstance(message, AIMessage) for message in made)
@@ -215,6 +236,7 @@ async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
     state.view = None if is_answer else view
 
 
+@read_current
 async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     """Return the end of the log with at least so many items, oldest first; all of it for None."""
     rows: list[tuple[int, _Stored | BaseMessage]] = []

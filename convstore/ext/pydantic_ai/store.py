@@ -20,7 +20,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
-from convstore.integration import each_conversation, newest_first, settle
+from convstore.integration import each_conversation, newest_first, read_current, settle
 
 _BATCH, _MAX_TIPS = 100, 10_000
 
@@ -95,6 +95,7 @@ class ConvstoreConversationStore(PydanticStore):
         """Return an entry; LookupError if no conversation has it."""
         return (await self.read_history(entry_id, limit=1))[0]
 
+    @read_current
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """Return the entries up to `head_id`, or the last `limit` of them. Up to seven commands for each 200 messages.
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from io import BytesIO
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -367,11 +367,15 @@ async def test_an_item_is_a_dict(session: ConvstoreSession, item: Any) -> None:
 async def test_a_limit_of_the_settings_counts_items(session: ConvstoreSession) -> None:
     """The limit of the session settings counts items, and applies to every call without a limit of its own."""
     await session.add_items([USER, SAID, USER])
-    for view in ("all", "policy"):
-        settings = SessionSettings(limit=2)
+    each: list[Any] = [SessionSettings(limit=2), {"limit": 2}]
+    for view, settings in product(("all", "policy"), each):
         limited = ConvstoreSession(session.store, view=view, session_settings=settings, **session.conversation().scope)
         assert await limited.get_items() == [SAID, USER]
         assert await limited.get_items(1) == [USER]
+    wrong: list[Any] = [{"limits": 2}, {"limit": "two"}, 5]
+    for settings in wrong:
+        with pytest.raises(InvalidInputError, match="session_settings"):
+            ConvstoreSession(session.store, session_settings=settings, **session.conversation().scope)
 
 
 async def test_messages_of_other_apis_are_items(session: ConvstoreSession) -> None:

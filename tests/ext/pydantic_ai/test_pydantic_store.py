@@ -517,3 +517,18 @@ async def test_an_entry_is_found_by_another_process(store: ConversationStore, us
     assert await other.read_entry(entry.id) == entry
     with pytest.raises(LookupError):
         await other.read_entry(ConversationEntry(parent_id=None, message=entry.message).id)
+
+
+async def test_a_history_that_another_worker_deleted_is_unknown(
+    database: Any, ours: ConvstoreConversationStore, user: str
+) -> None:
+    """At the first read, as this object knew its conversation."""
+    conversation = await saved(ours, user, "Do seals sleep?", "They do.")
+    record = await ours.read_record(conversation.conversation_id)
+    head = str(record and record.head_id)
+    assert len(await ours.read_history(head)) == 2
+    elsewhere = ConversationStore(database)
+    await elsewhere.erase(**(await ours.conversation(conversation.conversation_id)).scope)
+    await elsewhere.close()
+    with pytest.raises(LookupError):
+        await ours.read_history(head)
