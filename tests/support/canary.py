@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote_plus, urlsplit
 
@@ -120,6 +121,7 @@ class Canary:
     def _note_appends(self, writer: Any) -> None:
         append = writer.append
 
+        @wraps(append)
         async def noted(self: Any, scope: Any, messages: Sequence[BaseMessage], **options: Any) -> Any:
             _note(messages)
             return await append(self, scope, messages, **options)
