@@ -28,6 +28,7 @@ from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.driver import close_client, driver_errors, open_client
+from convstore.mongo.server_probe import probe_server
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.background import settle
 from convstore.runtime.clock import as_of
@@ -103,6 +104,7 @@ __all__ = [
     "parts_of",
     "pause_in_turn",
     "paused_calls",
+    "probe_server",
     "read_current",
     "read_pydantic_ai",
     "read_sent",

@@ -1,4 +1,4 @@
-"""``convstore doctor``: check all stored data for damage, and repair what can be rebuilt."""
+"""``convstore doctor``: check all stored data for damage, and repair what can be rebuilt; or try the server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, number_of, plain, table_of
 from convstore.cli.progress import progress, totals_for
+from convstore.cli.server import server_answer
 from convstore.exceptions import NotSetUpError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 
 _SHOWN = 50
+_SECONDS = 60
 _LOSSES = frozenset({"annotation", "head_entry", "hole"})
 """Findings whose repair accepts that messages are lost. That of a fork keeps all that is stored."""
 
@@ -30,6 +32,12 @@ async def doctor_command(
     target: Target,
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be rebuilt.")] = False,
+    server: Annotated[
+        bool, typer.Option("--server", help="Try the server instead: what does it have that a store needs?")
+    ] = False,
+    seconds: Annotated[
+        int | None, typer.Option("--timeout", min=1, max=600, help="Time limit of --server. Default: 60.")
+    ] = None,
 ) -> Answer:
     """Check all stored data for damage, and repair what can be rebuilt.
 
@@ -47,11 +55,25 @@ async def doctor_command(
     the check could not be completed, 2 if the command line is invalid.
 
     \b
+    --server tries on the server everything that a store uses, and reads nothing
+    of a store: run it before you move to a server that is not MongoDB's own. It
+    writes to collections convstore_probe_* of the database, and removes them,
+    also those of a killed run. Exit code 3 if something is missing, 1 if
+    something could not be tried.
+
+    \b
     Examples:
       convstore doctor
+      convstore doctor --server
       convstore doctor --scope user_id=ada --json
       convstore doctor --repair
     """
+    if server:
+        if repair or target.chosen:
+            raise typer.BadParameter("--server tries the server alone: leave out --repair and --scope")
+        return await server_answer(target.uri, target.address, seconds=seconds or _SECONDS)
+    if seconds is not None:
+        raise typer.BadParameter("--timeout is the limit of --server: add it, or leave --timeout out")
     async with target.open() as store:
         await _check_set_up(store, target.chosen)
         _, messages = await totals_for(store, quiet=False, **target.chosen)

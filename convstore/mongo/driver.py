@@ -332,7 +332,8 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
     if isinstance(error, OperationFailure) and error.code == _UNAUTHORIZED:
         return MissingPrivilegeError(
             f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant it to the user; "
-            "docs/operations.md has the roles for serving, migrating and checking"
+            "docs/operations.md has the roles for serving, migrating and checking. Another server may lack the "
+            "command: `convstore doctor --server` tells"
         )
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)
@@ -375,7 +376,8 @@ def _refusal(error: Exception) -> StoreError:
         return StoreUnavailableError(
             f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"
         )
-    return StoreError(f"MongoDB refused a command of the store: {reason}")
+    hint = "; add retryWrites=false to the address" if "retryable writes" in reason.lower() else ""
+    return StoreError(f"MongoDB refused a command of the store: {reason}{hint}")
 
 
 def _dns_hint(reason: str) -> str:

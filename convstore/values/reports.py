@@ -156,6 +156,47 @@ class VerifyReport(_Value):
         return self.left == 0
 
 
+class ProbedConstruct(_Value):
+    """A construct that a store uses, as a server answered it.
+
+    Attributes:
+        name: What it is called in docs/operations.md.
+        status: "supported"; "replaced" if the server lacks it and the store works without it; "missing" if something
+            does not work without it; "not_tried" if it could not be tried.
+        without: What the store does instead, or what does not work; "" if it is supported or was not tried.
+        reason: What the server answered, or why it was not tried; "" if it is supported.
+        code: The code of the server's error, None without an error.
+    """
+
+    name: str
+    status: Literal["supported", "replaced", "missing", "not_tried"]
+    without: str = ""
+    reason: str = ""
+    code: int | None = None
+
+
+class ServerReport(_Value):
+    """A server and the constructs that it has and lacks.
+
+    Attributes:
+        server: Its product, such as "MongoDB", as far as it can be told.
+        version: The version that it names; products that imitate MongoDB name one of MongoDB.
+        topology: What the client is connected to.
+        clock_ahead: Seconds by which this machine's clock is ahead of the server's, less than zero if it is behind.
+        constructs: All constructs, in the order in which they are tried.
+    """
+
+    server: str
+    version: str
+    topology: Literal["standalone", "replica set", "sharded cluster"]
+    clock_ahead: float
+    constructs: tuple[ProbedConstruct, ...] = ()
+
+    def having(self, status: str) -> list[ProbedConstruct]:
+        """Return the constructs with a status."""
+        return [construct for construct in self.constructs if construct.status == status]
+
+
 class SearchHit(_Value):
     """A message that a search found.
 

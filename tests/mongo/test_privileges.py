@@ -73,7 +73,7 @@ def root() -> Iterator[str]:
         with MongoClient[dict[str, Any]](uri) as client:
             for command in commands_of_the_guide():
                 client["app"].command(command)
-            for name in ("convstoreServe", "convstoreMigrate", "convstoreCheck"):
+            for name in ("convstoreServe", "convstoreMigrate", "convstoreCheck", "convstoreProbe"):
                 client["app"].command("createUser", name, pwd=PASSWORD, roles=[name])
             roles = ["convstoreServe", "convstoreWatch"]
             client["app"].command("createUser", "application", pwd=PASSWORD, roles=roles)
@@ -211,3 +211,15 @@ async def test_a_role_has_nothing_to_spare(root: str, database: Any) -> None:
             work()
     migrating.client.close()
     serving.client.close()
+
+
+@pytest.mark.slow
+def test_the_server_is_tried_by_its_own_role(root: str, database: Any) -> None:
+    """Everything is tried with the role of the page; a user who may not drop collections leaves none."""
+    result = convstore("doctor", "--server", "--json", "--uri", address_of(root, "convstoreProbe"))
+    assert {part["status"] for part in json.loads(result.stdout)["constructs"]} == {"supported"}
+    assert result.exit_code == 0
+    result = convstore("doctor", "--server", "--uri", address_of(root, "convstoreMigrate"))
+    assert (result.exit_code, "role convstoreProbe" in " ".join(result.stdout.split())) == (1, True)
+    assert "supported" not in result.stdout
+    assert database.list_collection_names() == []

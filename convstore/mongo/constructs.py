@@ -1,0 +1,387 @@
+"""List the constructs that the store asks of a server, each with a check that tries it.
+
+A check sends what the store sends, to the collections of a `Workbench`, and compares the answer.
+It uses the store's own commands where that is possible, so that the two cannot drift apart. A test
+compares the operators of this room with those that are tried here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pymongo import ASCENDING
+from pymongo.errors import BulkWriteError
+
+from convstore.exceptions import StoreError
+from convstore.mongo.bson_values import utc
+from convstore.mongo.collection import Document, within
+from convstore.mongo.driver import driver_errors
+from convstore.mongo.indexes import indexes_for
+from convstore.mongo.inspection import SchemaInspection
+from convstore.mongo.keys import HEADS, LOG, entry_range, state_id
+from convstore.mongo.workbench import BY_KEY, ENTRIES, SCOPE_KEYS, DifferentAnswerError, Workbench
+
+_LONGEST_VALUE = 512
+_LARGE_ENTRY = 1_000_000
+_DUPLICATE_KEY = 11000
+_ZSTD = {"wiredTiger": {"configString": "block_compressor=zstd"}}
+_CLUSTERED = {"key": {"_id": 1}, "unique": True}
+
+
+Check = Callable[[Workbench], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Construct:
+    """Something that the store asks of a server.
+
+    Attributes:
+        name: Its name in reports.
+        check: Tries it. A `StoreError` is a refusal, a `DifferentAnswerError` a wrong answer.
+        instead: What the store does on a server without it; "" if nothing replaces it.
+        falls: What does not hold on a server without it, where nothing replaces it.
+        after: Name of a construct without which it cannot be tried; "" if there is none.
+    """
+
+    name: str
+    check: Check
+    instead: str = ""
+    falls: str = ""
+    after: str = ""
+
+
+def _expect(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise DifferentAnswerError(f"{what}: {found!r} instead of {wanted!r}")
+
+
+def _refute(is_wrong: bool, what: str) -> None:
+    if is_wrong:
+        raise DifferentAnswerError(what)
+
+
+async def _compression(bench: Workbench) -> None:
+    await bench.create(HEADS, storageEngine=_ZSTD)
+
+
+async def _clustering(bench: Workbench) -> None:
+    if not await bench.driver.can_cluster():
+        raise StoreError("servers have them since MongoDB 5.3")
+    await bench.create(LOG, clusteredIndex=_CLUSTERED)
+
+
+async def _indexes(bench: Workbench) -> None:
+    for collection, indexes in indexes_for(SCOPE_KEYS).items():
+        for index in indexes if collection in (LOG, HEADS) else ():
+            await bench.driver.create_index(collection, index)
+
+
+async def _unique_ids(bench: Workbench) -> None:
+    twin = bench.entry(ENTRIES + 1) | {"messages": [{"id": "other"}, {"id": "message-1"}]}
+    accepted = await bench.log.insert(twin)
+    await bench.log.delete_one({"_id": twin["_id"]})
+    _refute(accepted, "a second entry with the same message id was accepted")
+
+
+async def _unique_keys(bench: Workbench) -> None:
+    accepted = await bench.log.insert(bench.entry(1))
+    _refute(accepted, "a second entry with the same key was accepted")
+
+
+async def _long_values(bench: Workbench) -> None:
+    head = bench.head("ä" * (_LONGEST_VALUE // 2))
+    await bench.heads.insert(head)
+    query = {f"scope.{key}": head["scope"][key] for key in SCOPE_KEYS}
+    found = await bench.heads.find(query, {"_id": 1})
+    _expect([document["_id"] for document in found], [head["_id"]], "a head with long scope values")
+
+
+async def _plans(bench: Workbench) -> None:
+    query = {"conversation": bench.owner, "first": {"$exists": True}}
+    find = {"find": bench.driver.prefix + LOG, "filter": query, "limit": 1}
+    find["sort"] = {"first": -1, "_id": -1}
+    async with driver_errors():
+        reply = await bench.driver.database.command("explain", find, verbosity="queryPlanner")
+    stages = _stages_in(reply.get("queryPlanner", {}).get("winningPlan"))
+    if not stages:
+        raise StoreError("the server's answer to explain has no plan")
+    _refute("COLLSCAN" in stages, "the last entry is read by a scan of the collection (COLLSCAN)")
+
+
+def _stages_in(plan: object) -> list[str]:
+    """Return the names of all stages of a plan."""
+    if isinstance(plan, Mapping):
+        own = [str(plan["stage"])] if "stage" in plan else []
+        return own + [stage for part in plan.values() for stage in _stages_in(part)]
+    if isinstance(plan, list):
+        return [stage for part in plan for stage in _stages_in(part)]
+    return []
+
+
+async def _ordered_batches(bench: Workbench) -> None:
+    keys = [f"{bench.owner}#batch-{name}" for name in ("before", "before", "after")]
+    try:
+        async with driver_errors():
+            documents = [{"_id": key, "conversation": bench.owner} for key in keys]
+            await bench.log.driver_collection.insert_many(documents, ordered=True)
+        raise DifferentAnswerError("a batch with a key twice was accepted")
+    except StoreError as error:
+        if not isinstance(error.__cause__, BulkWriteError):
+            raise
+        failures = error.__cause__.details["writeErrors"]
+    failed = [(failure["index"], failure["code"]) for failure in failures]
+    _expect(failed, [(1, _DUPLICATE_KEY)], "errors of a batch with a key twice")
+    left = await bench.log.count(bench.owner, f"{bench.owner}#batch", f"{bench.owner}#batch~")
+    _expect(left, 1, "documents of a batch that ended at its second one")
+
+
+async def _large_entries(bench: Workbench) -> None:
+    key = f"{bench.owner}#large"
+    await bench.log.insert({"_id": key, "conversation": bench.owner, "data": b"x" * _LARGE_ENTRY})
+    found = await bench.log.find_one({"_id": key})
+    _expect(len(found["data"]) if found else 0, _LARGE_ENTRY, "bytes of a large document")
+    await bench.log.delete_one({"_id": key})
+
+
+async def _upserts(bench: Workbench) -> None:
+    query, date = {"_id": f"{bench.owner}-upsert"}, datetime(2026, 1, 2, tzinfo=UTC)
+    change = {
+        "$setOnInsert": {"conversation": bench.owner, "details": {"title": "a"}},
+        "$max": {"written_at": date},
+        "$set": {"has_children": True},
+    }
+    await bench.heads.find_and_update(query, change, after=True, upsert=True)
+    earlier = change | {"$max": {"written_at": date - timedelta(days=1)}}
+    found = await bench.heads.find_and_update(query, earlier, after=True, upsert=True) or {}
+    _expect(utc(found["written_at"]), date, "a date that was raised")
+    before = await bench.heads.find_and_update(query, {"$unset": {"has_children": ""}})
+    _refute("has_children" not in (before or {}), "an update did not return the document before it")
+    async with driver_errors():
+        heads = bench.heads.driver_collection
+        dropped = await heads.find_one_and_delete(query, {"has_children": 1})
+    _expect(dropped, query, "a document that was found and deleted")
+
+
+async def _conditions(bench: Workbench) -> None:
+    state = {"_id": state_id(bench.owner), "conversation": bench.owner}
+    move = {"$each": [{"seen": 1}, {"seen": 2}, {"seen": 3}], "$slice": -2}
+    change = {"$inc": {"revision": 1}, "$push": {"moves.policy": move}}
+    has_lapsed = {"turn.until": {"$lt": datetime.now(UTC)}}
+    is_free = {"$or": [{"turn.until": {"$exists": False}}, has_lapsed]}
+    taken = await bench.log.update(state | {"revision": 1} | is_free, change)
+    again = await bench.log.update(state | {"revision": 1} | is_free, change)
+    _expect((taken, again), (True, False), "two updates of one revision")
+    found = await bench.log.find_one(state) or {}
+    _expect(found.get("moves"), {"policy": [{"seen": 2}, {"seen": 3}]}, "the last two of a list")
+    replaced = await bench.log.replace(state | {"revision": 2}, state | {"revision": 1})
+    _refute(not replaced, "a document of the right revision was not replaced")
+    entries = within(bench.owner, *entry_range(bench.owner))
+    await bench.log.update_many(entries, {"$set": {"read": True}})
+    _expect(await bench.numbers({"read": True}), [1, 2, 3, 4], "entries that were updated together")
+
+
+async def _clock_in_updates(bench: Workbench) -> None:
+    key, literal = {"_id": f"{bench.owner}#clock"}, "$no field"
+    times = {"text": {"$literal": literal}, "until": {"$add": ["$$NOW", -60_000]}}
+    await bench.log.update(key, [{"$set": times}], upsert=True)
+    found = await bench.log.find_and_update(key, [{"$set": {"more": True}}], after=True) or {}
+    _expect((found.get("text"), found.get("more")), (literal, True), "an update by a pipeline")
+    _refute(not isinstance(found.get("until"), datetime), "$$NOW did not set a date")
+
+
+async def _clock_in_filters(bench: Workbench) -> None:
+    past = {"at": {"$exists": True}, "$expr": {"$lte": ["$at", {"$add": ["$$NOW", 86_400_000]}]}}
+    _expect(await bench.numbers(past), [1, 2, 3, 4], "entries before the server's time")
+    _expect(await bench.numbers({"$nor": [past]}), [], "entries not before the server's time")
+
+
+async def _deletions(bench: Workbench) -> None:
+    keys = [f"{bench.owner}#delete-{number}" for number in range(3)]
+    async with driver_errors():
+        documents = [{"_id": key, "conversation": bench.owner} for key in keys]
+        await bench.log.driver_collection.insert_many(documents, ordered=False)
+    query = within(bench.owner, keys[0], f"{keys[2]}~")
+    query["_id"]["$in"] = keys[:2]
+    _expect(await bench.log.delete_many(query), 2, "documents deleted by a range and their keys")
+    deleted = await bench.log.delete(bench.owner, keys[0], f"{keys[2]}~")
+    _expect(deleted, 1, "documents deleted by a range")
+
+
+async def _ranges(bench: Workbench) -> None:
+    query = within(bench.owner, *entry_range(bench.owner, start=2, before=4))
+    fields = {"messages.body": 0, "at": 0}
+    found = await bench.log.find(query, fields, order=BY_KEY, limit=10)
+    _expect([document["first"] for document in found], [2, 3], "entries of a range")
+    _expect(sorted(found[0]["messages"][0]), ["id", "tokens", "type"], "fields of a message")
+
+
+async def _descending_bounds(bench: Workbench) -> None:
+    low, high = entry_range(bench.owner, start=1, before=3)
+    found = await bench.log.find({"_id": {"$gte": low, "$lt": high}}, order=[("_id", -1)])
+    numbers = [document.get("first") for document in found]
+    _expect(numbers, [2, 1], "a descending read from the first entry to before the third one")
+
+
+async def _cursors(bench: Workbench) -> None:
+    query = within(bench.owner, *entry_range(bench.owner))
+    async with driver_errors():
+        found = bench.log.driver_collection.find(query, batch_size=2, **bench.log.read_limit)
+        documents = await found.skip(1).sort([("_id", ASCENDING)]).to_list(None)
+    _expect([document["first"] for document in documents], [2, 3, 4], "entries in several answers")
+
+
+_FILTERS: Sequence[tuple[Document, list[int]]] = (
+    ({"messages": {"$elemMatch": {"type": {"$in": ["human"]}, "tokens": {"$gte": 2}}}}, [3]),
+    ({"messages.type": "human", "first": {"$lte": 2}}, [1]),
+    ({"$nor": [{"first": {"$gte": 2, "$lte": 3}}]}, [1, 4]),
+    ({"first": {"$not": {"$lt": 3}}, "count": {"$ne": 0}}, [3, 4]),
+    ({"$or": [{"first": {"$gt": 3}}, {"first": {"$eq": 1}}]}, [1, 4]),
+    ({"conversation": {"$not": {"$regex": "."}}}, []),
+    ({"messages.0": {"$exists": True}, "missing": {"$exists": False}, "first": 4}, [4]),
+)
+
+
+async def _filters(bench: Workbench) -> None:
+    for query, wanted in _FILTERS:
+        _expect(await bench.numbers(query), wanted, f"entries by {_operators_of(query)}")
+    fields: Any = {"first": 1, "messages": {"$elemMatch": {"type": "ai"}}}
+    found = await bench.log.find({"conversation": bench.owner, "first": 2}, fields)
+    _expect(len(found[0]["messages"]) if found else 0, 1, "messages by $elemMatch")
+
+
+def _operators_of(query: Document) -> str:
+    return ", ".join(sorted(set(re.findall(r"\$\w+", repr(query)))))
+
+
+async def _patterns(bench: Workbench) -> None:
+    patterns = [re.compile("^message-[12]", re.ASCII)]
+    _expect(await bench.numbers({"messages.id": {"$in": patterns}}), [1, 2], "entries by a pattern")
+
+
+async def _counts(bench: Workbench) -> None:
+    counted = await bench.log.count(bench.owner, *entry_range(bench.owner))
+    _expect(counted, ENTRIES, "entries that were counted")
+
+
+async def _distinct(bench: Workbench) -> None:
+    query = {"conversation": bench.owner, "first": {"$gte": 0}}
+    _expect(await bench.log.distinct("conversation", query), [bench.owner], "distinct values")
+
+
+async def _joins(bench: Workbench) -> None:
+    same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
+    typed = {"$ne": [{"$type": "$$this.type"}, "missing"]}
+    newest = {"$slice": [{"$filter": {"input": "$messages", "cond": typed}}, -1]}
+    last: list[Document] = [{"$match": same}, {"$sort": {"first": -1, "_id": -1}}, {"$limit": 1}]
+    last += [{"$project": {"first": 1, "messages": 1}}, {"$set": {"messages": newest}}]
+    join = {"from": bench.driver.prefix + LOG, "let": {"conversation": "$conversation"}}
+    lookup = {"$lookup": {**join, "pipeline": last, "as": "last"}}
+    own = {"$match": {"conversation": bench.owner, "scope.user_id": "user"}}
+    found = await bench.heads.aggregate([own, {"$sort": {"_id": 1}}, lookup])
+    numbers = [entry["first"] for head in found for entry in head["last"]]
+    _expect(numbers, [ENTRIES], "the last entry, joined to its head")
+
+
+async def _sizes(bench: Workbench) -> None:
+    day = {"$dateToString": {"date": "$at", "format": "%Y"}}
+    group = {"_id": {"year": day}, "messages": {"$sum": "$count"}}
+    group["size"] = {"$sum": {"$bsonSize": "$$ROOT"}}
+    match = {"$match": within(bench.owner, *entry_range(bench.owner))}
+    found = await bench.log.aggregate([match, {"$group": group}])
+    _expect(sum(row["messages"] for row in found), ENTRIES, "messages that were summed")
+    _refute(any(row["size"] <= 0 for row in found), "documents have no size")
+
+
+async def _changes(bench: Workbench) -> None:
+    async with aclosing(bench.driver.changes(LOG)) as changes:
+        await anext(changes)
+
+
+async def _schema(bench: Workbench) -> None:
+    inspection = SchemaInspection(bench.driver)
+    listed = await inspection.options((LOG, HEADS))
+    _expect(sorted(listed), [HEADS, LOG], "collections that are listed")
+    wanted = {index.name for index in indexes_for(SCOPE_KEYS)[LOG]}
+    found = set(await inspection.indexes(LOG))
+    _expect(sorted(wanted - found), [], "indexes that are not listed")
+
+
+async def _file_options(bench: Workbench) -> None:
+    await SchemaInspection(bench.driver).compressor(HEADS)
+
+
+CREATION = (
+    Construct("zstd compression", _compression, "the server's own compression: larger files"),
+    Construct(
+        "clustered collections",
+        _clustering,
+        "a collection with an index on its key: cold reads need 2.5 times the cache",
+    ),
+)
+"""What is tried first, since it creates the collections of all other checks."""
+
+_PARTIAL = "partial indexes"
+_NO_SETUP = "setup() fails, so there is no store"
+
+CONSTRUCTS = (
+    Construct(_PARTIAL, _indexes, falls=_NO_SETUP),
+    Construct(
+        "unique partial indexes over arrays",
+        _unique_ids,
+        falls="promise 2: an append that two processes repeat may be stored twice",
+        after=_PARTIAL,
+    ),
+    Construct("unique keys", _unique_keys, falls="promise 3: two processes may write one entry"),
+    Construct("index keys of 1 KB", _long_values, falls="scope values of 512 bytes are refused"),
+    Construct(
+        "indexes for $exists",
+        _plans,
+        falls="promise 6: a read may examine a whole conversation, or the whole collection",
+        after=_PARTIAL,
+    ),
+    Construct(
+        "ordered batches with majority and journal",
+        _ordered_batches,
+        falls="promises 1 and 9: an append may be seen in part, or lost",
+    ),
+    Construct("documents of 1 MB", _large_entries, falls="large messages and results are refused"),
+    Construct("upserts", _upserts, falls="no conversation can be begun"),
+    Construct(
+        "conditional updates",
+        _conditions,
+        falls="promise 5: turns, views and summaries of two processes overwrite each other",
+    ),
+    Construct("pipeline updates with $$NOW", _clock_in_updates, falls=_NO_SETUP),
+    Construct("filters with $$NOW", _clock_in_filters, falls=_NO_SETUP),
+    Construct("range deletions", _deletions, falls="promise 10: nothing can be deleted"),
+    Construct("range reads with majority", _ranges, falls="promise 3: nothing can be loaded"),
+    Construct(
+        "exact bounds of descending scans",
+        _descending_bounds,
+        falls="nothing can be appended (SERVER-121822): use a release with the correction",
+    ),
+    Construct("cursors", _cursors, falls="exports and long searches fail"),
+    Construct("filters with $elemMatch and $not", _filters, falls="turns and deletions fail"),
+    Construct("filters with patterns", _patterns, falls="ids are not found by their beginning"),
+    Construct("counts", _counts, falls="`dry_run=True` of deletions fails"),
+    Construct("distinct", _distinct, falls="lost conversations are not found"),
+    Construct("$lookup with a pipeline", _joins, "one more command for each listed conversation"),
+    Construct(
+        "$bsonSize",
+        _sizes,
+        "`store.stats(sizes=False)`; with sizes, as in `convstore stats`, it is refused",
+    ),
+    Construct("change streams", _changes, "watched conversations are read once a second"),
+    Construct(
+        "listCollections and listIndexes",
+        _schema,
+        falls="setup() and the doctor fail",
+        after=_PARTIAL,
+    ),
+    Construct("collStats", _file_options, falls="`convstore doctor` without --server fails"),
+)

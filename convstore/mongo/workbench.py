@@ -1,0 +1,81 @@
+"""Write the documents on which the checks of `constructs` work, in collections of their own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from convstore.mongo.collection import Collection, Document
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.keys import HEADS, LOG, entry_id, state_id
+
+SCOPE_KEYS = ("user_id", "thread_id")
+BY_KEY = (("_id", 1),)
+ENTRIES = 4
+"""Entries of the conversation; each has its number as first ordinal."""
+
+_MANY = 200
+"""Documents without an entry's fields: a plan that reads all of them is not by an index."""
+
+
+class DifferentAnswerError(Exception):
+    """The server accepted a command, and answered it in another way than MongoDB does."""
+
+
+class Workbench:
+    """The collections that checks write to, with the documents of one conversation.
+
+    Attributes:
+        driver: The database, whose collections have a prefix of their own.
+        owner: The random id of this run, which is the id of its conversation.
+        log: The collection of entries.
+        heads: The collection of heads.
+    """
+
+    def __init__(self, driver: Driver, owner: str) -> None:
+        self.driver, self.owner = driver, owner
+        self.log, self.heads = Collection(driver, LOG), Collection(driver, HEADS)
+
+    async def create(self, name: str, **options: Any) -> None:
+        """Create a collection with some options."""
+        async with driver_errors():
+            full_name = self.driver.prefix + name
+            await self.driver.database.create_collection(full_name, check_exists=False, **options)
+
+    async def fill(self) -> None:
+        """Create the collections that are missing, and write a conversation with a head."""
+        for name in (HEADS, LOG):
+            await self.driver.create_collection(name)
+        entries = [self.entry(number) for number in range(1, ENTRIES + 1)]
+        state = {"_id": state_id(self.owner), "conversation": self.owner, "revision": 1}
+        others = [{"_id": f"{self.owner}#{number:06d}"} for number in range(_MANY)]
+        async with driver_errors():
+            await self.log.driver_collection.insert_many([*entries, state, *others], ordered=True)
+        await self.heads.insert(self.head("user"))
+
+    def entry(self, number: int) -> dict[str, Any]:
+        """Return an entry with one message, whose size in tokens is the entry's number."""
+        kind = "human" if number % 2 else "ai"
+        return {
+            "_id": entry_id(self.owner, number),
+            "conversation": self.owner,
+            "first": number,
+            "count": 1,
+            "at": datetime.now(UTC),
+            "messages": [{"id": f"message-{number}", "type": kind, "tokens": number, "body": "x"}],
+        }
+
+    def head(self, value: str) -> dict[str, Any]:
+        """Return a head with one value for all scope keys."""
+        return {
+            "_id": f"{self.owner}-{value[:1]}",
+            "conversation": self.owner,
+            "scope": dict.fromkeys(SCOPE_KEYS, value),
+            "updated_at": datetime.now(UTC),
+        }
+
+    async def numbers(self, query: Document, **how: Any) -> list[int]:
+        """Return the first ordinals of the entries that a filter matches, in the order of keys."""
+        own = {"conversation": self.owner, "first": {"$exists": True}}
+        found = await self.log.find({"$and": [own, query]}, {"first": 1}, order=BY_KEY, **how)
+        return [document["first"] for document in found]
