@@ -123,7 +123,7 @@ def imitation(command: Command) -> Mapping[str, Any] | None:
             {
                 "unique partial indexes over arrays": ("missing", None),
                 "indexes for $exists": ("missing", None),
-                "exact bounds of descending scans": ("missing", None),
+                "exact bounds of descending scans": ("replaced", None),
             },
             id="accepted, but answered otherwise",
         ),
