@@ -241,9 +241,9 @@ async def test_a_probe_needs_a_server_and_a_limit(own_database: Any) -> None:
 def test_a_clock_that_is_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """From a second on, with the side; a server of another maker is not called by MongoDB's version alone."""
     for ahead, said in ((0.2, "agree to 0.200 s"), (31.0, "31.0 s ahead"), (-90.0, "90.0 s behind")):
-        one = ProbedConstruct(name="counts", status="supported")
+        counts = ProbedConstruct(name="counts", status="supported")
         report = ServerReport(
-            server="FerretDB", version="7.0.77", topology="standalone", clock_ahead=ahead, constructs=(one,)
+            server="FerretDB", version="7.0.77", topology="standalone", clock_ahead=ahead, constructs=(counts,)
         )
         _print(screen(), report)
         shown = " ".join(capsys.readouterr().out.split())
