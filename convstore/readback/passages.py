@@ -128,7 +128,8 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     if payload is not None:
-        row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
+        sources = [replace(source, piece=source.piece or payload) for source in row.sources]
+        row = replace(row, sources=tuple(sources))
     texts = [passage_of_source(source, row, codec) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, _blocks_in(message.content, payload, codec), ref, payload)

@@ -1,0 +1,180 @@
+"""A result is read back whole at every size at which one of its parts moves between the entry and the payload."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import ConvstoreError
+from convstore.messages.encoding import PART_MINIMUM, RESULT_MINIMUM
+from convstore.messages.values import Codec
+
+SMALL = 40
+SOURCES = ("list", "wrapped", "pairs", "documents", "columns", "content")
+FAILURES = (AssertionError, AttributeError, ConvstoreError)
+WORDS = ("content", "note", "field", "source")
+HEADER = re.compile(r"(?:^|\n)(.*), characters (\d+)-(\d+) of (\d+)\n")
+
+
+class Sizes(NamedTuple):
+    """The characters of each part of a result.
+
+    `shape` is the form of its artifact; "content" has the sources in the content. `source` is the size of each of
+    `sources` texts, `field` that of another large field.
+    """
+
+    shape: str
+    content: int = SMALL
+    artifact: int = SMALL
+    source: int = SMALL
+    sources: int = 1
+    field: int = 0
+
+
+@dataclass
+class Case:
+    """A result with the text of each of its parts, and the texts of its sources in order."""
+
+    sizes: Sizes
+    message: ToolMessage
+    parts: dict[str, str]
+    sources: list[str] = field(default_factory=list)
+
+
+def text_of(name: str, size: int) -> str:
+    """Return a text of a size, of its own words, which ends with a name."""
+    rest = max(size - len(name), 0)
+    word = f"{name[::-1]} "
+    return (word * (rest // len(word) + 1))[:rest] + name[:size]
+
+
+def case_of(number: int, sizes: Sizes) -> Case:
+    """Return a result with parts of these sizes; each text has words of its own."""
+    texts = [text_of(f"source{number}x{n}", sizes.source) for n in range(sizes.sources)]
+    items = [{"title": f"T{number} {n}", "url": f"https://a/{n}", "content": text} for n, text in enumerate(texts)]
+    labels = [{"title": item["title"], "url": item["url"]} for item in items]
+    forms: dict[str, Any] = {
+        "none": None,
+        "note": {},
+        "list": items,
+        "wrapped": {"results": items},
+        "pairs": list(zip(texts, labels, strict=True)),
+        "documents": [Document(text, metadata=label) for text, label in zip(texts, labels, strict=True)],
+        "columns": {"ids": [item["url"] for item in items], "documents": texts, "metadatas": labels},
+        "content": {},
+    }
+    artifact = forms[sizes.shape]
+    parts = dict[str, str]()
+    if isinstance(artifact, dict):
+        missing = sizes.artifact - len(Codec().encode({**artifact, "note": ""}))
+        parts["note"] = text_of(f"note{number}", max(missing, len(f"note{number}")))
+        artifact = {**artifact, "note": parts["note"]}
+    content = parts["content"] = text_of(f"content{number}", sizes.content)
+    if sizes.shape == "content":
+        missing = sizes.content - len(json.dumps({"results": items, "more": ""}))
+        parts["content"] = text_of(f"content{number}", max(missing, len(f"content{number}")))
+        content = json.dumps({"results": items, "more": parts["content"]})
+    parts["field"] = text_of(f"field{number}", sizes.field)
+    message = ToolMessage(
+        content,
+        id=f"result-{number}",
+        name="search",
+        tool_call_id=f"call-{number}",
+        artifact=artifact,
+        additional_kwargs={"more": parts["field"]} if sizes.field else {},
+    )
+    return Case(sizes, message, parts, texts if sizes.shape in SOURCES else [])
+
+
+async def passages_in(chat: Conversation, page_tokens: int, **asked: Any) -> dict[str, str]:
+    """Return the text of each passage on all pages that the tool answers with, by its label."""
+    tool, found = chat.retrieve_previous_sources_tool(page_tokens=page_tokens), dict[str, str]()
+    cursor: str | None = ""
+    while cursor is not None:
+        call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {**asked, "cursor": cursor}}
+        page = await tool.ainvoke(call)
+        position = 0
+        while header := HEADER.match(page.content, position):
+            label, start, end = header[1], int(header[2]), int(header[3])
+            assert len(found.setdefault(label, "")) == start or asked.get("find")
+            position = header.end() + end - start
+            found[label] += page.content[header.end() : position]
+        cursor = page.artifact.next_cursor
+    return found
+
+
+async def check(chat: Conversation, cases: Sequence[Case]) -> None:
+    """Read results by their ids, their numbers and their words, on large pages and on small ones."""
+    ids, texts = [str(case.message.id) for case in cases], [text for case in cases for text in case.sources]
+    parts = [text for case in cases for text in case.parts.values()]
+    records = await chat.get_tool_messages(ids)
+    assert [(record.content, record.artifact) for record in records] == [
+        (case.message.content, case.message.artifact) for case in cases
+    ]
+    sources = [source for record in records for source in record.sources]
+    assert [source.content for source in sources] == texts
+
+    whole = await passages_in(chat, 16_000, tool_message_ids=ids)
+    shown = "\n".join(whole.values())
+    assert [text for text in (*parts, *texts) if text not in shown] == []
+    assert await passages_in(chat, 1_500, tool_message_ids=ids) == whole
+
+    numbers = [source.source_id for source in sources]
+    for page_tokens in (16_000, 1_500) if numbers else ():
+        named = await passages_in(chat, page_tokens, source_ids=numbers)
+        assert [text for text, read in zip(texts, named.values(), strict=True) if text not in read] == []
+    for word in WORDS:
+        found = await passages_in(chat, 16_000, tool_message_ids=ids, find=word)
+        assert sum(word in text for text in whole.values()) == len(found), word
+
+
+async def check_all(store: ConversationStore, sizes: Iterable[Sizes], *, at_once: int = 40) -> None:
+    """Append results with parts of these sizes, some turns to a conversation, and read all of them back."""
+    each = [case_of(number, each_size) for number, each_size in enumerate(sizes)]
+    wrong = list[tuple[Sizes, str]]()
+    for first in range(0, len(each), at_once):
+        chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+        cases, messages = each[first : first + at_once], list[Any]()
+        for case in cases:
+            call = {"name": "search", "args": {}, "id": case.message.tool_call_id}
+            messages += [HumanMessage("q"), AIMessage("", tool_calls=[call]), case.message, AIMessage("a")]
+        await chat.append(messages)
+        try:
+            await check(chat, cases)
+        except FAILURES:
+            wrong += [(case.sizes, problem) for case in cases if (problem := await problem_of(chat, case))]
+            if not wrong:
+                raise
+    assert not wrong, (len(wrong), wrong[:9])
+
+
+async def problem_of(chat: Conversation, case: Case) -> str:
+    """Return the failure to read one result, "" if it is read alone."""
+    try:
+        await check(chat, [case])
+    except FAILURES as error:
+        return repr(error)[:200]
+    return ""
+
+
+QUICK = [
+    Sizes("pairs", content=2_000),
+    Sizes("list", content=2_000, source=RESULT_MINIMUM),
+    Sizes("wrapped", content=0, artifact=RESULT_MINIMUM),
+    Sizes("content", content=RESULT_MINIMUM, artifact=RESULT_MINIMUM),
+    Sizes("columns", sources=9, field=PART_MINIMUM),
+    Sizes("columns", content=RESULT_MINIMUM, source=0, sources=2),
+]
+
+
+async def test_a_result_is_read_back_whole(store: ConversationStore) -> None:
+    """Each part is read by id, number, words and cursor, whatever part of it stands in the entry."""
+    await check_all(store, QUICK)
