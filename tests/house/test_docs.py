@@ -5,18 +5,21 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import pkgutil
 import re
 import tomllib
 import uuid
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from adapters import can_import
+from langchain_core.messages import HumanMessage
 from pymongo import MongoClient
 
 import convstore
@@ -24,6 +27,7 @@ from convstore import HistoryPolicy, exceptions, summarization, types
 from convstore.cli.commands import app
 from convstore.sources import detection
 from convstore.tools import retrieval
+from convstore.values.reports import ServerReport
 
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS = 90
@@ -102,6 +106,27 @@ def test_links_lead_somewhere() -> None:
                 pkgutil.resolve_name(anchor)
             else:
                 assert "://" in link or not anchor or anchor in anchors(target), (path, link)
+
+
+async def test_what_is_to_be_watched_is_visible(emptied_database: Any) -> None:
+    """The page's commands for mongosh find a due sweep and the numbers that it names, and the listener its metrics."""
+    page = PAGES["operations.md"].partition("\n## What to watch\n")[2].partition("\n## Expiry\n")[0]
+    sweep, status = [json.loads(text) for text in re.findall(r"^db\.runCommand\((.*)\)$", page, re.MULTILINE)]
+    store = convstore.ConversationStore(emptied_database)
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("Hello"))
+    await chat.delete()
+    await store.close()
+    [tombstone] = (await emptied_database.command(sweep))["cursor"]["firstBatch"]
+    assert tombstone["sweep_at"] > datetime.now(UTC).replace(tzinfo=None)
+    numbers = await emptied_database.client.admin.command(status)
+    for name in re.findall(r"`(metrics\.[\w.]+)`", page):
+        found = numbers
+        for part in name.split("."):
+            found = found[part]
+        assert found >= 0
+    assert "clock_ahead" in ServerReport.model_fields
+    assert "`convstore.append.duration`" in PAGES["telemetry.md"]
 
 
 def test_the_names_of_summaries_are_ours() -> None:

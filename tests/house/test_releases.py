@@ -30,6 +30,18 @@ def test_each_python_is_tested_with_the_lowest_and_the_newest_versions() -> None
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 
 
+def test_each_mongodb_of_the_table_is_tested_in_its_image() -> None:
+    """By the `mongod` of the image, which the tests find on the PATH; the page says that the workflow has it."""
+    job = workflow("tests")["jobs"]["servers"]
+    versions = job["strategy"]["matrix"]["mongodb"]
+    assert versions == ["5.0", "6.0", "7.0", "8.0"]
+    assert job["container"]["image"] == "mongo:${{ matrix.mongodb }}"
+    runs = [step["run"] for step in job["steps"] if "pytest" in step.get("run", "")]
+    assert any(run.endswith("tests/mongo") for run in runs)
+    rows = re.findall(r"^\| MongoDB ([\d., ]+) \|", PAGE.partition("\n## Servers\n")[2], re.MULTILINE)
+    assert {version for row in rows for version in row.split(", ")} >= set(versions)
+
+
 def test_only_a_tested_tag_is_published() -> None:
     """After all tests and the build, without a stored token, from an environment with rules of its own."""
     document = workflow("publish")
