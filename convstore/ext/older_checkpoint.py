@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, RemoveMessage
@@ -144,17 +144,56 @@ async def ids_without_input(ids: Collection[str]) -> set[str]:
 
     Another node or `update_state` may have. Without checkpoints, and in a graph within another one, all may be theirs.
     """
-    configurable, _ = run_config()
-    if is_nested() or not hasattr(configurable.get("__pregel_checkpointer"), "list"):
+    if is_nested() or not hasattr(run_config()[0].get("__pregel_checkpointer"), "list"):
         return set(ids)
-    parents, sources = dict[str, Any](), dict[Any, Any]()
+    sources = (await _origins(ids)).sources
+    return {id_ for id_ in ids if sources.get(id_) not in ("input", None)}
+
+
+async def made_before(ids: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return those of the ids of a state's messages that nodes of earlier runs made, and those of this run's input.
+
+    Both are empty without checkpoints, and in a graph within another one.
+    """
+    if is_nested() or not hasattr(run_config()[0].get("__pregel_checkpointer"), "list"):
+        return set(), set()
+    origins = await _origins(ids)
+    made = {id_ for id_ in origins.before if origins.sources[id_] == "loop"}
+    return made, set(ids) - origins.before
+
+
+class _Origins(NamedTuple):
+    """Where the messages of a state came from.
+
+    Attributes:
+        sources: By id, "input", or the source of the checkpoint that had the message first: "loop", "update" or "fork".
+        before: Ids of the messages that the thread had before this run.
+    """
+
+    sources: dict[str, str]
+    before: set[str]
+
+
+async def _origins(ids: Collection[str]) -> _Origins:
+    """Follow the messages of a state back to the checkpoints that had them first."""
+    configurable, metadata = run_config()
+    first, parents, sources = dict[str, Any](), dict[Any, Any](), dict[Any, Any]()
+    before = set[str]()
+    # The input and the step that takes it are this run's; they may not be saved yet.
+    step_before = metadata.get("langgraph_step", 0) - 3
     async for snapshot in _newest_first(configurable):
-        sources[snapshot.checkpoint["id"]] = snapshot.metadata.get("source")
+        id_ = snapshot.checkpoint["id"]
+        sources[id_] = snapshot.metadata.get("source")
+        parents[id_] = _parent_of(snapshot)
         held = ids_of(snapshot.checkpoint["channel_values"].get("messages") or ()) & set(ids)
+        if snapshot.metadata.get("step", 0) <= step_before:
+            before |= held
         if not held:
             break
-        parents |= dict.fromkeys(held, _parent_of(snapshot))
-    return {id_ for id_, parent in parents.items() if sources.get(parent) != "input"}
+        first |= dict.fromkeys(held, id_)
+    # The step after an input has its messages first.
+    found = {id_: "input" if sources.get(parents[at]) == "input" else str(sources[at]) for id_, at in first.items()}
+    return _Origins(found, before)
 
 
 def _parent_of(snapshot: Any) -> Any:

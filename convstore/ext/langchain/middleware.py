@@ -294,6 +294,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         except InvalidScopeError as refusal:  # the state is emptied: the other run must not be shown this input
             return _begun(AgentRun(chat.scope, refusal=refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
         run, changes = await begin(chat, self._rules, state)
+        if run.is_unimported:
+            return _begun(run, changes)
         return _begun(run, changes) | {OWNER: state.get(OWNER) or owner_of(chat.scope)}
 
     async def _run(self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> AgentRun:

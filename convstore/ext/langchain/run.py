@@ -52,6 +52,7 @@ class AgentRun:
         drop_draft: Deletes the draft of the model's last reply, which is not in the log yet; None if there is none.
         conversation_id: Id of its conversation; "" until that is known.
         refusal: The error of an input that is refused, raised once the state is without it; None for a valid input.
+        is_unimported: True for a refused input of a thread that has to be imported; it has no owner until then.
     """
 
     scope: dict[str, str]
@@ -72,6 +73,7 @@ class AgentRun:
     drop_draft: Callable[[], Awaitable[None]] | None = None
     conversation_id: str = ""
     refusal: ConvstoreError | None = None
+    is_unimported: bool = False
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:

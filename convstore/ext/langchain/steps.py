@@ -33,6 +33,7 @@ from convstore.ext.langchain.results import (
 )
 from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
+from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
 from convstore.integration import Trust, append_in_turn, fit_for, host_of, made_for
 from convstore.messages.encoding import digest_of_messages
@@ -80,6 +81,9 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     question = last_question(messages) or 0
     others = [*messages[:question], *messages[question + 1 :]]
     logged |= await ids_in_log(chat, ids_of(message for message in others if not is_made_up(message)) - logged)
+    may_be_older = not (is_inner or is_first or rules.trust.is_all)
+    if may_be_older and (unimported := await find_unimported(chat, state, messages, logged)):
+        return unimported
     own = set(state.get(OWN, ()))
     made = ids_of(sent for sent in messages if own and sent.id not in logged and digest_of_messages([sent]) in own)
     trust = replace(rules.trust, own=frozenset(made))
@@ -92,8 +96,7 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
         messages, changes, logged = resent.messages, [*changes, *resent.changes], logged | resent.logged
     messages, named = await with_turn_id(chat, messages)
     changes, logged = [*changes, *named], logged | (shown & ids_of(named))
-    start = last_question(messages) or 0
-    earlier, turn = messages[:start], messages[start:]
+    earlier, turn = _divided(messages)
     run = AgentRun(chat.scope, last_turn_of(messages), dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
     run.abandoned = branch.abandoned if branch else frozenset()
@@ -125,6 +128,12 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
         return run, [*changes, *run.ahead]
     # They enter the state again one by one, so that each passes the hooks that it had not passed.
     return run, [*changes, *map(removal, turn[1:])]
+
+
+def _divided(messages: Sequence[BaseMessage]) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
+    """Return the messages before the last question, and those from it on."""
+    start = last_question(messages) or 0
+    return messages[:start], messages[start:]
 
 
 async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage]) -> AgentRun:

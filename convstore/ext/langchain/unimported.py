@@ -1,0 +1,39 @@
+"""Refuse a thread that began without convstore: its answers would be lost, because only its questions are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langchain_core.messages import BaseMessage
+
+from convstore import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.ext.langchain.resent import removal
+from convstore.ext.langchain.run import AgentRun, ConversationAgentState
+from convstore.ext.older_checkpoint import made_before
+from convstore.messages.filing import ids_of
+from convstore.messages.provenance import is_made_up
+from convstore.values.checkpoints import OWNER
+
+
+async def find_unimported(
+    chat: Conversation, state: ConversationAgentState, messages: Sequence[BaseMessage], logged: set[str]
+) -> tuple[AgentRun, list[BaseMessage]] | None:
+    """Return a refused run of a thread that has to be imported, and the changes that remove its input; else None.
+
+    A thread that a run with convstore began has an owner in its state.
+    """
+    others = [message for message in messages if message.id not in logged and not is_made_up(message)]
+    if state.get(OWNER) or all(message.type == "human" for message in others):
+        return None
+    made, given = await made_before(ids_of(messages))
+    lost = made & ids_of(message for message in others if message.type != "human")
+    if not lost:
+        return None
+    refusal = InvalidInputError(
+        f"this thread began without convstore, and {len(lost)} answers and results of its state are not in the "
+        "conversation; import it first: `convstore import ... --from langgraph`, or read_checkpoints(checkpointer, "
+        "[thread_id]) of convstore.transfer"
+    )
+    run = AgentRun(chat.scope, refusal=refusal, is_unimported=True)
+    return run, [removal(message) for message in messages if message.id in given]
