@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from inspect import isawaitable
 from types import TracebackType
@@ -47,6 +48,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.mongo.indexes import Index
+from convstore.mongo.times import ServerClock, Times
 from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of
 
 COMMAND_SECONDS = 40.0
@@ -54,6 +56,9 @@ COMMAND_SECONDS = 40.0
 
 SELECTION_SECONDS = 5.0
 """Server selection timeout of a client that `open_client` makes, unless its address sets another one."""
+
+JOIN, DOCUMENT_SIZE = "join by a pipeline", "size of documents"
+"""Names, in `Driver.refused`, of ``$lookup`` with a pipeline and of ``$bsonSize``."""
 
 DriverName = Literal["pymongo", "motor", "memory"]
 
@@ -67,6 +72,10 @@ _CLUSTERED_SINCE = (5, 3)
 # The primary stepped down or shuts down; no majority to read from yet; a time limit of the server expired. A server
 # may also report these codes for single writes of a command, where the driver does not check them.
 _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
+# Answers of servers that know a command, a stage, an operator or a variable less, as far as people report them:
+# BadValue, FailedToParse, TypeMismatch, CommandNotFound, InvalidOptions, CommandNotSupported, InvalidPipelineOperator,
+# NotImplemented, Amazon DocumentDB's two, undefined variable, join with a sharded collection, unknown stage and field.
+_REFUSALS = frozenset({2, 9, 14, 59, 72, 115, 168, 238, 303, 304, 17276, 28769, 40324, 40415})
 _EXISTS = 48
 _DEFAULT_DATABASE = "convstore"
 # One damaged value must not hide the documents that are read with it: a check of its type or its digest names it.
@@ -94,9 +103,18 @@ class Driver:
         name: The driver that the database belongs to.
         database: The caller's database object.
         prefix: The beginning of the names of this store's collections; names of collections are given without it.
+        refused: The constructs that this server refuses, as far as it is known; others replace them.
+        times: Filters and updates with times.
     """
 
-    def __init__(self, database: Any, *, prefix: str = "", now: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self,
+        database: Any,
+        *,
+        prefix: str = "",
+        now: Callable[[], datetime] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
         found: DriverName | None = next((name for class_, name in _KNOWN if class_ in classes), None)
         if found is None:
@@ -106,24 +124,21 @@ class Driver:
             )
         self.name: DriverName = found
         self.database, self.prefix = database, prefix
-        self._now = now or (partial(datetime.now, UTC) if found == "memory" else None)
+        self.refused = set[str]()
+        in_memory = partial(datetime.now, UTC) if found == "memory" else None
+        clock = ServerClock(self.hello, connections=self._connections, monotonic=monotonic)
+        self.times = Times(now or in_memory, clock, self.refused)
 
-    def is_past(self, field: str) -> dict[str, Any]:
-        """Return the filter for documents whose time in a field is past by the server's clock; not for an upsert.
+    async def hello(self) -> Mapping[str, Any]:
+        """Return what the server that takes writes says of itself. One command."""
+        async with driver_errors():
+            reply: Mapping[str, Any] = await self.database.command("hello")
+        return reply
 
-        With an injected clock or in memory the time is a literal. `$$NOW` alone would match documents without the
-        field, too, and use no index.
-        """
-        if self._now:
-            return {field: {"$lte": self._now()}}
-        return {field: {"$exists": True}, "$expr": {"$lte": [f"${field}", "$$NOW"]}}
-
-    def setting(self, values: Mapping[str, Any], *, field: str, ahead: timedelta) -> Any:
-        """Return the update that sets values, and a field to a time ahead of the clock of `is_past`."""
-        if self._now:
-            return {"$set": {**values, field: self._now() + ahead}}
-        literals = {name: {"$literal": value} for name, value in values.items()}
-        return [{"$set": {**literals, field: {"$add": ["$$NOW", ahead // timedelta(milliseconds=1)]}}}]
+    def _connections(self) -> object:
+        """Return another value once the client has connected again: when it last heard of the server for writes."""
+        servers = self.database.client.topology_description.server_descriptions().values()
+        return [server.last_update_time for server in servers if server.is_writable]
 
     def collection(self, name: str, *, raw: bool = False) -> Any:
         """Return a collection with majority read and write concern, whatever options the caller's client has.
@@ -340,6 +355,12 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
     if isinstance(error, ValueError) and str(error).startswith("SASLprep"):
         return StoreError(f"the user name or the password contains a character that cannot be sent: {error}")
     return None
+
+
+def is_refusal(error: StoreError) -> bool:
+    """Return True if the server does not know a command or a part of it; False for a lost connection, say."""
+    cause = error.__cause__
+    return isinstance(cause, OperationFailure) and not _REFUSALS.isdisjoint(_codes(cause))
 
 
 def reason_of(error: Exception) -> str:

@@ -30,7 +30,7 @@ from convstore.messages.values import Codec, UnregisteredTypeError
 from convstore.mongo.bson_values import reading, sealed, stored_list, stored_number, stored_text, unsealed, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import message_from, totals_from
-from convstore.mongo.driver import Driver
+from convstore.mongo.driver import JOIN, Driver, is_refusal
 from convstore.mongo.keys import (
     HEADS,
     LOG,
@@ -150,6 +150,7 @@ class Heads:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
+        self._join = join_of_last_entry(driver.prefix + LOG)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a scope, or None if it has no conversation. One command; for a child one a level."""
@@ -307,17 +308,16 @@ class Heads:
         """Return heads, each with the last entry of its log in a list ``last``.
 
         One command. Where the server refuses to join two collections, as some do if these are sharded, and in memory:
-        one command more for each head.
+        one command more for each head. A refusal is remembered.
         """
-        if self._driver.name != "memory":
+        if self._driver.name != "memory" and JOIN not in self._driver.refused:
             try:
-                return await self._heads.aggregate(
-                    [{"$match": query}, {"$sort": order}, {"$limit": limit}, _join(self._driver.prefix + LOG)]
-                )
+                return await self._heads.aggregate([{"$match": query}, {"$sort": order}, {"$limit": limit}, self._join])
             except StoreUnavailableError:
                 raise
-            except StoreError:
-                pass  # if the join was not the cause, the next command raises the same error
+            except StoreError as error:  # if the join was not the cause, the next command raises the same error
+                if is_refusal(error):
+                    self._driver.refused.add(JOIN)
         heads = await self._heads.find(query, order=[*order.items()], limit=limit)
         return [{**head, "last": await self._last_entry(head.get("conversation"))} for head in heads]
 
@@ -339,7 +339,7 @@ def _query(scope: Mapping[str, str], conversation: str) -> dict[str, Any]:
     return {"_id": head_id(scope, parent_id(conversation)), "conversation": conversation}
 
 
-def _join(log: str) -> dict[str, Any]:
+def join_of_last_entry(log: str) -> dict[str, Any]:
     """Return the stage that joins the last entry to a head by the index of ordinals.
 
     A range of ``_id`` that depends on the head would scan a clustered log. Of its messages, only the last one with a

@@ -7,6 +7,9 @@ a time. It is renewed during a step, as an index over a large collection may tak
 
 A step that asks for a higher level than those before it is announced there first. It begins when every older process
 has learnt that and its last write has ended. A new database has no older processes.
+
+A document ``server`` there names the constructs that the server refuses, as far as a store has a replacement for them.
+Every process reads it with the records.
 """
 
 from __future__ import annotations
@@ -27,17 +30,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from convstore.exceptions import MissingPrivilegeError, NotSetUpError, SchemaVersionError, StoreUnavailableError
+from convstore.exceptions import (
+    MissingPrivilegeError,
+    NotSetUpError,
+    SchemaVersionError,
+    StoreError,
+    StoreUnavailableError,
+)
 from convstore.mongo.collection import Collection, Document
-from convstore.mongo.driver import Driver, DriverName, driver_errors
+from convstore.mongo.driver import Driver, DriverName, driver_errors, is_refusal
 from convstore.mongo.indexes import Index, scope_indexes
 from convstore.mongo.keys import HEADS, MIGRATIONS
+from convstore.mongo.refusals import Refusals
+from convstore.mongo.times import SERVER_TIME, SWEEP_MARGIN
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
 from convstore.values.scope import PATH, check_listing
 
 _LOGGER = logging.getLogger("convstore")
-_LEASE = "lease"
+_LEASE, _SERVER = "lease", "server"
 _LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
 _WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1
 _OLDER_ARE_OUT = timedelta(seconds=80)
@@ -118,12 +129,17 @@ class Migrator:
         self._driver, self._applied = driver, Collection(driver, MIGRATIONS)
         self.driver_name: DriverName = driver.name
         self.scope_keys, self._database = tuple(scope_keys), driver.database.name
-        self._heads = Tombstones(driver)
+        self._heads, self._times = Tombstones(driver), driver.times
+        self._refusals = Refusals(driver)
 
     async def records(self) -> Records:
-        """Return what the database keeps of migrations; SchemaVersionError if one of them excludes this version."""
+        """Return what the database keeps of migrations, and learn what its server refuses.
+
+        A SchemaVersionError is raised if a migration excludes this version.
+        """
         documents = await self._applied.find({"_id": {"$ne": _LEASE}}, order=[("_id", 1)])
         records, known = Records({row["_id"]: row for row in documents}), {step.name for step in discover()}
+        self._driver.refused.update(records.pop(_SERVER, {}).get("refused") or ())
         if newer := [name for name in records if name not in known and records[name].get("level", LEVEL + 1) > LEVEL]:
             raise SchemaVersionError(
                 f"the database was set up by a newer convstore (it has {newer[-1]}); upgrade the package"
@@ -162,7 +178,7 @@ class Migrator:
         """
         # Each store names its own scope keys, so their indexes are checked every time.
         indexes = scope_indexes(self.scope_keys, [check_listing(self.scope_keys, keys) for keys in listings])
-        is_done = not (await self.records()).due(after_deployment=after_deployment)
+        is_done = not (await self.records()).due(after_deployment=after_deployment) and await self._knows_server()
         if is_done and {index.name for index in indexes} <= await self._driver.index_names(HEADS):
             return []
         try:
@@ -197,8 +213,8 @@ class Migrator:
     async def _renew(self, owner: str, ends: float) -> float:
         """Renew the lease and return its end, unchanged while the server is unreachable; raise if the lease is lost."""
         renewed_ends = time.monotonic() + _LEASE_TIME.total_seconds()
-        lease = self._driver.setting({}, field="until", ahead=_LEASE_TIME)
         try:
+            lease = await self._times.setting({}, field="until", ahead=_LEASE_TIME)
             async with driver_errors(seconds=_RENEW_SECONDS):
                 renewed = await self._applied.driver_collection.update_one({"_id": _LEASE, "owner": owner}, lease)
         except StoreUnavailableError:
@@ -215,6 +231,7 @@ class Migrator:
     async def _run_due(self, indexes: Sequence[Index], *, after_deployment: bool) -> list[str]:
         records = await self.records()
         due, is_new = records.due(after_deployment=after_deployment), not records
+        await self._record_refused()
         for step in due:
             others = [record.get("level", 1) for name, record in records.items() if name != step.name]
             if not is_new and step.level > max([1, *others]):
@@ -230,10 +247,14 @@ class Migrator:
 
     async def _announce(self, step: Migration) -> None:
         """Record what a step asks for, and wait until no older process writes; a runner that died waited, too."""
-        values = self._driver.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
+        values = await self._times.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
         await self._applied.update({"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True)
-        while not await self._applied.find_one({"_id": step.name} | self._driver.is_past("begins_at")):  # noqa: ASYNC110 - the server's clock
+        while not await self._has_begun(step):  # noqa: ASYNC110 - the server's clock
             await asyncio.sleep(_POLL_SECONDS)
+
+    async def _has_begun(self, step: Migration) -> bool:
+        is_past = await self._times.is_past("begins_at", margin=SWEEP_MARGIN)
+        return await self._applied.find_one({"_id": step.name} | is_past) is not None
 
     async def _take_lease(self, owner: str) -> None:
         """Wait for the lease; one that its owner did not release expires."""
@@ -247,10 +268,36 @@ class Migrator:
             ) from error
 
     async def _try_lease(self, owner: str) -> bool:
-        """Take the lease if there is none, else if it has expired: an upsert cannot compare with the server's time."""
-        lease = self._driver.setting({"owner": owner}, field="until", ahead=_LEASE_TIME)
+        """Take the lease if there is none, else if it has expired: an upsert cannot compare with the server's time.
+
+        The first update that names a time also shows that the server knows ``$$NOW``.
+        """
+        try:
+            return await self._take_free_lease(owner)
+        except StoreError as error:
+            if SERVER_TIME in self._driver.refused or not is_refusal(error):
+                raise
+            self._driver.refused.add(SERVER_TIME)
+            return await self._take_free_lease(owner)
+
+    async def _take_free_lease(self, owner: str) -> bool:
+        lease = await self._times.setting({"owner": owner}, field="until", ahead=_LEASE_TIME)
         is_new = await self._applied.update({"_id": _LEASE, "owner": {"$exists": False}}, lease, upsert=True)
-        return is_new or await self._applied.update({"_id": _LEASE, **self._driver.is_past("until")}, lease)
+        is_past = await self._times.is_past("until")
+        return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
+
+    async def _knows_server(self) -> bool:
+        """Return False if the server refuses ``$$NOW`` and no record says so: the database was moved. One command."""
+        return SERVER_TIME in self._driver.refused or await self._refusals.has_server_time()
+
+    async def _record_refused(self) -> None:
+        """Find out which constructs the server refuses, and record them for other processes."""
+        refused = self._driver.refused
+        found = await self._refusals.find()
+        if found or refused:
+            await self._applied.update({"_id": _SERVER}, {"$set": {"refused": sorted(found)}}, upsert=True)
+        refused.clear()
+        refused.update(found)
 
 
 @cache

@@ -42,7 +42,7 @@ class States:
     """Commands on the states of conversations."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._times = driver.times
         self._log, self._raw_log = Collection(driver, LOG), Collection(driver, LOG, raw=True)
 
     async def find(self, conversation: str) -> Document | None:
@@ -148,13 +148,13 @@ class States:
 
     async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
-        is_free = {"$or": [{"lease.until": {"$exists": False}}, self._driver.is_past("lease.until")]}
-        taken = self._driver.setting({"lease.owner": owner}, field="lease.until", ahead=time)
+        is_free = {"$or": [{"lease.until": {"$exists": False}}, await self._times.is_past("lease.until")]}
+        taken = await self._times.setting({"lease.owner": owner}, field="lease.until", ahead=time)
         return await self._change(state, is_free, taken)
 
     async def renew(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Renew a lease; False if it is lost. One command."""
-        renewed = self._driver.setting({}, field="lease.until", ahead=time)
+        renewed = await self._times.setting({}, field="lease.until", ahead=time)
         return await self._change(state, {"lease.owner": owner}, renewed)
 
     async def give_back(self, state: State, *, owner: str, wait_until: datetime | None) -> None:

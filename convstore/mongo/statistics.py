@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import bson
-
+from convstore.exceptions import StoreError
 from convstore.mongo.bson_values import reading, stored_number, stored_text
 from convstore.mongo.collection import Collection, Document
-from convstore.mongo.driver import Driver
+from convstore.mongo.driver import DOCUMENT_SIZE, Driver, is_refusal, size_of
 from convstore.mongo.keys import LOG, family
 
 _DAY = "%Y-%m-%d"
 _SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
-_GROUP = {
+GROUP_BY_DAY = {
     "_id": {
         "day": {"$dateToString": {"date": "$at", "format": _DAY}},
         "is_payload": {"$ne": [{"$type": "$data"}, "missing"]},
@@ -67,13 +67,33 @@ class Statistics:
         query: dict[str, Any] = {}
         if conversation is not None:
             query = {"conversation": family(conversation), "_id": family(conversation)}
-        if self._driver.name == "memory":  # it does not measure documents
-            return [_amount(collection, row) for row in await Collection(self._driver, collection).find(query)]
-        pipeline = [{"$match": query}, {"$group": _GROUP}]
+        if self._driver.name == "memory" or DOCUMENT_SIZE in self._driver.refused:
+            return await self._read(collection, query)
+        pipeline = [{"$match": query}, {"$group": GROUP_BY_DAY}]
+        try:
+            rows = await Collection(self._driver, collection).aggregate(pipeline, is_long=True)
+        except StoreError as error:
+            if not is_refusal(error):
+                raise
+            self._driver.refused.add(DOCUMENT_SIZE)
+            return await self._read(collection, query)
         return [
             Amount(_kind(collection, **row["_id"]), row["_id"]["day"] or "", row["messages"], row["size"])
-            for row in await Collection(self._driver, collection).aggregate(pipeline, is_long=True)
+            for row in rows
         ]
+
+    async def _read(self, collection: str, query: Document) -> list[Amount]:
+        """Read documents and measure them here, as servers that refuse ``$bsonSize`` cannot. One command or more."""
+        sums = Counter[tuple[str, str, str]]()
+        documents = Collection(self._driver, collection, raw=True).each(query, order=(("_id", 1),))
+        async for document in documents:
+            at = document.get("at")
+            day = at.strftime(_DAY) if isinstance(at, datetime) else ""
+            kind = _kind(collection, is_payload="data" in document)
+            sums[kind, day, "messages"] += document.get("count", 0)
+            sums[kind, day, "size"] += size_of(document)
+        kinds = dict.fromkeys((kind, day) for kind, day, _ in sums)
+        return [Amount(*found, sums[*found, "messages"], sums[*found, "size"]) for found in kinds]
 
 
 def _summary_sizes(document: Document) -> tuple[str, tuple[int, int]]:
@@ -81,13 +101,6 @@ def _summary_sizes(document: Document) -> tuple[str, tuple[int, int]]:
         summary = document["summary"]
         sizes = stored_number(summary["totals"][2]), stored_number(summary["tokens"][1])
         return stored_text(document["conversation"]), sizes
-
-
-def _amount(collection: str, document: Document) -> Amount:
-    at = document.get("at")
-    day = at.strftime(_DAY) if isinstance(at, datetime) else ""
-    kind = _kind(collection, is_payload="data" in document)
-    return Amount(kind, day, document.get("count", 0), len(bson.encode(document)))
 
 
 def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:

@@ -15,6 +15,7 @@ from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, head_key, readable_head
 from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, parent_id, root_id, scope_filter, tombstone_id
+from convstore.mongo.times import SWEEP_MARGIN
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
 _BY_KEY = (("_id", 1),)
@@ -24,7 +25,7 @@ class Tombstones:
     """Commands on the ``heads`` collection that end conversations."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._heads = driver, Collection(driver, HEADS)
+        self._times, self._heads = driver.times, Collection(driver, HEADS)
         self._others = [Collection(driver, name) for name in OF_CONVERSATIONS]
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
@@ -74,7 +75,7 @@ class Tombstones:
     async def begin_copy(self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta) -> None:
         """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""
         tombstone = _tombstone(conversation, head_id(scope), scope) | {"copying": True}
-        written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
+        written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
         await self._heads.update({"_id": tombstone_id(conversation)}, written, upsert=True)
 
     async def end_copy(self, conversation: str) -> bool:
@@ -91,7 +92,7 @@ class Tombstones:
         if pruned:
             query |= {"updated_at": head.updated_at, "written_at": head.written_at}
         tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned, "copying": False}
-        written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
+        written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
         key = {"_id": tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
         await self._heads.update(key, written, upsert=True)
@@ -100,7 +101,7 @@ class Tombstones:
         if ended:
             # Written again: a concurrent sweep may have dropped it because it still found the head.
             tombstone["has_children"] = "has_children" in ended
-            written = self._driver.setting(tombstone, field="sweep_at", ahead=sweep_after)
+            written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
             await self._heads.update(key, written, upsert=True)
         return bool(ended)
 
@@ -126,13 +127,13 @@ class Tombstones:
 
     async def due(self, partial_scope: Mapping[str, str], *, limit: int) -> list[str]:
         """Return ended conversations with these scope values whose sweep is due. One command."""
-        query = self._driver.is_past("sweep_at") | _marks_filter(partial_scope)
+        query = await self._times.is_past("sweep_at", margin=SWEEP_MARGIN) | _marks_filter(partial_scope)
         return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, limit=limit)]
 
     async def take(self, conversation: str, *, time: timedelta) -> Document | None:
         """Take a sweep that is due; None if another process has it. After that time it is due again. One command."""
-        query = {"_id": tombstone_id(conversation), **self._driver.is_past("sweep_at")}
-        update = self._driver.setting({"copying": False}, field="sweep_at", ahead=time)
+        query = {"_id": tombstone_id(conversation), **await self._times.is_past("sweep_at", margin=SWEEP_MARGIN)}
+        update = await self._times.setting({"copying": False}, field="sweep_at", ahead=time)
         return await self._heads.find_and_update(query, update, after=True)
 
     async def is_ended(self, conversation: str, tombstone: Document | None = None) -> bool:
@@ -164,7 +165,7 @@ class Tombstones:
         if tombstone.get("swept"):
             await self._heads.delete_one(taken)
         else:
-            again = self._driver.setting({"swept": True}, field="sweep_at", ahead=again_after)
+            again = await self._times.setting({"swept": True}, field="sweep_at", ahead=again_after)
             await self._heads.update(taken, again)
 
 

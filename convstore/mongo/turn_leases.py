@@ -52,7 +52,7 @@ class TurnLeases:
     """Commands on the leases of turns; each method is one command, unless it says otherwise."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._log = driver, Collection(driver, LOG)
+        self._times, self._log = driver.times, Collection(driver, LOG)
 
     async def take(self, conversation: str, lease: TurnLease, *, time: timedelta) -> Taken | None:
         """Take a lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
@@ -60,10 +60,10 @@ class TurnLeases:
         Raises:
             SchemaVersionError: A newer convstore wrote the state.
         """
-        is_free = {"$or": [{"turn.until": {"$exists": False}}, self._driver.is_past("turn.until")]}
+        is_free = {"$or": [{"turn.until": {"$exists": False}}, await self._times.is_past("turn.until")]}
         values = {"turn.id": lease.turn, "turn.owner": lease.owner, "turn.since": lease.since, "turn.stop": False}
         values["turn.variant"] = lease.variant
-        change = self._driver.setting(values, field="turn.until", ahead=time)
+        change = await self._times.setting(values, field="turn.until", ahead=time)
         query = _query(conversation) | readable("state") | is_free
         if (before := await self._log.find_and_update(query, change, _FIELDS)) is not None:
             return Taken(is_taken=True, lease=_lease(before))
@@ -75,7 +75,7 @@ class TurnLeases:
 
     async def renew(self, conversation: str, *, owner: str, time: timedelta) -> TurnLease | None:
         """Renew the lease, even a lapsed one that nobody took; None if somebody did."""
-        change = self._driver.setting({}, field="turn.until", ahead=time)
+        change = await self._times.setting({}, field="turn.until", ahead=time)
         found = await self._log.find_and_update(_query(conversation) | {"turn.owner": owner}, change, _FIELDS)
         return _lease(found) if found else None
 
@@ -86,7 +86,7 @@ class TurnLeases:
 
     async def holder(self, conversation: str) -> TurnLease | None:
         """Return the lease that somebody holds; None if there is none, or it has lapsed."""
-        found = await self._log.find_one(_query(conversation) | self._is_held(), _FIELDS)
+        found = await self._log.find_one(_query(conversation) | await self._is_held(), _FIELDS)
         return _lease(found) if found else None
 
     async def release(self, conversation: str, *, owner: str) -> None:
@@ -95,12 +95,12 @@ class TurnLeases:
 
     async def ask_to_stop(self, conversation: str, turn: str) -> bool:
         """Ask the holder of a turn's lease to stop; False if nobody holds it."""
-        query = _query(conversation) | readable("state") | {"turn.id": turn} | self._is_held()
+        query = _query(conversation) | readable("state") | {"turn.id": turn} | await self._is_held()
         return await self._log.update(query, {"$set": {"turn.stop": True}})
 
-    def _is_held(self) -> dict[str, Any]:
+    async def _is_held(self) -> dict[str, Any]:
         """Return the filter for states whose lease has not lapsed."""
-        return {"turn.until": {"$exists": True}, "$and": [{"$nor": [self._driver.is_past("turn.until")]}]}
+        return {"turn.until": {"$exists": True}, "$and": [{"$nor": [await self._times.is_past("turn.until")]}]}
 
 
 def _query(conversation: str) -> dict[str, Any]:

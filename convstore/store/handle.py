@@ -123,7 +123,8 @@ class ConversationStore:
                 f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
         check_choice(search_index, True, False, name="search_index")
-        driver = Driver(database, prefix=collection_prefix, now=clock.now if clock else None)
+        now, clock = clock.now if clock else None, clock or Clock()
+        driver = Driver(database, prefix=collection_prefix, now=now, monotonic=clock.monotonic)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
         self.token_counter = named(token_counter, token_counter_name)
@@ -135,7 +136,7 @@ class ConversationStore:
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
         codec, extractors = new_codec(), dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
-        clock, strategy = clock or Clock(), None
+        strategy = None
         if summarizer is not None:
             from convstore.compaction.strategies import as_strategy  # noqa: PLC0415 - with the chain, for few stores
 

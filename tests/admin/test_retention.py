@@ -406,7 +406,8 @@ async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands
         ["annotations", "drafts", "log", "search", "summaries"] * 5
     )
     assert len(commands.sent) == 5 * 8 + 2
-    query = (await host_of(store).services()).retention.tombstones._driver.is_past("sweep_at")
+    tombstones = (await host_of(store).services()).retention.tombstones
+    query = await tombstones._times.is_past("sweep_at")
     plan = await database.command({"explain": {"find": "heads", "filter": query}, "verbosity": "executionStats"})
     assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import cycle
 from typing import Any, ClassVar
 
 import bson
@@ -11,17 +12,30 @@ import pytest
 from fixture_types import Client
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
-from server_kinds import swapped_bounds
+from server_kinds import refusing, swapped_bounds
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo.bson_values import sealed
 from convstore.mongo.keys import head_id
+from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import StoreContract
-from convstore.testing.fixtures import ContractFixtures
+from convstore.testing.compacting import CompactContract
+from convstore.testing.ending import EndContract
+from convstore.testing.fixtures import ContractFixtures, ahead
+from convstore.testing.forking import ForkContract
+from convstore.testing.retention import RetentionContract
 from convstore.testing.samples import new_id
 from convstore.testing.states import StateContract
+from convstore.testing.statistics import StatsContract
+from convstore.testing.turn_results import TurnResultContract
+from convstore.testing.turn_sessions import TurnSessionContract
+from convstore.testing.turn_streams import TurnStreamContract
+from convstore.testing.turn_variants import TurnVariantContract
+from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
+from convstore.testing.waiting_variants import WaitingVariantContract
+from convstore.testing.watching import WatchContract
 
 
 class CopiedConversation:
@@ -126,6 +140,52 @@ class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
         if "log" not in await database.list_collection_names():
             await database.create_collection("log")
         return database
+
+
+@pytest.mark.slow
+class TestRefusingServer(
+    TurnContract,
+    TurnSessionContract,
+    TurnResultContract,
+    TurnStreamContract,
+    TurnVariantContract,
+    WaitingVariantContract,
+    WatchContract,
+    CompactContract,
+    EndContract,
+    RetentionContract,
+    ForkContract,
+    StatsContract,
+    ContractFixtures,
+):
+    """Leases, turns, sweeps and listings on a server like Amazon DocumentDB, with clients whose clocks are off."""
+
+    @pytest.fixture(autouse=True)
+    def server(self) -> Iterator[None]:
+        """A server that refuses updates by a pipeline, `$$NOW`, joins by a pipeline and sizes of documents."""
+        with refusing():
+            yield
+
+    @pytest.fixture
+    async def database(self, pymongo_client: Client, database_name: str) -> Any:
+        """A database of these tests."""
+        return pymongo_client[f"{database_name}_refusing"]
+
+    @pytest.fixture
+    async def new_store(self, database: Any) -> AsyncIterator[Callable[..., ConversationStore]]:
+        """Makes another store, in turn as a process whose clock is 120 s ahead or behind."""
+        made, offsets = list[ConversationStore](), cycle((120.0, -120.0))
+
+        def make(*, clock: Clock | None = None, **options: Any) -> ConversationStore:
+            store = ConversationStore(database, clock=clock or ahead(next(offsets)), **options)
+            if clock is None:
+                store._host.driver.times._now = None
+            made.append(store)
+            return store
+
+        yield make
+        for store in made:
+            await store.close()
 
 
 IN_SHORT = {

@@ -30,6 +30,7 @@ BROADCAST = {
     "Inspection.next_conversation": _VERIFY,
     "Inspection.remove": "verify removes leftovers of any conversation by their keys",
     "SchemaInspection.lacks": "verify samples a collection",
+    "Statistics._read": "stats of all conversations",
     "Statistics.amounts": "stats of all conversations",
     "Statistics.summaries": "stats of all conversations",
 }

@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 from pymongo import message
+from pymongo.errors import OperationFailure
+from refusing_server import documentdb
 
-Command = Mapping[str, Any]
+Command = dict[str, Any]
 
 _SWAPPED = {"$lt": "$lte", "$lte": "$lt", "$gt": "$gte", "$gte": "$gt"}
 
 
 @contextmanager
-def on_the_wire(change: Callable[[dict[str, Any]], Command]) -> Iterator[None]:
+def on_the_wire(change: Callable[[Command], Command]) -> Iterator[None]:
     """Send what `change` makes of each command; it may raise the error of a server."""
     encode = message._op_msg
 
-    def changed(flags: int, command: dict[str, Any], *values: Any, **options: Any) -> Any:
+    def changed(flags: int, command: Command, *values: Any, **options: Any) -> Any:
         return encode(flags, change(command), *values, **options)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +43,7 @@ def swapped_bounds() -> Iterator[None]:
         yield
 
 
-def _with_swapped_bounds(command: dict[str, Any]) -> Command:
+def _with_swapped_bounds(command: Command) -> Command:
     if str(command.get("find", "")).endswith("log") and _is_descending(command.get("sort")):
         return {**command, "filter": _swapped(command.get("filter", {}))}
     if str(command.get("aggregate", "")).endswith("log"):
@@ -56,7 +58,9 @@ def _swapped_pipeline(stages: list[Command]) -> list[Command]:
 
 
 def _is_descending(sort: Mapping[str, int] | None) -> bool:
-    return bool(sort) and next(iter(sort.items())) == ("_id", -1)
+    if not sort:
+        return False
+    return next(iter(sort.items())) == ("_id", -1)
 
 
 def _swapped(query: Command) -> Command:
@@ -67,3 +71,17 @@ def _swapped(query: Command) -> Command:
         elif name == "_id" and isinstance(value, Mapping):
             swapped[name] = {_SWAPPED.get(operator, operator): bound for operator, bound in value.items()}
     return swapped
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Emulate a server that refuses what Amazon DocumentDB refuses, except options of collections."""
+    with on_the_wire(_without_refused):
+        yield
+
+
+def _without_refused(command: Command) -> Command:
+    reply = None if "create" in command else documentdb(command)
+    if reply is not None:
+        raise OperationFailure(reply["errmsg"], reply["code"], dict(reply))
+    return command
