@@ -16,6 +16,7 @@ from uuid import NAMESPACE_OID, uuid5
 from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
+from convstore.append.fields import check_text, check_type
 from convstore.exceptions import InvalidMessageError
 from convstore.messages.media import block_type
 from convstore.messages.text import text_of
@@ -88,7 +89,8 @@ def is_langchain(raw: Mapping[str, Any]) -> bool:
 def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
     """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote.
 
-    ValueError, KeyError or TypeError for any other dict; no class is loaded by its name.
+    Any other dict raises an error that depends on what is wrong: ValueError, KeyError, TypeError or AttributeError. No
+    class is loaded by its name.
     """
     data = raw.get("data")
     if not isinstance(data, dict):
@@ -190,7 +192,7 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
         data = inner if isinstance(inner := value.get("data"), dict) else value
         check_type(data.get("content"), str, list, field="content", index=index)
         raise field_error(error, index=index) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         problem = "is neither a LangChain message nor a supported item; pass {'role': …, 'content': …}"
         raise InvalidMessageError(problem, index=index, field="type") from error
 
@@ -299,35 +301,6 @@ class _Response:
 
 def _items_of(response: _Response | None) -> list[Item]:
     return [Item(response.index, response.message())] if response else []
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Checks of a caller's fields; each error names the index of the message and the field
-
-
-def type_name(value: object) -> str:
-    """Return the type of a value, in words."""
-    return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-def abbreviated(value: object) -> str:
-    """Return the beginning of a text, or the type of any other value."""
-    return (
-        repr(value[:40]) if isinstance(value, str) else type_name(value)
-    )  # the repr of a deep list may recurse too far
-
-
-def check_type(value: object, *allowed: type, field: str, index: int) -> None:
-    """Raise `InvalidMessageError` unless a value has one of some types."""
-    if not isinstance(value, allowed):
-        wanted = " or ".join("None" if kind is NoneType else kind.__name__ for kind in allowed)
-        raise InvalidMessageError(f"must be {wanted}, not {type_name(value)}", index=index, field=field)
-
-
-def check_text(value: object, *, field: str, index: int) -> None:
-    """Raise `InvalidMessageError` unless a value is a non-empty text."""
-    if not isinstance(value, str) or not value:
-        raise InvalidMessageError(f"must be a non-empty str, not {abbreviated(value)}", index=index, field=field)
 
 
 def copied(value: Any) -> Any:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ChatMessage, ToolMessage
+from pydantic import ValidationError
 
-from convstore.append.formats import result_of
+from convstore.append.fields import check_fields
+from convstore.append.formats import field_error, result_of
 from convstore.append.resent import Match
 from convstore.exceptions import InvalidInputError
 from convstore.log.comparison import is_said
@@ -67,9 +69,14 @@ class Sent(NamedTuple):
 
 
 def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
-    """Return a client's messages; every block of a human message that no person says is a message of its own."""
+    """Return a client's messages; every block of a human message that no person says is a message of its own.
+
+    Raises:
+        InvalidMessageError: A message or a block cannot be stored.
+    """
     sent: list[Sent] = []
     for index, origin in enumerate(messages):
+        check_fields(origin, index=index)
         blocks: list[Any] = origin.content if isinstance(origin.content, list) else []
         is_mixed = origin.type == "human" and not trust.is_all
         foreign = [part for part in enumerate(blocks) if not is_said(part[1])] if is_mixed else []
@@ -88,7 +95,12 @@ def _foreign(block: dict[str, Any], place: int, index: int, id_: str) -> BaseMes
     if block.get("type") != "tool_result":
         return ChatMessage(content=[block], role="unknown", id=id_)
     fields = result_of(block, place, index=index)
-    return ToolMessage(fields["content"], tool_call_id=fields["tool_call_id"], status=fields["status"], id=id_)
+    try:
+        message = ToolMessage(fields["content"], tool_call_id=fields["tool_call_id"], status=fields["status"], id=id_)
+    except ValidationError as error:
+        raise field_error(error, index=index) from error
+    check_fields(message, index=index)
+    return message
 
 
 def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:

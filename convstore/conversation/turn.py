@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError, TurnLostError
 from convstore.log.entry import TurnEvent
@@ -273,6 +274,7 @@ class TurnSession:
 
         Raises:
             InvalidInputError: The call is not open, a value is no source, or JSON cannot express the content.
+            InvalidMessageError: The type of a content block is no text.
             UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """
@@ -280,6 +282,7 @@ class TurnSession:
         if error and found.items:
             raise InvalidInputError("a failed call has no sources; leave out error=True, or the sources")
         message = result_of(self._checked(call), content, is_error=error)
+        check_fields(message, index=0)
         message.artifact = artifact
         if found.items:
             message = await self._with_numbers(message, found)

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
 from convstore.messages.json_text import has_few_levels
+from convstore.messages.media import block_type
 
 _EMPTY: Final = "{}"
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -126,7 +127,7 @@ def _with_block(block: Any) -> Any:
         return block
     if block.get("type") == "non_standard":
         return {**block, "value": _with_block(block.get("value"))}
-    if block.get("type") not in _CALL_BLOCKS:
+    if block_type(block) not in _CALL_BLOCKS:
         return block
     for key in (*_TEXT_KEYS, *_DICT_KEYS):
         # The input of a custom tool is free text, not JSON.

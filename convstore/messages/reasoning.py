@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.media import block_type
+
 _BLOCKS: Final = frozenset(
     {
         "function_call_signature",
@@ -78,7 +80,7 @@ def is_reasoning(block: Any) -> bool:
     if block.get("type") == "non_standard":
         return is_reasoning(block.get("value"))
     # Gemini flags a text part as a thought. Bedrock's native block has no type, only this key.
-    return block.get("type") in _BLOCKS or block.get("thought") is True or set(block) == {"reasoningContent"}
+    return block_type(block) in _BLOCKS or block.get("thought") is True or set(block) == {"reasoningContent"}
 
 
 def without_reasoning(message: BaseMessage) -> BaseMessage:

@@ -86,8 +86,9 @@ def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[An
     """Return the calls that no content block repeats: with blocks, LangChain counts the blocks alone."""
     if not isinstance(message, AIMessage):
         return []
-    named = {block.get("id") for block in blocks if isinstance(block, dict)}
-    named |= {block.get("call_id") for block in blocks if isinstance(block, dict)}
+    holders = [block for block in blocks if isinstance(block, dict)]
+    ids = (holder.get(name) for holder in holders for name in ("id", "call_id"))
+    named = {id_ for id_ in ids if isinstance(id_, str | None)}
     return [call for call in message.tool_calls if call.get("id") not in named]
 
 

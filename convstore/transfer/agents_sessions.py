@@ -20,6 +20,7 @@ from convstore.integration import documents_of, is_answer_item, normalize_messag
 from convstore.messages.encoding import digest_of
 from convstore.transfer.dicts import moment_of
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, record_or_bad
+from convstore.transfer.sqlite_table import SQLiteTable
 
 _FAKE_ID = "__fake_id__"
 _Stored = tuple[str, Any, datetime | None]
@@ -45,8 +46,12 @@ async def read_agents_sessions(
         yield await record_or_bad(f"session {session['_id']!r}"[:200], _session(session, database[messages]))
 
 
-def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") -> Iterator[ConversationRecord]:
+def read_agents_sqlite(
+    path: Path | str, *, messages: str = "agent_messages"
+) -> Iterator[ConversationRecord | BadRecord]:
     """Yield the conversations in a file of ``SQLiteSession``, ordered by session id; see `read_agents_sessions`.
+
+    If a part of the file cannot be read, a `BadRecord` is the last one.
 
     Args:
         path: The file.
@@ -55,16 +60,31 @@ def read_agents_sqlite(path: Path | str, *, messages: str = "agent_messages") ->
     Raises:
         InvalidInputError: It is no database with such a table.
     """
-    table = '"' + messages.replace('"', '""') + '"'
-    query = f"SELECT session_id, id, message_data, created_at FROM {table} ORDER BY session_id, id"  # noqa: S608 - quoted
-    address = f"{Path(path).absolute().as_uri()}?mode=ro"
     try:
-        with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as connection:
-            for session, rows in groupby(connection.execute(query), key=itemgetter(0)):
-                stored = [(f"row {row}", text, moment_of({"created_at": at})) for _, row, text, at in rows]
-                yield _record(str(session), [stored])
+        with closing(SQLiteTable(Path(path), messages)) as table:
+            rows = table.rows("session_id", "id")
+            yield from _records(table, sorted(rows, key=_order), f"{Path(path).name}, table {messages}")
     except sqlite3.Error as error:
         raise InvalidInputError(f"{Path(path).name} is no database of SQLiteSession: {error}") from error
+
+
+def _order(row: Sequence[Any]) -> tuple[str, Any, Any]:
+    """Return the sort key of a row: its session, which may have any type, and its number."""
+    _, session, number = row
+    return type(session).__name__, session or "", number if isinstance(number, int) else 0
+
+
+def _records(table: SQLiteTable, rows: Iterable[Sequence[Any]], where: str) -> Iterator[ConversationRecord | BadRecord]:
+    """Yield the record of each session, and a `BadRecord` if a row cannot be read."""
+    try:
+        for session, own in groupby(rows, key=itemgetter(1)):
+            stored = list[_Stored]()
+            for rowid, _, number in own:
+                text, at = table.row(rowid, "message_data", "created_at")
+                stored.append((f"row {number}", text, moment_of({"created_at": at})))
+            yield _record(str(session), [stored])
+    except sqlite3.Error as error:
+        yield BadRecord(where, f"it cannot be read from here on: {error}")
 
 
 async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRecord:

@@ -33,19 +33,26 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
+from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, counted
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.items import PlacedItem
+from convstore.values.scope import id_problem
 from convstore.values.stamps import read_stamp, write_stamp
 
 VERSION = 1
 """Version of the format. A reader refuses later versions."""
+
+_MAX_NUMBER = 2**53
+_CLOCK_SKEW = timedelta(days=1)
+"""A date that is later than this from now cannot be the date of a message."""
+_JSON_NAMES = {str: "string", int: "integer", bool: "boolean", dict: "object", list: "array"}
+_Value = TypeVar("_Value")
 
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
@@ -157,14 +164,13 @@ class ArchiveReader:
             self._open = _Open(_record({}, where), problem="the first line of its conversation is missing")
         try:
             if "message" in value:
-                self._open.items.append(self._item(value, where))
+                self._open.items.append(self._item(value, where, len(self._open.items) + 1))
                 return
             if "item" in value:
-                item = LogItem(**self._optional(value, "item"))
-                self._open.log_items.append(PlacedItem(item, int(value["after"])))
+                self._open.log_items.append(self._log_item(value))
                 return
             record = self._ended(self._open, value["end"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGED as error:
             self.spoil(f"{where}: {error if isinstance(error, ValueError) else repr(error)}")
             if "end" not in value:
                 return
@@ -180,64 +186,115 @@ class ArchiveReader:
 
     def _begun(self, value: Mapping[str, Any], where: str) -> _Open:
         record = _record(value.get("scope"), where)
-        if value["convstore"] != VERSION:
-            return _Open(
-                record, problem=f"an export of version {value['convstore']!r}; this convstore reads version {VERSION}"
-            )
+        version = value["convstore"]
+        if type(version) is not int or version != VERSION:
+            problem = f"an export of version {version!r:.80}; this convstore reads version {VERSION}"
+            return _Open(record, problem=problem)
         try:
-            title, metadata, state = (self._optional(value, name) for name in ("title", "metadata", "state"))
-        except (ValueError, TypeError) as error:
+            _typed(value, "scope", dict)
+            title = self._optional(value, "title")
+            metadata = self._optional(value, "metadata")
+            state = self._optional(value, "state")
+        except DAMAGED as error:
             return _Open(record, problem=str(error))
         return _Open(replace(record, title=title, metadata=metadata or {}, state=state or {}))
 
     def _optional(self, value: Mapping[str, Any], name: str) -> Any:
         return self._codec.decode(_text(value[name]), fetch=_no_payload) if name in value else None
 
-    def _item(self, value: Mapping[str, Any], where: str) -> RecordItem:
-        return RecordItem(
-            message=decode_message(self._codec, _text(value["message"]), fetch=_no_payload),
+    def _item(self, value: Mapping[str, Any], where: str, position: int) -> RecordItem:
+        message = decode_message(self._codec, _text(value["message"]), fetch=_no_payload)
+        if problem := id_problem(message.id):
+            raise ValueError(f"the id of its message {problem}")
+        at = _date(value)
+        is_past = at < datetime.now(UTC) + _CLOCK_SKEW
+        item = RecordItem(
+            message=message,
             where=where,
-            at=datetime.fromisoformat(value["at"]),
-            entry=int(value["entry"]),
-            sources=str(value.get("sources", "")),
+            at=at if is_past else None,
+            unread_date="" if is_past else f"at {value['at']!r}",
+            entry=_number(value, "entry"),
+            sources=_typed(value, "sources", str, default=""),
             annotations=self._optional(value, "annotations") or {},
             stamp=read_stamp(json.dumps(value["stamp"]), "") if "stamp" in value else None,
         )
+        if _number(value, "ordinal") != position:
+            raise ValueError(f"its ordinal is {value['ordinal']}, and should be {position}: a line is missing or moved")
+        return item
+
+    def _log_item(self, value: Mapping[str, Any]) -> PlacedItem:
+        return PlacedItem(LogItem(**self._optional(value, "item")), _number(value, "after"))
 
     def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
-        number = len(conversation.items)
+        items = conversation.items
+        number = len(items)
         if not isinstance(end, Mapping):
             raise ValueError("the end of a conversation must be an object")
         if conversation.problem:
             return conversation.as_bad()
-        if end["messages"] != number:
+        if _number(end, "messages") != number:
             return conversation.as_bad(f"it has {counted(number, 'message')}, and should have {end['messages']}")
-        items = conversation.items
-        for first, last in _ranges(end, "undone", number):
-            items[first - 1 : last] = [replace(item, stamp=None) for item in items[first - 1 : last]]
-        summaries = len(end.get("summaries", ()))
+        for position in _positions_in(_ranges(end, "undone", number)):
+            items[position - 1] = replace(items[position - 1], stamp=None)
+        summaries = len(_typed(end, "summaries", list, default=[]))
+        left_out = f"{counted(summaries, 'summary', 'summaries')} left out; compact makes new ones"
         return replace(
             conversation.record,
             messages=items,
             items=conversation.log_items,
             rewound=_ranges(end, "rewound", number),
-            variants=[_change(change) for change in end.get("variants", ())],
-            sources_through=int(end.get("sources_through", 0)),
-            is_ended=end.get("is_ended") is True,
-            notes=[f"{counted(summaries, 'summary', 'summaries')} left out; compact makes new ones"]
-            if summaries
-            else [],
+            variants=[_change(change) for change in _typed(end, "variants", list, default=[])],
+            sources_through=_number(end, "sources_through", default=0),
+            is_ended=_typed(end, "is_ended", bool, default=False),
+            notes=[left_out] if summaries else [],
         )
 
 
+def _typed(values: Mapping[str, Any], name: str, type_: type[_Value], *, default: Any = ...) -> _Value:
+    """Return a value of exactly this type; a ValueError for any other, and without a default for a missing one."""
+    if name not in values and default is not ...:
+        return default  # type: ignore[no-any-return]
+    value = values.get(name)
+    if type(value) is not type_:
+        raise ValueError(f"{name!r} must be a JSON {_JSON_NAMES[type_]}, not {type(value).__name__}")
+    return value
+
+
+def _number(values: Mapping[str, Any], name: str, **default: int) -> int:
+    """Return a whole number from 0 that the store can hold."""
+    number = _typed(values, name, int, **default)
+    if not 0 <= number < _MAX_NUMBER:
+        raise ValueError(f"{name!r} must be a whole number from 0, below 2**53")
+    return number
+
+
+def _date(values: Mapping[str, Any]) -> datetime:
+    """Return the date of a line, in UTC."""
+    at = datetime.fromisoformat(_typed(values, "at", str))
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
 def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, int]]:
-    ranges = [(int(first), int(last)) for first, last in end.get(name, ())]
-    return [(first, last) for first, last in ranges if 1 <= first <= last <= number]
+    """Return the ranges of messages that the last line has under a name, each within the first `number` ones."""
+    ranges = list[tuple[int, int]]()
+    for first, last in _typed(end, name, list, default=[]):
+        if not (type(first) is type(last) is int and 1 <= first <= last <= number):
+            raise ValueError(f"{name!r} must be pairs of ordinals from 1 to {number:,}")
+        ranges.append((first, last))
+    return ranges
+
+
+def _positions_in(ranges: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Yield the positions in some ranges, each once: a small file may repeat a long range many times."""
+    through = 0
+    for first, last in sorted(ranges):
+        yield from range(max(first, through + 1), last + 1)
+        through = max(through, last)
 
 
 def _change(raw: Mapping[str, Any]) -> VariantChange:
-    texts = {name: str(raw[name]) for name in ("kind", "turn", "first_turn", "variant")}
-    return VariantChange(int(raw["ordinal"]), at=datetime.fromisoformat(raw["at"]), **texts)
+    texts = {name: _typed(raw, name, str) for name in ("kind", "turn", "first_turn", "variant")}
+    return VariantChange(_number(raw, "ordinal"), at=_date(raw), **texts)
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:

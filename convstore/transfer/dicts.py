@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from convstore.integration import from_langchain, is_langchain
-from convstore.transfer.records import Message, RecordItem
+from convstore.transfer.records import DAMAGED, Message, RecordItem
 
 CREATED = ("created_at", "timestamp", "create_time")
 UPDATED = ("updated_at", "update_time")
@@ -64,7 +64,7 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         problem = f"LangChain refuses it: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except DAMAGED as error:
         problem = f"not a message of LangChain: {error if isinstance(error, ValueError) else repr(error)}"
     return RecordItem(message=None, problem=problem, where=where)
 

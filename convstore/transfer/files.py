@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -33,6 +34,8 @@ MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 
 _GZIP, _SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
 _PIECE = 1 << 20
+_UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 26, 200
+"""Bytes that any gzip file may unpack to, and those for each of its bytes. Conversations are packed 3 to 30 times."""
 
 # Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
 _OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
@@ -81,8 +84,26 @@ def read_lines(
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     is_gzip = raw.read(len(_GZIP)) == _GZIP
+    size = raw.seek(0, os.SEEK_END)
     raw.seek(0)
-    return cast(IO[bytes], gzip.GzipFile(fileobj=raw, mode="rb")) if is_gzip else raw
+    return cast(IO[bytes], _BoundedGzip(raw, _UNPACKED_BYTES + _UNPACKED_RATIO * size)) if is_gzip else raw
+
+
+class _BoundedGzip(gzip.GzipFile):
+    """A gzip file of which at most `limit` bytes are read as lines."""
+
+    def __init__(self, raw: IO[bytes], limit: int) -> None:
+        super().__init__(fileobj=raw, mode="rb")
+        self._left = limit
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return the next line; an OSError if there are more bytes than the limit."""
+        wanted = self._left + 1 if size is None or size < 0 else min(size, self._left + 1)
+        line = super().readline(wanted)
+        self._left -= len(line)
+        if self._left < 0:
+            raise OSError(f"it unpacks to more than {_UNPACKED_RATIO} times its size; unpack it first (gunzip)")
+        return line
 
 
 def _raw_lines(file: IO[bytes], maximum_bytes: int) -> Iterator[bytes | None]:
@@ -169,16 +190,23 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
     if not isinstance(messages, list) or not messages:
         return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
     fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
-    title, metadata = value.get("title"), value.get("metadata")
     items = [item_of(raw, where=f"{where}, message {position}") for position, raw in enumerate(messages, 1)]
     notes = [] if any(item.at for item in items) else _set_dates(items, value)
+    title = value.get("title")
+    if not isinstance(title, str | None):
+        notes.append(f"its title is left out: a text is needed, not {type(title).__name__}")
+        title = None
+    metadata = value.get("metadata")
+    if not isinstance(metadata, dict | None):
+        notes.append(f"its metadata is left out: an object is needed, not {type(metadata).__name__}")
+        metadata = None
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",
         messages=items,
         where=where,
         fields={"file": path.name, "line": str(line.number), **fields},
-        title=title if isinstance(title, str) else None,
-        metadata=metadata if isinstance(metadata, dict) else {},
+        title=title,
+        metadata=metadata or {},
         notes=notes,
     )
 

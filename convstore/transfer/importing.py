@@ -7,11 +7,13 @@ resumes where it stopped, and repeating a finished one writes nothing.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Literal, TypeAlias
@@ -223,6 +225,7 @@ class _ConversationImport:
             self._changes.setdefault(change.ordinal, []).append(change)
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next((message.item.at for message in reversed(messages) if message.item.at), None)
+        self._with_numbers = {message.id for message in messages if message.item.sources}
         self.known = self.written = 0
         self.changed: list[str] = []
 
@@ -365,16 +368,16 @@ class _ConversationImport:
     def _note_numbers(self, receipt: Receipt) -> None:
         """Report messages whose source ids were in use, unless the record names their ids: those are compared."""
         for id_, numbers in receipt.renumbered.items():
-            if not any(message.id == id_ and message.item.sources for message in self._messages):
+            if id_ not in self._with_numbers:
                 shown = ", ".join(f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN])
                 more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
                 self.changed.append(f"message {id_!r} has source ids that are already in use: {shown}{more}")
 
     async def _rewind(self, batch: Batch) -> None:
-        first = next((message for message in self._messages if message.position >= batch.rewind_from), None)
-        if first is not None:
+        first = bisect_left(self._messages, batch.rewind_from, key=attrgetter("position"))
+        if first < len(self._messages):
             with as_of(batch.at):
-                await self._chat.rewind(before=first.id)
+                await self._chat.rewind(before=self._messages[first].id)
 
     async def _check_sources(self) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""
@@ -402,7 +405,11 @@ class _ConversationImport:
                 except InvalidInputError as error:  # its messages are stored
                     self.changed.append(f"its state is left out: {error}")
             if self.written or title is not ... or metadata is not ...:
-                await self._chat.update(title=title, metadata=metadata)
+                try:
+                    await self._chat.update(title=title, metadata=metadata)
+                except InvalidInputError as error:
+                    self.changed.append(f"its title and metadata are left out: {error}")
+                    await self._chat.update()
         if self.written:
             await self._log.refresh_head()
 
@@ -411,8 +418,13 @@ class _ConversationImport:
         for message in self._messages:
             if message.item.annotations:
                 stored = (await self._chat.annotations([message.id])).get(message.id, {})
-                if new := {name: value for name, value in message.item.annotations.items() if name not in stored}:
+                new = {name: value for name, value in message.item.annotations.items() if name not in stored}
+                if not new:
+                    continue
+                try:
                     await self._chat.annotate(message.id, **new)
+                except InvalidInputError as error:
+                    self.changed.append(f"{message.item.where}: its annotations are left out: {error}")
 
 
 def _items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:

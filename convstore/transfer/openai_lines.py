@@ -60,15 +60,16 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
     if artifact is not None and (bare or not _is_json(artifact)):
         left_out.append("artifact")
     if bare:
-        return made, [*left_out, *sorted(extra), *(["status"] if _is_error(message) else [])]
+        return made, [*left_out, *sorted(map(str, extra)), *(["status"] if _is_error(message) else [])]
     if artifact is not None and "artifact" not in left_out:
         made["artifact"] = artifact
-    left_out += [key for key, value in extra.items() if not _is_json(value)]
+    kept = {key: value for key, value in extra.items() if type(key) is str and _is_json(value)}
+    left_out += [str(key) for key in extra if key not in kept]
     if _is_error(message):
         made["status"] = "error"
     if message.id is not None:
         made["id"] = message.id
-    return made | {key: value for key, value in extra.items() if key not in made and key not in left_out}, left_out
+    return made | {key: value for key, value in kept.items() if key not in made}, left_out
 
 
 def openai_line(value: Any) -> bytes:

@@ -17,7 +17,10 @@ from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item
 from convstore.transfer.records import ConversationRecord, Problem, RecordItem
 from convstore.values.items import PlacedItem
-from convstore.values.scope import id_problem
+from convstore.values.scope import check_id, check_number, id_problem
+
+MAX_SOURCE_ID = 10**12
+"""Highest source id that is imported. A log gets there after a million results that each skip a million numbers."""
 
 _MAX_ENTRY_BYTES = 1_000_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
@@ -60,12 +63,17 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
     """Return the messages of a record that can be appended, and the problems of the others.
 
     A message without an id gets one made from the record's id.
+
+    Raises:
+        InvalidInputError: A value of the record, besides its messages, cannot be stored.
     """
+    _check_record(record)
     messages, problems, seen = list[ReadyMessage](), list[Problem](), set[str]()
     for position, given in enumerate(record.messages, 1):
         item = as_item(given)
         where = item.where or f"{record.where}, message {position}".removeprefix(", ")
         try:
+            _check_item(item)
             key = f"{item.key or position}:{record.id}"
             read, note = _read(item, seen, key=digest_of(key).hex() if id_problem(key) else key)
             placed = replace(item, where=where)
@@ -79,6 +87,51 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
     notes = [*_note_of_dates(messages), *record.notes]
     problems += [Problem("changed", record.where, record.id, note) for note in notes]
     return messages, problems
+
+
+def _check_record(record: ConversationRecord) -> None:
+    """Raise an InvalidInputError for a value of a record that cannot be stored; messages are not looked at."""
+    number = len(record.messages)
+    if not isinstance(record.title, str | None):
+        raise InvalidInputError(f"its title must be a str or None, not {type(record.title).__name__}")
+    for name, values in (("metadata", record.metadata), ("state", record.state)):
+        _check_names(values, name)
+    check_number(record.sources_through, name="its sources_through", minimum=0, maximum=MAX_SOURCE_ID)
+    for first, last in record.rewound:
+        check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
+        check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
+    for change in record.variants:
+        check_number(change.ordinal, name="the ordinal of a variant", minimum=0, maximum=number)
+    seen = set[str | None]()
+    for item, position in record.items:
+        check_number(position, name="the message before an item", minimum=0, maximum=number)
+        check_id(item.kind, name="the kind of an item")
+        if problem := id_problem(item.id):
+            raise InvalidInputError(f"the id of an item {problem}")
+        if item.id in seen:
+            raise InvalidInputError(f"two of its items have the id {item.id!r}; give each its own")
+        seen.add(item.id)
+
+
+def _check_item(item: RecordItem) -> None:
+    """Raise an InvalidInputError for a value beside a message that cannot be stored."""
+    check_number(item.entry, name="entry", minimum=0)
+    _check_names(item.annotations, "annotations")
+    for number in _numbers_in(item.sources):
+        check_number(number, name="a source id", minimum=1, maximum=MAX_SOURCE_ID)
+
+
+def _check_names(values: Any, name: str) -> None:
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise InvalidInputError(f"its {name} must have values by name, not {type(values).__name__}")
+
+
+def _numbers_in(sources: str) -> list[int]:
+    """Return the source ids that an export names for a message."""
+    try:
+        return read_ids(sources)
+    except ValueError as error:
+        raise InvalidInputError(f"its sources must be ids such as '3, 11-20': {error}") from error
 
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
@@ -140,10 +193,7 @@ def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:
     """Return the source ids that an export names for a batch."""
-    try:
-        return [number for message in batch for number in read_ids(message.item.sources)]
-    except ValueError:
-        return []
+    return [number for message in batch for number in _numbers_in(message.item.sources)]
 
 
 def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[BaseMessage], str]:

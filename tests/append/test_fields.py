@@ -1,0 +1,283 @@
+"""Each field of a message with a value of each type, at every door: refused before a write, or readable by all."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from itertools import islice, product
+from typing import Any, TypeAlias
+
+import pytest
+from every_reader import read_everything
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from convstore import Conversation, ConversationStore, InvalidInputError
+from convstore.append.inputs import normalize_messages
+from convstore.exceptions import InvalidMessageError
+from convstore.testing.samples import new_id
+from convstore.transfer import ConversationRecord, ImportReport, import_conversations
+
+
+class Name(str):
+    """A str that would come back as another type."""
+
+    __slots__ = ()
+
+
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    2,
+    2.5,
+    "x",
+    Name("x"),
+    b"x",
+    [],
+    [2],
+    [{"a": 1}],
+    {},
+    {1: 2, "a": {}},
+    (1,),
+)
+NESTED = ("content", "tool_calls", "invalid_tool_calls", "usage_metadata", "response_metadata", "additional_kwargs")
+Path: TypeAlias = tuple[Any, ...]
+Case: TypeAlias = tuple[int, Path, Any]
+"""The index of a message in the turn, the path of a field in it, and the value that the field gets."""
+
+_CALL = {"name": "search", "args": {"q": 1}, "id": "call-1", "type": "tool_call"}
+_CUT = {"name": "book", "args": "{", "id": "call-2", "error": None, "type": "invalid_tool_call"}
+_HOSTED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+_FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "u", "title": "t"}]}
+_SAID: Any = [
+    {"type": "text", "text": "hm", "id": "m-1", "phase": "commentary", "annotations": [{"type": "url_citation"}]},
+    {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+    {"type": "reasoning", "id": "r-1", "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "e"},
+    {"type": "tool_use", "id": "call-1", "name": "search", "input": {"q": 1}},
+    _HOSTED,
+    _FOUND,
+    {"type": "non_standard", "value": {"type": "computer_call", "call_id": "call-3", "action": {"type": "click"}}},
+]
+_ASKED: Any = [
+    {"type": "text", "text": "a question"},
+    {"type": "image", "base64": "QUJD", "mime_type": "image/png"},
+    {"type": "file", "file": {"file_id": "file-1", "filename": "x.pdf"}},
+    {"type": "image_url", "image_url": {"url": "https://example.org/c.png"}},
+]
+_BESIDE = {
+    "tool_calls": [{"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}],
+    "function_call": {"name": "f", "arguments": "{}"},
+    "reasoning": {"type": "reasoning", "id": "r-1"},
+    "reasoning_content": "hm",
+    "reasoning_details": [{"type": "x"}],
+    "refusal": "no",
+    "audio": {"id": "a-1", "transcript": "t"},
+    "__gemini_function_call_thought_signatures__": {"call-1": "c2ln"},
+}
+_ABOUT = {
+    "model_provider": "anthropic",
+    "model_name": "model",
+    "stop_reason": "tool_use",
+    "finish_reason": "stop",
+    "convstore": {"turn": "human"},
+}
+_USAGE: Any = {
+    "input_tokens": 1,
+    "output_tokens": 2,
+    "total_tokens": 3,
+    "input_token_details": {"cache_read": 1},
+    "output_token_details": {"reasoning": 1},
+}
+_MARKS = {
+    "convstore": {"kind": "note"},
+    "lc_source": "summarization",
+    "agent_framework": {"message": "x", "json": {"head": {}}},
+    "pydantic_ai": {"parts": []},
+    "openai_agents": {"x": 1},
+}
+_PASSAGE = {"title": "T", "content": "A passage. " * 30, "url": "https://example.org"}
+
+
+def turn() -> list[BaseMessage]:
+    """A turn with a message of each class and the fields that readers look at."""
+    ai = AIMessage("", id="ai", tool_calls=[_CALL], invalid_tool_calls=[_CUT])
+    ai.content = _SAID
+    ai.additional_kwargs = _BESIDE
+    ai.response_metadata = _ABOUT
+    ai.usage_metadata = _USAGE
+    found = ToolMessage("found", id="tool", tool_call_id="call-1", name="search", artifact=[_PASSAGE])
+    found.additional_kwargs = _MARKS
+    return deepcopy(
+        [
+            SystemMessage("Be brief.", id="system"),
+            HumanMessage(_ASKED, id="human"),
+            ai,
+            found,
+            ToolMessage([{"type": "text", "text": "x" * 2_000}], id="failed", tool_call_id="call-2", status="error"),
+            FunctionMessage(content="f", name="f", id="function"),
+            ChatMessage(content="c", role="user", id="chat"),
+            AIMessage("The end.", id="end"),
+        ]
+    )
+
+
+def paths(message: BaseMessage) -> Iterator[Path]:
+    """Yield the path of each field of a message, of what is in its dicts and lists, and of one more field."""
+    yield from ((name,) for name in (*type(message).model_fields, "more"))
+    todo: list[tuple[Path, Any]] = [((name,), getattr(message, name, None)) for name in NESTED]
+    while todo:
+        path, value = todo.pop()
+        keys = value if isinstance(value, Mapping) else range(len(value)) if isinstance(value, list) else ()
+        for key in keys:
+            yield (*path, key)
+            todo.append(((*path, key), value[key]))
+
+
+def cases() -> Iterator[Case]:
+    """Yield each field of a turn with each value: the index of its message, its path and the value."""
+    for index, message in enumerate(turn()):
+        for path in paths(message):
+            yield from ((index, path, value) for value in VALUES)
+
+
+def changed(index: int, path: Path, value: Any) -> list[BaseMessage]:
+    """Return a turn in which one field was assigned another value."""
+    messages = turn()
+    name, *inner = path
+    if not inner:
+        setattr(messages[index], name, deepcopy(value))
+        return messages
+    *way, last = inner
+    holder = getattr(messages[index], name)
+    for key in way:
+        holder = holder[key]
+    holder[last] = deepcopy(value)
+    return messages
+
+
+async def appended(chat: Conversation, messages: list[BaseMessage], **how: Any) -> bool:
+    """Append messages; return False if they were refused, and nothing was written."""
+    try:
+        await chat.append(messages, **how)
+    except InvalidInputError:
+        assert not (await chat.info()).message_count
+        return False
+    return True
+
+
+async def imported(store: ConversationStore, chat: Conversation, messages: list[BaseMessage]) -> bool:
+    """Import messages; return False if they were left out and reported."""
+    record = ConversationRecord(id="record", messages=messages)
+    report: ImportReport = await import_conversations(store, [record], scope=chat.scope)
+    if not report.imported:
+        assert [problem.what for problem in report.problems] == ["conversation"]
+        assert "Error" not in report.problems[0].reason  # such as the name of an unexpected one
+    return bool(report.imported)
+
+
+async def sweep(some: Iterable[Case]) -> None:
+    """Try some cases at each door."""
+    wrong = list[str]()
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        for case in some:
+            try:
+                await at_each_door(store, case)
+            except Exception as error:  # noqa: BLE001 - all of them are shown
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                wrong.append(f"{case}: {error!r:.200} ({last.filename}, line {last.lineno})")
+    assert not wrong, "\n".join(wrong)
+
+
+async def at_each_door(store: ConversationStore, case: Case) -> None:
+    """Check that append, resent history and import agree about a case, and that what they take can be read."""
+    chat, sent, brought = (store.conversation(user_id=new_id(), thread_id=door) for door in "abc")
+    is_taken = await appended(chat, changed(*case))
+    assert await appended(sent, changed(*case), resent="skip", accept="all") == is_taken
+    # An import gives a message with an invalid id another one.
+    assert await imported(store, brought, changed(*case)) == (is_taken or case[1] == ("id",))
+    if is_taken:
+        await read_everything(store, chat)
+    await store.erase(user_id=chat.scope["user_id"])
+
+
+async def test_some_fields_of_wrong_types_at_every_door() -> None:
+    """A sample of the cases below."""
+    await sweep(islice(cases(), 97, None, 499))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", range(len(VALUES)), ids=lambda value: repr(VALUES[value]))
+async def test_all_fields_of_wrong_types_at_every_door(value: int) -> None:
+    """Append, resent history and import agree; what they take all readers can read, and the log can be continued."""
+    await sweep(islice(cases(), value, None, len(VALUES)))
+
+
+def test_a_wrong_type_is_refused_with_the_name_of_its_field() -> None:
+    """A field that LangChain declares has the type that it declares, and a refused batch is left as it was."""
+    wrong = {
+        "name": (2, ["x"], b"x", Name("x")),
+        "content": (None, 2, {"a": 1}, ("x",), [2], [["x"]]),
+        "additional_kwargs": (None, "x", [], [("a", 1)]),
+        "response_metadata": (None, "x", []),
+        "type": (None, 2, "other"),
+        "status": (None, 2, "done", ["success"]),
+        "tool_call_id": (None, 2, "", {"$ne": ""}),
+        "role": (None, 2, ["user"]),
+        "tool_calls": (None, "x", {}, ({},), [None], [{}], [{**_CALL, "name": None}], [{**_CALL, "args": "{}"}]),
+        "invalid_tool_calls": (None, "x", {}, [None], [{}], [{**_CUT, "args": {}}], [{**_CUT, "id": 2}]),
+        "usage_metadata": ("x", [_USAGE], 2),
+    }
+    tried = 0
+    for index, message in enumerate(turn()):
+        for name in wrong.keys() & type(message).model_fields.keys():
+            for value in wrong[name]:
+                messages = [HumanMessage("first"), changed(index, (name,), value)[index]]
+                with pytest.raises(InvalidMessageError) as caught:
+                    normalize_messages(messages)
+                assert caught.value.index == 1
+                assert caught.value.field.startswith(name), (caught.value.field, name)
+                assert messages[0].id is None
+                tried += 1
+    assert tried > 150
+
+
+def test_what_a_model_sends_is_taken() -> None:
+    """The check refuses nothing that LangChain's constructors make of what providers send."""
+    null = AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": None}], invalid_tool_calls=[])
+    bare = AIMessage([{"text": "no type"}, {"type": None, "a": 1}, "text", {"type": "new_type", "deep": [{}]}])
+    cut = AIMessage("", invalid_tool_calls=[{"name": None, "args": None, "id": None, "error": None}])
+    again = HumanMessage(bare.text)
+    again.content = bare.text  # a subclass of str that LangChain makes
+    assert len(normalize_messages([*turn(), null, bare, cut, again])) == 12
+
+
+async def test_a_broken_body_of_a_client_is_refused() -> None:
+    """It raises InvalidMessageError, whichever of the ways to send it."""
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("type", {"type": "ai", "content": "q", "tool_calls": "x"}),
+        ("content[0].type", {"role": "user", "content": [{"type": {}, "text": "hi"}]}),
+        ("content[0].type", {"role": "user", "content": [{"type": ["text"], "text": "hi"}]}),
+        ("content[0].type", {"type": "human", "data": {"content": [{"type": 2}]}}),
+        ("content[0].type", {"role": "user", "content": [_tool_result({"type": {}})]}),
+    ]
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="one")
+        ways: list[dict[str, Any]] = [{}, {"resent": "skip"}, {"resent": "skip", "accept": "all"}]
+        for (field, body), how in product(bodies, ways):
+            with pytest.raises(InvalidMessageError) as caught:
+                await chat.append([body], **how)
+            assert caught.value.field == field
+
+
+def _tool_result(block: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "c1", "content": [block]}

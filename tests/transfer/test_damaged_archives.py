@@ -1,0 +1,328 @@
+"""An archive that somebody else wrote or changed: read in bounds, and refused whole or imported readable."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import struct
+from collections.abc import Iterator
+from copy import deepcopy
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from every_reader import read_everything
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore import ConversationStore, InvalidInputError
+from convstore.messages.values import Codec
+from convstore.testing.samples import new_id
+from convstore.transfer import (
+    BadRecord,
+    ConversationRecord,
+    ScopeRule,
+    files,
+    import_conversations,
+    read_file,
+    sqlite_table,
+)
+from convstore.transfer.archive import _positions_in
+from convstore.transfer.prepare import make_ready
+from convstore.transfer.records import RecordItem
+from convstore.types import LogItem
+from convstore.values.items import PlacedItem
+
+HEALTHY = {"id": "healthy", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    2,
+    2.5,
+    float("inf"),  # JSON's 1e999
+    2**53,
+    10**30,
+    "x",
+    "1-9",
+    [],
+    [2],
+    [[1, float("inf")]],
+    [{"a": 1}],
+    {},
+    {"a": 1},
+)
+AT = "2026-03-01T12:30:15.123000+00:00"
+_VARIANT = {"ordinal": 3, "kind": "show", "turn": "m1", "first_turn": "m1", "variant": "v1", "at": AT}
+_CALL = {"name": "s", "args": {}, "id": "c1", "type": "tool_call"}
+_USAGE = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+_MESSAGES: list[dict[str, Any]] = [
+    {"type": "human", "content": "q", "id": "m1", "name": "ada", "additional_kwargs": {"a": 1}},
+    {"type": "ai", "content": [{"type": "text", "text": "x"}], "id": "m2", "tool_calls": [_CALL]},
+    {"type": "tool", "content": "found it", "id": "m3", "tool_call_id": "c1", "name": "s", "status": "success"},
+    {"type": "ai", "content": "a", "id": "m4", "response_metadata": {"b": 1}, "usage_metadata": _USAGE},
+]
+Path_ = tuple[Any, ...]
+
+
+def archive() -> list[dict[str, Any]]:
+    """The lines of an export with each field that the format has."""
+    lines: list[dict[str, Any]] = [
+        {
+            "convstore": 1,
+            "scope": {"user_id": "ada", "thread_id": "one"},
+            "title": ["T"],
+            "metadata": [{"a": 1}],
+            "state": [{"step": 2}],
+        }
+    ]
+    for ordinal, message in enumerate(_MESSAGES, 1):
+        lines.append({"message": [message], "ordinal": ordinal, "entry": ordinal, "at": AT})
+    lines[1]["annotations"] = [{"rating": 1}]
+    lines[3]["sources"] = "1-2"
+    lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
+    lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
+    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[2, 2]], "variants": [_VARIANT], "is_ended": True}
+    lines.append({"end": {**end, "sources_through": 3, "summaries": []}})
+    return deepcopy(lines)
+
+
+def paths(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """Yield the path of each value inside a value."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from paths(value[key], (*path, key))
+
+
+def cases() -> Iterator[tuple[Path_, Any]]:
+    """Yield each field of an archive with each value."""
+    for path in paths(archive()):
+        if len(path) > 1:
+            yield from ((path, value) for value in VALUES)
+
+
+def written(folder: Path, *lines: Any) -> Path:
+    """Write JSON lines to a file."""
+    path = folder / "archive.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+def changed(path: Path_, value: Any) -> list[dict[str, Any]]:
+    """The archive with another value at a path."""
+    lines: Any = archive()
+    *way, last = path
+    holder = lines
+    for key in way:
+        holder = holder[key]
+    holder[last] = value
+    return list(lines)
+
+
+def left_out(record: ConversationRecord | BadRecord, codec: Codec) -> bool:
+    """Return True for a record that an import leaves out before it writes anything."""
+    if isinstance(record, BadRecord):
+        return True
+    try:
+        _, problems = make_ready(record, codec=codec)
+    except InvalidInputError:
+        return True
+    return any(problem.what == "message" for problem in problems)
+
+
+def test_a_changed_field_costs_at_most_its_own_conversation(tmp_path: Path) -> None:
+    """Whatever a field is, the next conversation is read; what is wrong is refused by a typed error."""
+    codec, refused, taken = Codec(), 0, 0
+    for path, value in islice(cases(), 0, None, 19):
+        *before, healthy = read_file(written(tmp_path, *changed(path, value), HEALTHY))
+        assert isinstance(healthy, ConversationRecord), (path, value)
+        bad = sum(left_out(record, codec) for record in before)
+        refused += bad
+        taken += len(before) - bad
+    assert refused > 3 * taken > 0
+
+
+@pytest.mark.slow
+async def test_a_changed_archive_is_left_out_or_can_be_read(tmp_path: Path) -> None:
+    """An import of it ends, names what it leaves out, and takes nothing that a reader cannot read."""
+    wrong = list[str]()
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        for path, value in cases():
+            user = new_id()
+            chat = store.conversation(user_id=user, thread_id="one")
+            rule = ScopeRule(keys=store.scope_keys, constant={"user_id": user})
+            file = written(tmp_path, *changed(path, value), HEALTHY)
+            report = await import_conversations(store, read_file(file), scope=rule)
+            assert report.conversations == 2
+            assert report.imported + report.left_out == 2
+            if any("Error" in problem.reason for problem in report.problems):
+                wrong.append(f"{path} {value!r}: {report.problems}")
+            if (await chat.info()).message_count:
+                try:
+                    await read_everything(store, chat)
+                except Exception as error:  # noqa: BLE001 - all of them are shown
+                    wrong.append(f"{path} {value!r}: {error!r:.200}")
+            await store.erase(user_id=user)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_date_that_is_yet_to_come_is_no_date(tmp_path: Path) -> None:
+    """A conversation of the year 9999 would be the newest for ever."""
+    for at in ("9999-12-31T00:00:00+00:00", "2500-01-01"):
+        [record] = read_file(written(tmp_path, *changed((1, "at"), at)))
+        assert isinstance(record, ConversationRecord)
+        item = record.messages[0]
+        assert isinstance(item, RecordItem)
+        assert item.at is None
+        assert item.unread_date == f"at {at!r}"
+    [bad] = read_file(written(tmp_path, *changed((1, "at"), "0001-01-01T00:00:00+23:00")))
+    assert isinstance(bad, BadRecord)  # UTC has no such date
+
+
+def test_repeated_ranges_take_no_more_time_than_one(tmp_path: Path) -> None:
+    """A line of 20,000 ranges over 4 messages is read as one range over them."""
+    end = {"messages": 4, "undone": [[1, 4]] * 20_000}
+    [record] = read_file(written(tmp_path, *archive()[:-1], {"end": end}))
+    assert isinstance(record, ConversationRecord)
+    assert len([*_positions_in([(1, 4)] * 20_000)]) == 4
+    assert all(isinstance(item, RecordItem) and item.stamp is None for item in record.messages)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values of a record that is no archive
+
+
+async def test_a_record_with_values_that_cannot_be_stored_is_left_out() -> None:
+    """They are found before a message is written."""
+    item = LogItem(kind="k", data=1, id="i")
+    wrong: list[dict[str, Any]] = [
+        {"title": 2},
+        {"metadata": [1]},
+        {"state": {1: 2}},
+        {"sources_through": 2**53},
+        {"sources_through": 1.0},
+        {"rewound": [(2, 1)]},
+        {"rewound": [(1, 9)]},
+        {"items": [PlacedItem(item, 9)]},
+        {"items": [PlacedItem(item, 1), PlacedItem(item, 1)]},
+        {"items": [PlacedItem(LogItem(kind="k", data=1), 1)]},
+        {"messages": [RecordItem(message=HumanMessage("q"), annotations={1: 2})]},
+        {"messages": [RecordItem(message=HumanMessage("q"), sources="1-x")]},
+        {"messages": [RecordItem(message=HumanMessage("q"), sources="999999999999999")]},
+    ]
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        for number, values in enumerate(wrong):
+            given: Any = {"id": "one", "messages": [HumanMessage("q"), AIMessage("a")]} | values
+            scope = {"user_id": "ada", "thread_id": str(number)}
+            report = await import_conversations(store, [ConversationRecord(**given)], scope=scope)
+            assert [problem.what for problem in report.problems] == ["conversation"], values
+            assert "Error" not in report.problems[0].reason
+            assert not (await store.conversation(**scope).info()).message_count
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files that are larger than they look
+
+
+_COLUMNS = "id INTEGER PRIMARY KEY, session_id TEXT, created_at TEXT, message_data TEXT"
+_ROW = json.dumps({"role": "user", "content": "x" * 100})
+
+
+def database(path: Path, *statements: str, rows: int = 0) -> Path:
+    """Write a SQLite file."""
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    insert = "INSERT INTO agent_messages (session_id, message_data) VALUES ('s', ?)"
+    if rows:
+        connection.executemany(insert, [(_ROW,)] * rows)
+    connection.commit()
+    connection.close()
+    return path
+
+
+def circular(path: Path) -> Path:
+    """Write a SQLite file of 8 pages in which 125 million paths lead to the same rows."""
+    database(path, "PRAGMA page_size = 4096", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=90)
+    data = bytearray(path.read_bytes())
+    pages = len(data) // 4096
+    leaf = next(number for number in range(2, pages + 1) if data[4096 * (number - 1)] == 13)
+    data += _inner_page(leaf) + _inner_page(pages + 1)
+    data[4096:8192] = _inner_page(pages + 2)  # page 2 is the root of the table
+    data[28:32] = struct.pack(">I", pages + 2)
+    path.write_bytes(data)
+    return path
+
+
+def _inner_page(child: int, cells: int = 500) -> bytes:
+    """Return a page of a table's tree whose cells all refer to one page."""
+    page = bytearray(4096)
+    start = len(page) - 5 * cells
+    page[:12] = struct.pack(">BHHHBI", 5, 0, cells, start, 0, child)
+    for cell in range(cells):
+        at = start + 5 * cell
+        page[12 + 2 * cell : 14 + 2 * cell] = struct.pack(">H", at)
+        page[at : at + 5] = struct.pack(">IB", child, 1)
+    return bytes(page)
+
+
+def test_no_more_is_read_of_a_database_than_its_file_holds(tmp_path: Path) -> None:
+    """A view, a computed column and pages in a circle are refused; a database of the SDK is read."""
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    columns = "'s' AS session_id, i AS id, 'x' AS message_data, '2020-01-01' AS created_at"
+    computed = _COLUMNS.replace("message_data TEXT", "message_data TEXT AS (hex(zeroblob(400000000)))")
+    wrong = [
+        database(tmp_path / "view", f"CREATE VIEW agent_messages AS {endless} SELECT {columns} FROM n"),  # noqa: S608
+        database(tmp_path / "virtual", "CREATE VIRTUAL TABLE agent_messages USING fts5(session_id, message_data)"),
+        database(
+            tmp_path / "computed",
+            f"CREATE TABLE agent_messages ({computed})",
+            "INSERT INTO agent_messages (session_id) VALUES ('s')",
+        ),
+        circular(tmp_path / "circular"),
+    ]
+    for path in wrong:
+        with pytest.raises(InvalidInputError, match="no database of SQLiteSession"):
+            list(read_file(path))
+    [record] = read_file(database(tmp_path / "right", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=90))
+    assert isinstance(record, ConversationRecord)
+    assert len(record.messages) == 90
+
+
+def test_a_row_that_is_no_text_costs_only_itself(tmp_path: Path) -> None:
+    """The rest of the session and the other sessions are read, in order, whatever types the file has."""
+    path = database(
+        tmp_path / "mixed",
+        "CREATE TABLE agent_messages (id INTEGER PRIMARY KEY, session_id, message_data, created_at)",
+        "INSERT INTO agent_messages (session_id, message_data) VALUES ('a', CAST(x'7bff' AS TEXT)), (7, 'x')",
+        f"INSERT INTO agent_messages (session_id, message_data) VALUES ('a', '{_ROW}'), (NULL, 2), (x'ff', x'ff')",  # noqa: S608
+    )
+    records = [record for record in read_file(path) if isinstance(record, ConversationRecord)]
+    assert [record.id for record in records] == ["None", "b'\\xff'", "7", "a"]
+    assert [bool(item.problem) for item in records[-1].messages if isinstance(item, RecordItem)] == [True, False]
+
+
+def test_the_work_in_a_database_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What yields no rows ends as well, and what was read before it is kept."""
+    path = database(tmp_path / "right", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=400)
+    monkeypatch.setattr(sqlite_table, "_STEPS_FOR_A_BYTE", 0)
+    monkeypatch.setattr(sqlite_table, "_LEAST_STEPS", 5)
+    [bad] = read_file(path)
+    assert isinstance(bad, BadRecord)
+    assert "interrupted" in bad.problem
+
+
+def test_a_packed_file_of_nothing_but_zeros_is_not_unpacked_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported; a file that is packed as texts are is read."""
+    monkeypatch.setattr(files, "_UNPACKED_BYTES", 1_000)
+    path = tmp_path / "packed.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(HEALTHY).encode() + b"\n" + b"0" * 10_000_000))
+    [healthy, bad] = read_file(path)
+    assert isinstance(healthy, ConversationRecord)
+    assert isinstance(bad, BadRecord)
+    assert "unpack it first" in bad.problem
