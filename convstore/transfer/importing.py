@@ -27,7 +27,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
-from convstore.integration import VariantChange, as_of, host_of, log_of
+from convstore.integration import StoredId, VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
 from convstore.transfer.records import (
@@ -39,6 +39,7 @@ from convstore.transfer.records import (
     ScopeRule,
     counted,
 )
+from convstore.transfer.second_import import differences, missing_items
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
@@ -228,6 +229,7 @@ class _ConversationImport:
         self._with_numbers = {message.id for message in messages if message.item.sources}
         self.known = self.written = 0
         self.changed: list[str] = []
+        self._stored: dict[str, StoredId] = {}
 
     async def run(self) -> None:
         """Append the missing messages, or with `dry_run` count them; an InvalidInputError before anything is written.
@@ -247,6 +249,9 @@ class _ConversationImport:
         await self._check_sources()
         await self._describe()
         await self._annotate()
+        if self.known:
+            known = self._messages[: self.known]
+            self.changed += await differences(self._chat, self._log, self._record, known, self._stored)
 
     async def _end_last_turn(self) -> None:
         """Finish the last turn without an answer, as in the conversation that the record was made of."""
@@ -267,7 +272,7 @@ class _ConversationImport:
             end = None
         if end is None:
             return 0, 0
-        stored = await self._log.find([message.id for message in self._messages])
+        stored = self._stored = await self._log.find([message.id for message in self._messages])
         for message in self._messages:
             if message.id in stored and stored[message.id].digest != message.digest:
                 raise InvalidInputError(
@@ -310,6 +315,8 @@ class _ConversationImport:
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
+            if done == stored == self.known:
+                await self._append_items(batch)
             if new:
                 if batch.reserve_to:
                     with as_of(batch.at or self._last_date):
@@ -326,6 +333,14 @@ class _ConversationImport:
                         await self._log.change_variant(change, instead_of=replaced)
                 if change.kind not in {"begin", "append"}:
                     shown[change.first_turn] = change.turn
+
+    async def _append_items(self, batch: Batch) -> None:
+        """Append the items that follow the last message of the log and came after an earlier import."""
+        following = {placed.item.id for placed in batch.items if placed.position == len(batch.messages)}
+        items = [placed.item for placed in await missing_items(self._log, self._record) if placed.item.id in following]
+        if items:
+            with as_of(batch.at):
+                await self._chat.append(items)
 
     def _change_of(self, batch: Batch) -> VariantChange | None:
         """Return the change that the entry of a batch was, None if it belongs to no variant."""

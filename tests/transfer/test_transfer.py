@@ -653,7 +653,7 @@ async def test_everything_comes_back(store: ConversationStore, other: Conversati
     assert await exported(other) == written
     assert same(await state_of(other, chat_of(other)), await state_of(store, chat))
     again = await brought(other, written, tmp_path)
-    assert (again.unchanged, again.messages) == (1, 0)
+    assert (again.unchanged, again.messages, reasons(again)) == (1, 0, [])
 
 
 async def test_what_a_model_saw_is_seen_again_after_an_import(
@@ -736,7 +736,8 @@ async def test_variants_come_back(store: ConversationStore, other: ConversationS
         await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
     written = await exported(store)
     for _ in range(2):
-        assert (await brought(other, written, tmp_path)).is_complete
+        report = await brought(other, written, tmp_path)
+        assert (report.is_complete, reasons(report)) == (True, [])
         assert await exported(other) == written
     assert await _shown(there) == await _shown(chat)
     for turn_id in ("q1", "q2", "q4"):
@@ -1149,8 +1150,10 @@ async def test_a_repaired_conversation_is_extended(client: Client, database_name
     chat = await repaired(client, database_name, is_overlapping=is_overlapping)
     known = [RecordItem(message=message) for message in await log_of(chat)]
     grown = ConversationRecord(id="one", messages=[*known, HumanMessage("more", id="more")])
+    rewound = [message for message in await chat.list_messages(limit=1_000, rewound=True) if message.is_rewound]
     report = await taken(chat.store, grown, scope=chat.scope)
-    assert (report.extended, report.messages, reasons(report)) == (1, 1, [])
+    noted = [f"still rewound: {len(rewound)} messages that the source shows; see undo_rewind"]
+    assert (report.extended, report.messages, reasons(report)) == (1, 1, noted)
     await chat.append(HumanMessage("from elsewhere"))
     grown = ConversationRecord(id="one", messages=[*grown.messages, HumanMessage("and more", id="and more")])
     assert "has 1 message that the record lacks" in reasons(await taken(chat.store, grown, scope=chat.scope))[0]

@@ -1,0 +1,106 @@
+"""Finds what another import of a record does not bring into a conversation that an earlier import made.
+
+Messages after the last known one are appended, and so are items. The rest of the log never changes, and titles,
+metadata and annotations of a conversation stay. All differences are reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from convstore import Conversation
+from convstore.integration import ConversationLog, StoredId, VariantChange
+from convstore.transfer.prepare import ReadyMessage
+from convstore.transfer.records import ConversationRecord, counted
+from convstore.values.items import PlacedItem
+
+
+async def missing_items(log: ConversationLog, record: ConversationRecord) -> list[PlacedItem]:
+    """Return the items of a record that the log lacks."""
+    if not record.items:
+        return []
+    stored = {item.id async for item in log.items()}
+    return [placed for placed in record.items if placed.item.id not in stored]
+
+
+async def differences(
+    chat: Conversation,
+    log: ConversationLog,
+    record: ConversationRecord,
+    known: Sequence[ReadyMessage],
+    stored: Mapping[str, StoredId],
+) -> list[str]:
+    """Return what differs from the record after it was imported again, in words.
+
+    Args:
+        chat: The conversation.
+        log: Its log.
+        record: The record.
+        known: Messages of the record that were stored before.
+        stored: Where they are in the log.
+    """
+    found = list[str]()
+    if items := await missing_items(log, record):
+        found.append(f"not imported: {counted(len(items), 'item')} between messages that were stored before")
+    found += await _rewinds(log, record, known, stored)
+    kept = await _kept_values(chat, record)
+    annotations = await _kept_annotations(chat, known)
+    if annotations:
+        kept.append(counted(annotations, "annotation"))
+    if kept:
+        found.append(f"kept as they were, the source has others: {', '.join(kept)}")
+    return found
+
+
+async def _rewinds(
+    log: ConversationLog, record: ConversationRecord, known: Sequence[ReadyMessage], stored: Mapping[str, StoredId]
+) -> list[str]:
+    """Compare which messages are rewound; if they are variants, which changes of variants were made."""
+    end = await log.snapshot()
+    if end is None:
+        return []
+    if record.variants:
+        made = Counter(map(_change_of, await log.variant_changes(end)))
+        missing = (Counter(map(_change_of, record.variants)) - made).total()
+        return [f"not made: {counted(missing, 'change')} of variants since the last import"] if missing else []
+    ranges = [(first, last) for first, last, *_ in await log.rewound(end)]
+    here = {message.id for message in known if _is_in(stored[message.id].ordinal, ranges)}
+    there = {message.id for message in known if _is_in(message.position, record.rewound)}
+    found = list[str]()
+    if restored := len(here - there):
+        found.append(f"still rewound: {counted(restored, 'message')} that the source shows; see undo_rewind")
+    if hidden := len(there - here):
+        found.append(f"still shown: {counted(hidden, 'message')} that the source removed or rewound since")
+    return found
+
+
+def _change_of(change: VariantChange) -> tuple[str, str, str]:
+    return change.kind, change.turn, change.variant
+
+
+def _is_in(position: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= position <= last for first, last in ranges)
+
+
+async def _kept_values(chat: Conversation, record: ConversationRecord) -> list[str]:
+    """Return the names of the conversation's values that differ from the record's."""
+    kept = list[str]()
+    if record.title is not None or record.metadata:
+        info = await chat.info()
+        if record.title not in (None, info.title):
+            kept.append("title")
+        if record.metadata and record.metadata != info.metadata:
+            kept.append("metadata")
+    if record.state and record.state != (await chat.state.get()).values:
+        kept.append("state")
+    return kept
+
+
+async def _kept_annotations(chat: Conversation, known: Sequence[ReadyMessage]) -> int:
+    """Return the number of annotations of a record that messages have with other values."""
+    annotated = {message.id: message.item.annotations for message in known if message.item.annotations}
+    stored = await chat.annotations(list(annotated)) if annotated else {}
+    return sum(
+        stored.get(id_, {}).get(name) != value for id_, values in annotated.items() for name, value in values.items()
+    )

@@ -1,0 +1,72 @@
+"""What another import of a source that changed meanwhile brings, and what its report says that it does not bring."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.transfer import ImportReport, export_conversations, import_conversations, read_file
+from convstore.types import LogItem
+
+SCOPE = {"user_id": "ada", "thread_id": "orcas"}
+
+
+async def carried(here: ConversationStore, there: ConversationStore, folder: Path) -> ImportReport:
+    """Export one store, and import it into the other."""
+    lines = io.BytesIO()
+    await export_conversations(here, lines.write)
+    path = folder / "archive.jsonl"
+    path.write_bytes(lines.getvalue())
+    return await import_conversations(there, read_file(path))
+
+
+async def items_of(chat: Conversation) -> list[str]:
+    """Return the kinds of the items of a conversation, in order."""
+    return [item.kind async for item in chat.items()]
+
+
+async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) -> None:
+    """Messages and items at the end are appended; restored messages and changed values are reported."""
+    async with (
+        await ConversationStore.connect("memory://") as here,
+        await ConversationStore.connect("memory://") as there,
+    ):
+        await here.setup()
+        await there.setup()
+        chat, copy = here.conversation(**SCOPE), there.conversation(**SCOPE)
+        await chat.append([HumanMessage("One?", id="q1"), AIMessage("1", id="a1"), LogItem(kind="first", data=1)])
+        await chat.append([HumanMessage("Two?", id="q2"), AIMessage("2", id="a2")])
+        await chat.rewind(before="q2")
+        await chat.update(title="Numbers")
+        await chat.state.update({"step": 1})
+        await chat.annotate("a1", rating=1)
+        for imported in (1, 0):
+            report = await carried(here, there, tmp_path)
+            assert (report.imported, report.problems) == (imported, [])
+
+        await chat.undo_rewind()
+        await chat.append([LogItem(kind="late", data=2)])
+        await chat.append([HumanMessage("Three?", id="q3"), AIMessage("3", id="a3"), LogItem(kind="later", data=3)])
+        await chat.update(title="More numbers")
+        await chat.state.update({"step": 2})
+        await chat.annotate("a1", rating=2)
+        report = await carried(here, there, tmp_path)
+        assert [problem.reason for problem in report.problems] == [
+            "still rewound: 2 messages that the source shows; see undo_rewind",
+            "kept as they were, the source has others: title, state, 1 annotation",
+        ]
+        assert (report.extended, report.messages) == (1, 2)
+        assert await items_of(copy) == ["first", "late", "later"]
+        assert [message.text async for message in copy.messages()] == ["One?", "1", "Two?", "2", "Three?", "3"]
+
+        await chat.rewind(before="q2")
+        await copy.append([HumanMessage("Four?", id="q4")])
+        await chat.append([LogItem(kind="last", data=4)])
+        report = await carried(here, there, tmp_path)
+        assert [problem.reason for problem in report.problems][:2] == [
+            "not imported: 1 item between messages that were stored before",
+            "still shown: 2 messages that the source removed or rewound since",
+        ]
