@@ -231,6 +231,9 @@ class DevServer:
         directory: Folder for data and logs; created if missing.
     """
 
+    _role = ""
+    """Role in a sharded cluster, "configsvr" or "shardsvr"; a server of its own has no role."""
+
     def __init__(self, *, nodes: int = 1, mongod: str | Path | None = None, directory: Path | None = None) -> None:
         if nodes not in {1, 3}:
             raise InvalidInputError(f"nodes is {nodes!r}; a development server has 1 node or 3")
@@ -309,22 +312,25 @@ class DevServer:
         guard = stack.enter_context(_run(shell, group=0, stdin=subprocess.PIPE, output=subprocess.DEVNULL))
         # Every server has its own set name, because it may get the port of a dead node of another server.
         self._set_name = f"convstore-{zlib.crc32(bytes(folder)):08x}"
-        command = (str(program), "--replSet", self._set_name)
+        role = (f"--{self._role}",) if self._role else ()
+        command = (str(program), "--replSet", self._set_name, *role)
         nodes = tuple(DevNode(command, dbpath=folder / f"node-{i}", group=guard.pid) for i in range(self._count))
         for node in nodes:
             node.spawn()
             stack.callback(node.kill)
-        _make_replica_set(self._set_name, nodes)
+        _make_replica_set(self._set_name, nodes, is_config_server=self._role == "configsvr")
         return nodes
 
 
-def _make_replica_set(name: str, nodes: Sequence[DevNode]) -> None:
+def _make_replica_set(name: str, nodes: Sequence[DevNode], *, is_config_server: bool = False) -> None:
     """Make ``nodes`` a complete replica set; if their data holds one with other ports, reconfigure it."""
     for node in nodes:
         node.wait_listening(moves=5)
     members = [{"_id": number, "host": f"{_HOST}:{node.port}"} for number, node in enumerate(nodes)]
     settings = {"electionTimeoutMillis": 1000, "heartbeatIntervalMillis": 500}
-    config = {"_id": name, "version": 1, "members": members, "settings": settings}
+    config: dict[str, Any] = {"_id": name, "version": 1, "members": members, "settings": settings}
+    if is_config_server:
+        config["configsvr"] = True
 
     def configure() -> bool:
         try:

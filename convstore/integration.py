@@ -28,6 +28,7 @@ from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.driver import close_client, driver_errors, open_client
+from convstore.mongo.migrator import Migrator
 from convstore.mongo.server_probe import probe_server
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.runtime.background import settle
@@ -112,6 +113,7 @@ __all__ = [
     "restored",
     "run_sync",
     "settle",
+    "shard_key_indexes",
     "titled",
     "update_state_of",
     "valid_text",
@@ -274,6 +276,12 @@ def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
     """Return a function that finds the words of a query in a snippet, in any form: start and end of each."""
     groups = query_groups(query)
     return Snippets([group for group in groups if not is_common(group)] or groups).marks
+
+
+async def shard_key_indexes(store: ConversationStore, *, create: bool) -> list[str]:
+    """Create the indexes by which collections can be sharded, if asked to; return the collections that lacked one."""
+    migrator = Migrator(host_of(store).driver, scope_keys=store.scope_keys)
+    return await (migrator.add_shard_keys() if create else migrator.missing_shard_keys())
 
 
 async def titled(store: ConversationStore, conversations: Sequence[_Named]) -> list[_Named]:

@@ -28,6 +28,9 @@ def migrate_command(
     listing: Annotated[
         Pairs, typer.Option("--listing", metavar="KEY,KEY", help="More scope keys to list by; once for each index.")
     ] = None,
+    sharded: Annotated[
+        bool, typer.Option("--sharded", help="Add the indexes by which collections can be sharded.")
+    ] = False,
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
@@ -48,21 +51,29 @@ def migrate_command(
     version is left. Run them with --after-deployment then; they begin 80 s later.
 
     \b
+    A sharded cluster needs one more index in four collections: --sharded makes
+    it, and docs/scaling.md has the commands that follow. Elsewhere it only costs.
+
+    \b
     Examples:
       export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore migrate --dry-run
       convstore migrate
       convstore migrate --scope-key team_id --scope-key room_id
       convstore migrate --listing team_id,course_id
+      convstore migrate --sharded
     """
 
     async def work() -> Answer:
+        from convstore.integration import shard_key_indexes  # noqa: PLC0415
+
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
                 listings = [text.split(",") for text in listing or ()]
                 await set_up(store, listings=listings, after_deployment=after_deployment)
             after, keys = await store.migrations(), store.scope_keys
+            shard_keys = await shard_key_indexes(store, create=not dry_run) if sharded else []
         states = {
             "applied": [step for step in before if step.is_applied],
             "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
@@ -71,7 +82,15 @@ def migrate_command(
         }
         names = {state: [step.name for step in steps] for state, steps in states.items()}
         head = {"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys)}
-        return Answer(lambda: {**head, **names}, lambda console: _print(console, states, keys))
+        if sharded:
+            head["shard_keys"] = shard_keys
+
+        def show(console: Console) -> None:
+            _print(console, states, keys)
+            if sharded:
+                console.print(_shard_keys(shard_keys, dry_run=dry_run), style="dim")
+
+        return Answer(lambda: {**head, **names}, show)
 
     answer(work(), as_document=as_document)
 
@@ -91,6 +110,13 @@ def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[
     console.print(table)
     console.print(f"Scope keys: {plain(', '.join(keys))}.", style="dim")
     console.print(_verdict(len(states["ran"]), len(states["pending"])), style="dim")
+
+
+def _shard_keys(collections: Sequence[str], *, dry_run: bool) -> str:
+    if not collections:
+        return "The indexes of shard keys are there."
+    names = plain(", ".join(collections))
+    return f"To index for sharding: {names}." if dry_run else f"Indexed for sharding: {names}."
 
 
 def _verdict(ran: int, pending: int) -> str:

@@ -35,6 +35,17 @@ _HEADS = (
 # By this index one command finds the segments of many conversations.
 _SEARCH = (Index("conversations", (("conversation", 1), ("_id", 1))),)
 
+SHARD_KEYS = {
+    name: Index("shard_key", (("conversation", 1), ("_id", 1)))
+    for name in OF_CONVERSATIONS
+    if name != SEARCH  # by another name
+}
+"""Indexes that collections need to be sharded by conversation, and not otherwise.
+
+With `_id`, because a server reads a state by this index if there is one: by the conversation alone it would examine all
+of its documents.
+"""
+
 
 def scope_indexes(
     scope_keys: Sequence[str], listings: Iterable[Sequence[str]] = (), *, has_default: bool = True

@@ -39,7 +39,7 @@ from convstore.exceptions import (
 )
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, DriverName, driver_errors, is_refusal
-from convstore.mongo.indexes import Index, scope_indexes
+from convstore.mongo.indexes import SHARD_KEYS, Index, scope_indexes
 from convstore.mongo.keys import HEADS, MIGRATIONS
 from convstore.mongo.refusals import Refusals
 from convstore.mongo.times import SERVER_TIME, SWEEP_MARGIN
@@ -188,6 +188,26 @@ class Migrator:
                 f"the database {self._database!r} has to be migrated first, which the user of this store may not do: "
                 f"run `convstore migrate` as a user with the role for it. {error}"
             ) from error
+
+    async def missing_shard_keys(self) -> list[str]:
+        """Return the collections that lack the index by which they can be sharded. One command for each."""
+        indexes = SHARD_KEYS.items()
+        return [name for name, index in indexes if index.name not in await self._driver.index_names(name)]
+
+    async def add_shard_keys(self) -> list[str]:
+        """Create the indexes by which collections can be sharded, and return the collections that lacked one.
+
+        See `run` for its errors.
+        """
+        missing = await self.missing_shard_keys()
+
+        async def work() -> None:
+            for name in missing:
+                await self._driver.create_index(name, SHARD_KEYS[name])
+
+        if missing:
+            await self.leased(work)
+        return missing
 
     async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run some work on the schema under the lease, however long it takes; see `run` for its errors."""

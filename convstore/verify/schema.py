@@ -14,7 +14,7 @@ from convstore.exceptions import StoreError
 from convstore.mongo.driver import Driver
 from convstore.mongo.indexes import Index, indexes_for
 from convstore.mongo.inspection import SchemaInspection, matches
-from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
+from convstore.mongo.keys import HEADS, LOG, MIGRATIONS, OF_CONVERSATIONS
 from convstore.mongo.migrator import Migrator
 from convstore.verify.findings import Findings
 
@@ -89,6 +89,12 @@ class SchemaCheck:
             if "expireAfterSeconds" in document:
                 text = "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
                 findings.report("index_expiring", collection, name, text)
+            if collection in OF_CONVERSATIONS and _is_by_conversation(document):
+                text = (
+                    "the server reads a state by it and examines the whole conversation; drop it, on a sharded cluster "
+                    "after `convstore migrate --sharded`"
+                )
+                findings.report("index_slow", collection, name, text)
 
     async def _is_of_another_store(self, index: Index) -> bool:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
@@ -103,3 +109,8 @@ class SchemaCheck:
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"
         findings.report("index_missing", collection, index.name, problem, repairable=True, repaired=repaired)
+
+
+def _is_by_conversation(index: Mapping[str, Any]) -> bool:
+    """Return True if an index has the conversation alone, ascending or hashed, and every document."""
+    return list(index["key"]) == ["conversation"] and "partialFilterExpression" not in index

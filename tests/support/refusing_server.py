@@ -131,7 +131,11 @@ class RefusingServer:
         with suppress(OSError):  # the listener was shut down
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._server)
+                try:
+                    server = socket.create_connection(self._server)
+                except OSError:  # the server is down
+                    client.close()
+                    continue
                 for opened in (client, server):
                     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += (client, server)
@@ -141,9 +145,9 @@ class RefusingServer:
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError, EOFError):
             while True:
-                header = _read(client, _HEADER)
+                header = read_exactly(client, _HEADER)
                 length, request, _, operation = struct.unpack("<iiii", header)
-                body = _read(client, length - _HEADER)
+                body = read_exactly(client, length - _HEADER)
                 reply = self._reply_to(command_in(body)) if operation == _OP_MSG else None
                 if reply is None:
                     server.sendall(header + body)
@@ -171,7 +175,8 @@ def _pass_back(server: socket.socket, client: socket.socket) -> None:
         client.shutdown(socket.SHUT_RDWR)
 
 
-def _read(source: socket.socket, size: int) -> bytes:
+def read_exactly(source: socket.socket, size: int) -> bytes:
+    """Return the next bytes of a connection; raise an EOFError if it ends before."""
     data = bytearray()
     while len(data) < size:
         part = source.recv(size - len(data))

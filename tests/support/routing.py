@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
@@ -85,7 +86,7 @@ def bounds_of(query: Mapping[str, Any]) -> list[Bounds] | None:
 def statements_of(name: str, command: Mapping[str, Any]) -> Iterator[Statement]:
     """Return the parts of a data command that a router looks at one by one; none for other commands."""
     if name == "aggregate":
-        first = next(iter(command["pipeline"]), {})
+        first: Mapping[str, Any] = next(iter(command["pipeline"]), {})
         yield Statement(name, first.get("$match", {}), must_be_exact=False)
     elif name in _READS:
         yield Statement(name, command.get("filter", command.get("query", {})), must_be_exact=False)
@@ -136,11 +137,12 @@ def sender() -> str:
 
     Motor runs the same methods, so what PyMongo sends is enough.
     """
-    frame = sys._getframe()
-    while frame := frame.f_back:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("convstore.mongo.") and module not in _LOWEST:
             return frame.f_code.co_qualname
+        frame = frame.f_back
     return ""
 
 

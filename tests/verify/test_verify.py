@@ -350,15 +350,20 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database: Any) -
 
 
 async def test_indexes_that_differ_or_expire_are_reported(database: Any, store: ConversationStore) -> None:
-    """Indexes that differ or expire are reported and left alone.
+    """Indexes that differ, expire or make reads slow are reported and left alone.
 
     Only an operator of the database knows when there is time to build them again.
     """
     await database["log"].drop_index("lookup")
     await database["log"].create_index([("conversation", 1), ("lookup", 1)], name="lookup")
     await database["heads"].create_index("updated_at", name="old", expireAfterSeconds=99)
+    await database["log"].create_index("conversation", name="slow")
     report = await store.verify(repair=True)
-    assert findings(report) == [("index_different", LOG, "lookup"), ("index_expiring", HEADS, "old")]
+    assert findings(report) == [
+        ("index_different", LOG, "lookup"),
+        ("index_slow", LOG, "slow"),
+        ("index_expiring", HEADS, "old"),
+    ]
     assert not report.ok
 
 
