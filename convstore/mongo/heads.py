@@ -310,15 +310,17 @@ class Heads:
         One command. Where the server refuses to join two collections, as some do if these are sharded, and in memory:
         one command more for each head. A refusal is remembered.
         """
+        is_refused = False
         if self._driver.name != "memory" and JOIN not in self._driver.refused:
             try:
                 return await self._heads.aggregate([{"$match": query}, {"$sort": order}, {"$limit": limit}, self._join])
             except StoreUnavailableError:
                 raise
             except StoreError as error:  # if the join was not the cause, the next command raises the same error
-                if is_refusal(error):
-                    self._driver.refused.add(JOIN)
+                is_refused = is_refusal(error)
         heads = await self._heads.find(query, order=[*order.items()], limit=limit)
+        if is_refused:
+            self._driver.refused.add(JOIN)
         return [{**head, "last": await self._last_entry(head.get("conversation"))} for head in heads]
 
     async def _last_entry(self, conversation: Any) -> list[Document]:

@@ -42,7 +42,7 @@ from convstore.mongo.driver import Driver, DriverName, driver_errors, is_refusal
 from convstore.mongo.indexes import SHARD_KEYS, Index, scope_indexes
 from convstore.mongo.keys import HEADS, MIGRATIONS
 from convstore.mongo.refusals import Refusals
-from convstore.mongo.times import SERVER_TIME, SWEEP_MARGIN
+from convstore.mongo.times import ALWAYS_BY_SERVER_TIME, SERVER_TIME, SWEEP_MARGIN
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
 from convstore.values.scope import PATH, check_listing
@@ -132,12 +132,14 @@ class Migrator:
         self._heads, self._times = Tombstones(driver), driver.times
         self._refusals = Refusals(driver)
 
-    async def records(self) -> Records:
-        """Return what the database keeps of migrations, and learn what its server refuses.
+    async def records(self, condition: Document | None = None) -> Records:
+        """Return what the database keeps of migrations, and learn what its server refuses. One command.
 
-        A SchemaVersionError is raised if a migration excludes this version.
+        `condition` is a filter that all documents match. A SchemaVersionError is raised if a migration excludes this
+        version.
         """
-        documents = await self._applied.find({"_id": {"$ne": _LEASE}}, order=[("_id", 1)])
+        query = {"_id": {"$ne": _LEASE}, **(condition or {})}
+        documents = await self._applied.find(query, order=[("_id", 1)])
         records, known = Records({row["_id"]: row for row in documents}), {step.name for step in discover()}
         self._driver.refused.update(records.pop(_SERVER, {}).get("refused") or ())
         if newer := [name for name in records if name not in known and records[name].get("level", LEVEL + 1) > LEVEL]:
@@ -178,7 +180,8 @@ class Migrator:
         """
         # Each store names its own scope keys, so their indexes are checked every time.
         indexes = scope_indexes(self.scope_keys, [check_listing(self.scope_keys, keys) for keys in listings])
-        is_done = not (await self.records()).due(after_deployment=after_deployment) and await self._knows_server()
+        records = await self._records_of_this_server()
+        is_done = records is not None and not records.due(after_deployment=after_deployment)
         if is_done and {index.name for index in indexes} <= await self._driver.index_names(HEADS):
             return []
         try:
@@ -234,8 +237,8 @@ class Migrator:
         """Renew the lease and return its end, unchanged while the server is unreachable; raise if the lease is lost."""
         renewed_ends = time.monotonic() + _LEASE_TIME.total_seconds()
         try:
-            lease = await self._times.setting({}, field="until", ahead=_LEASE_TIME)
             async with driver_errors(seconds=_RENEW_SECONDS):
+                lease = await self._times.setting({}, field="until", ahead=_LEASE_TIME)
                 renewed = await self._applied.driver_collection.update_one({"_id": _LEASE, "owner": owner}, lease)
         except StoreUnavailableError:
             if time.monotonic() >= ends:
@@ -306,9 +309,19 @@ class Migrator:
         is_past = await self._times.is_past("until")
         return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
 
-    async def _knows_server(self) -> bool:
-        """Return False if the server refuses ``$$NOW`` and no record says so: the database was moved. One command."""
-        return SERVER_TIME in self._driver.refused or await self._refusals.has_server_time()
+    async def _records_of_this_server(self) -> Records | None:
+        """Return the records; None if they were moved to a server that refuses ``$$NOW`` and do not say so.
+
+        One command where the server knows ``$$NOW``, else two.
+        """
+        condition = None if self._driver.name == "memory" else ALWAYS_BY_SERVER_TIME
+        try:
+            return await self.records(condition)
+        except StoreError as error:
+            if not is_refusal(error):
+                raise
+        records = await self.records()
+        return records if SERVER_TIME in self._driver.refused else None
 
     async def _record_refused(self) -> None:
         """Find out which constructs the server refuses, and record them for other processes."""

@@ -41,12 +41,6 @@ class Refusals:
         }
         return {construct for construct, command in commands.items() if await _is_refused(command)}
 
-    async def has_server_time(self) -> bool:
-        """Return True if the server knows ``$$NOW``. One command, a read."""
-        return self._is_memory or not await _is_refused(
-            partial(self._documents.find_one, _NO_DOCUMENT | is_past_now(_AT))
-        )
-
 
 async def _is_refused(command: Callable[[], Awaitable[object]]) -> bool:
     """Return True if the server refuses a command; an error that says nothing about that is raised."""

@@ -75,8 +75,9 @@ class Statistics:
         except StoreError as error:
             if not is_refusal(error):
                 raise
+            amounts = await self._read(collection, query)
             self._driver.refused.add(DOCUMENT_SIZE)
-            return await self._read(collection, query)
+            return amounts
         return [
             Amount(_kind(collection, **row["_id"]), row["_id"]["day"] or "", row["messages"], row["size"])
             for row in rows

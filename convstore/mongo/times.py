@@ -1,14 +1,14 @@
 """Compare stored times with the server's clock, and set them by it: leases, sweeps and announced migrations.
 
 A server does both itself, with ``$$NOW``. Where it refuses that, as Amazon DocumentDB does, its clock is measured
-through ``hello``, so the clocks of clients do not matter there either. Measurements of two processes differ by less
-than a second; a margin keeps that from ending a lease early.
+through ``hello``, so the clocks of clients do not matter there either. A measurement is off by half of its round trip
+at most, which is one second; a margin keeps such an error from ending a lease early.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from convstore.exceptions import StoreError, StoreUnavailableError
@@ -22,6 +22,9 @@ SWEEP_MARGIN = timedelta(seconds=60)
 
 SERVER_TIME = "server time"
 """Name, in `Driver.refused`, of ``$$NOW`` and of updates by a pipeline that use it."""
+
+ALWAYS_BY_SERVER_TIME: Mapping[str, Any] = {"$expr": {"$lt": [datetime(2000, 1, 1, tzinfo=UTC), "$$NOW"]}}
+"""A filter that all documents match, and that a server without ``$$NOW`` refuses."""
 
 _MEASURED_SECONDS = 60.0
 _TRIES, _GOOD_ROUND_TRIP, _LONGEST_ROUND_TRIP = 3, 0.5, 2.0

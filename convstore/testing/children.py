@@ -226,7 +226,7 @@ class ChildContract:
         await new_store().conversation(**outer.child("late").scope).append(HumanMessage("late", id="m"))
         monkeypatch.undo()
         assert await _said(new_store().conversation(**outer.child("late").scope)) == []
-        past = datetime.now(UTC) - timedelta(seconds=1)
+        past = datetime.now(UTC) - timedelta(minutes=2)
         await database["heads"].update_one({"_id": f"deleted:{root}"}, {"$set": {"sweep_at": past}})
         if way == "erase":
             await new_store().erase(user_id=outer.scope["user_id"])

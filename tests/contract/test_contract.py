@@ -20,6 +20,7 @@ from convstore.mongo.keys import head_id
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import StoreContract
+from convstore.testing.children import ChildContract
 from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures, ahead
@@ -155,6 +156,7 @@ class TestRefusingServer(
     EndContract,
     RetentionContract,
     ForkContract,
+    ChildContract,
     StatsContract,
     ContractFixtures,
 ):

@@ -1,4 +1,4 @@
-"""The emulations of servers are in effect, and no read of the store depends on the difference."""
+"""The emulations of servers are in effect, with both drivers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from motor.motor_asyncio import AsyncIOMotorClient
-from server_kinds import swapped_bounds
+from pymongo.errors import OperationFailure
+from server_kinds import refusing, swapped_bounds
 
 _BOUNDS = {"_id": {"$gte": 1, "$lt": 3}}
 _DESCENDING = [("_id", -1)]
@@ -41,3 +42,16 @@ async def test_bounds_of_descending_scans_are_swapped(log: Any) -> None:
         for query in (_BOUNDS, {"$or": [{"_id": 9}, {"$and": [_BOUNDS]}]}):
             assert await keys(query, _DESCENDING) == ([3, 2], [3, 2])
     assert await keys(_BOUNDS, _DESCENDING) == ([2, 1], [2, 1])
+
+
+async def test_what_amazon_documentdb_lacks_is_refused(log: Any) -> None:
+    """An update by a pipeline and a filter with `$$NOW`; other commands work."""
+    with refusing():
+        for code, command in (
+            (9, lambda: log.update_one({"_id": 1}, [{"$set": {"at": "$$NOW"}}])),
+            (17276, lambda: log.find_one({"$expr": {"$lt": ["$at", "$$NOW"]}})),
+        ):
+            with pytest.raises(OperationFailure) as caught:
+                await command()
+            assert caught.value.code == code
+        assert await log.find_one({"_id": 1}) == {"_id": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from counting import STANDING
 from langchain_core.messages import AIMessage, HumanMessage
 from mongomock_motor import AsyncMongoMockClient
+from server_kinds import refusing
 
 from convstore import ConversationStore
 from convstore.exceptions import SchemaVersionError
@@ -222,18 +223,25 @@ async def test_a_new_database_waits_for_no_deployment(own_database: Any, steps: 
     assert ran == ["9_after"]
 
 
+@pytest.mark.parametrize(
+    ("server", "margin"),
+    [(nullcontext, 0), pytest.param(refusing, 100, marks=pytest.mark.slow)],
+    ids=["own", "measured"],
+)
 async def test_the_server_says_when_a_step_begins(
-    own_database: Any, steps: Any, monkeypatch: pytest.MonkeyPatch
+    own_database: Any, steps: Any, monkeypatch: pytest.MonkeyPatch, server: Any, margin: int
 ) -> None:
     """The server's clock measures the time between the announcement of a step and its beginning."""
     monkeypatch.setattr(migrate, "_OLDER_ARE_OUT", timedelta(milliseconds=50))
-    await ConversationStore(own_database).setup()
-    ran = steps(_after={"phase": "after", "level": LEVEL + 1})
-    begun = (await own_database.command("hello"))["localTime"]
-    await ConversationStore(own_database).setup(after_deployment=True)
-    ended = (await own_database.command("hello"))["localTime"]
+    monkeypatch.setattr(migrate, "SWEEP_MARGIN", timedelta(milliseconds=margin))
+    with server():
+        await ConversationStore(own_database).setup()
+        ran = steps(_after={"phase": "after", "level": LEVEL + 1})
+        begun = (await own_database.command("hello"))["localTime"]
+        await ConversationStore(own_database).setup(after_deployment=True)
+        ended = (await own_database.command("hello"))["localTime"]
     assert ran == ["9_after"]
-    assert ended - begun >= timedelta(milliseconds=50)
+    assert ended - begun >= timedelta(milliseconds=50 + margin)
 
 
 def test_this_version_may_use_what_it_migrates() -> None:

@@ -37,7 +37,7 @@ BROADCAST = {
 }
 """Methods whose commands every shard gets, and the reason; see `untargeted`."""
 
-_NAMES = re.compile(rf"(?:.*_)?({'|'.join(SHARDED)})")
+_NAMES = re.compile(rf"(?!convstore_probe_)(?:.*_)?({'|'.join(SHARDED)})")
 _LOWEST = frozenset({"convstore.mongo.collection", "convstore.mongo.driver"})
 _READS = frozenset({"find", "aggregate", "count", "distinct"})
 
@@ -63,7 +63,7 @@ class Statement(NamedTuple):
 
 
 def sharded_name(collection: object) -> str:
-    """Return the name of a sharded collection without its prefix, "" for another one."""
+    """Return the name of a sharded collection without its prefix, "" for another one, such as those of a probe."""
     found = _NAMES.fullmatch(collection) if isinstance(collection, str) else None
     return found[1] if found else ""
 
