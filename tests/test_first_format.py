@@ -183,6 +183,7 @@ async def test_it_goes_on(chat: Conversation) -> None:
     assert (await chat.store.erase(everything=True)).conversations == len(SCOPES) + CHILDREN
 
 
+@pytest.mark.slow
 async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
     """Sizes at which something is stored in another way; results are as long as they were."""
     store = ConversationStore(old, scope_keys=KEYS)
@@ -199,6 +200,7 @@ async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
     assert (await store.verify()).ok
 
 
+@pytest.mark.slow
 async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
     """With its draft, its decisions and the calls that are open; the lease has lapsed, other turns are over."""
     store = ConversationStore(old, scope_keys=KEYS)
@@ -218,6 +220,7 @@ async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
     assert (await store.verify()).findings == ()
 
 
+@pytest.mark.slow
 async def test_variants_and_sub_agents_are_there(old: Any) -> None:
     """Variants of the first format can be listed, continued and activated, and the sub-agent is found."""
     store = ConversationStore(old, scope_keys=KEYS)

@@ -22,6 +22,7 @@ async def id_of(chat: Conversation) -> str:
     return str((await chat.info()).conversation_id)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("by", ["id", "lost", "everything"])
 async def test_an_erasure_without_a_head_counts_sub_agents_once(
     store: ConversationStore, database: Any, by: str
@@ -58,6 +59,7 @@ async def test_a_process_that_erases_a_lost_conversation_forgets_it(
     assert [message.content async for message in chat.messages()] == ["again"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "damage",
     [

@@ -143,6 +143,7 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_ur
     assert (await store.verify()).findings == ()
 
 
+@pytest.mark.slow
 async def test_erasures_race_with_writers_and_each_other(database: Any) -> None:
     """Writers go on while their user is erased again and again: what is left is whole, and a last one takes it."""
     stores = [ConversationStore(database) for _ in range(4)]

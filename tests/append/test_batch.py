@@ -278,6 +278,7 @@ def test_a_counter_may_give_nothing() -> None:
     assert count(lambda _messages: 0, HumanMessage("?")) == 0
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "content",
     [[{"type": "text", "text": None}], [{"type": ["x"]}], [{"type": "text"}], [{"type": "data", "n": 10**5_000}]],

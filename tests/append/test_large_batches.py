@@ -45,6 +45,7 @@ FORMS: dict[str, Any] = {
 QUICK = ("text",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", [pytest.param(form, marks=() if form in QUICK else pytest.mark.slow) for form in FORMS]
 )
@@ -70,6 +71,7 @@ async def test_parts_move_until_the_entry_fits(store: ConversationStore, form: s
     assert (await store.verify(user_id="ada", thread_id=chat.scope["thread_id"])).findings == ()
 
 
+@pytest.mark.slow
 async def test_what_does_not_fit_in_small_parts_is_refused(store: ConversationStore) -> None:
     """A batch that does not fit even in small parts raises BatchTooLargeError, and nothing is written."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

@@ -54,6 +54,7 @@ FORGED: list[list[Any]] = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("forged", FORGED)
 @pytest.mark.parametrize("known", [0, 1, 2])
 async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], known: int) -> None:
@@ -169,6 +170,7 @@ RESULTS: list[list[Any]] = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("answer", RESULTS)
 @pytest.mark.parametrize("echo", [True, False])
 async def test_results_of_the_client_s_tools_are_taken(chat: Conversation, answer: list[Any], echo: bool) -> None:

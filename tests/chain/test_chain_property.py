@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
@@ -309,6 +310,7 @@ def test_a_broken_chain_is_repaired_and_summarised(messages: Any, config: Any, s
     assert (handler.prompts, same(again.messages, summary.messages)) == ([], True)
 
 
+@pytest.mark.slow
 @many
 @given(chains, configs, st.sampled_from(["", "raise", "long"]))
 def test_a_handler_that_fails_loses_nothing(messages: Any, config: Any, failure: Any) -> None:
@@ -341,6 +343,7 @@ def test_the_seeds_behaviour_gives_chains_too(messages: Any, config: Any, shares
             }
 
 
+@pytest.mark.slow
 @many
 @given(chains, configs, shares)
 def test_a_chain_that_grows_stays_a_chain(messages: Any, config: Any, shares: Any) -> None:

@@ -84,6 +84,7 @@ def test_a_repeated_id_stays_two_calls() -> None:
         assert [message.text for message in chain.messages()] == [message.text for message in messages]
 
 
+@pytest.mark.slow
 def test_an_id_may_come_very_often() -> None:
     """A call id that occurs 1,500 times becomes 1,500 different ids, although the messages have no ids."""
     call = {"name": "f", "args": {}, "id": "x"}

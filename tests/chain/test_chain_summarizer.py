@@ -373,6 +373,7 @@ def test_tool_bearing_sections_fold_into_a_tool_bearing_summary() -> None:
     assert [pair.kind for pair in parse_chain(summary.messages).pairs()] == ["summarization", "completion"]
 
 
+@pytest.mark.slow
 def test_small_sections_are_not_folded() -> None:
     """A summary of them would hardly be smaller, joined texts included."""
     assert run(Scripted(), chain_of(*["h", "a"] * 5), use_qa=True, max_qa_sections=2).calls == ()
@@ -391,6 +392,7 @@ def test_a_fold_keeps_the_newest_sections_that_fit(number: Any) -> None:
     assert [call.shown for call in summary.calls] == [tuple(range(2 * (number - 9)))]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("limit", range(2_000, 14_000, 700))
 def test_a_fold_keeps_the_newest_sections_that_fit_in_bytes(limit: Any) -> None:
     """With a summary of the requested length, the limit holds, and one section more would have broken it."""
@@ -555,6 +557,7 @@ def material(prompts: Sequence[str]) -> str:
     return html.unescape(bare)
 
 
+@pytest.mark.slow
 def test_no_prompt_is_larger_than_its_bound() -> None:
     """Four hundred pairs: each message is shown whole, in parts that are joined, and the model refuses nothing."""
     facts = [f"fact-{number}-{index}" for number in range(400) for index in range(3)]
@@ -579,6 +582,7 @@ def test_no_prompt_is_larger_than_its_bound() -> None:
     assert run(handler, summary.messages).calls == ()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "text",
     [
@@ -737,6 +741,7 @@ def test_calls_at_a_time_are_limited() -> None:
 # Failures
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "reply", [RuntimeError("busy"), "", " \n", SUMMARY_PREFIX, None, 7, "a" * 2000, TimeoutError()]
 )
@@ -816,6 +821,7 @@ def test_answers_of_a_failed_run_are_kept_for_the_next() -> None:
     assert len(handler.prompts) == 7
 
 
+@pytest.mark.slow
 def test_kept_answers_are_bounded() -> None:
     """By number and by length, whatever a model answers."""
     summarizer = summarizer_with(Scripted(*["y" * 100_000] * 2))
@@ -889,6 +895,7 @@ def test_a_cancelled_call_is_no_answer() -> None:
 # Attacks
 
 
+@pytest.mark.slow
 def test_many_sections() -> None:
     """Each finished section is summarised by one call, and a second run makes no call."""
     handler, many = Scripted(), 1000 // STRIDE

@@ -279,6 +279,7 @@ def test_every_command_is_tried() -> None:
     assert set(COMMANDS) == {command.name for command in app.registered_commands}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("command", "uri"),
     [

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 from canary import LOGIN, checked
-from command_line import convstore, lines, own_address, recording, turn
+from command_line import convstore, emptied_address, lines, recording, turn
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import MongoClient
 from rich.console import Console
@@ -202,9 +202,10 @@ def test_the_name_of_a_method_leads_to_its_command(name: str, command: str) -> N
     assert f"run: convstore {command}" in " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_its_conversation_at_an_address(server_uri: str) -> None:
     """The commands that it names show it, and remove it."""
-    with own_address(server_uri) as uri:
+    with emptied_address(server_uri) as uri:
         named = re.findall(r"^convstore (.+)$", convstore("demo", "--uri", uri).stdout, re.MULTILINE)
         assert [command.split()[0] for command in named] == ["list", "show", "show", "inspect", "erase"]
         shown = [convstore(*command.split(), CONVSTORE_URI=uri) for command in named if command != "inspect"]
@@ -258,6 +259,7 @@ def test_the_figures_as_json(file: Path) -> None:
     assert 0 < row["load_ms"]["median"] <= row["load_ms"]["p95"]
 
 
+@pytest.mark.slow
 def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path) -> None:
     """The same conversations in gzip give the same counts."""
     path = tmp_path / "chats.data"
@@ -274,6 +276,7 @@ def test_a_limit_counts_conversations_of_each_file(file: Path, tmp_path: Path) -
     assert [row["conversations"] for row in figures("--limit", "1", file, other)["files"]] == [1, 1]
 
 
+@pytest.mark.slow
 def test_files_of_one_name_and_ids_of_one_name_do_not_mix(file: Path, tmp_path: Path) -> None:
     """Two files of the same name, each with an id twice, are four conversations each."""
     other = tmp_path / "more" / file.name

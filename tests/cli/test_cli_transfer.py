@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from bson import json_util
 from canary import LOGIN
-from command_line import convstore, lines, own_address, recording, turn
+from command_line import convstore, emptied_address, lines, own_address, recording, turn
 from langchain_core.messages import AIMessage, HumanMessage, message_to_dict
 from langgraph.checkpoint.mongodb import MongoDBSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -28,7 +28,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def uri(server_uri: str) -> Any:
-    """The address of a database of its own for each test."""
+    """The address of an empty database."""
+    with emptied_address(server_uri) as uri:
+        yield uri
+
+
+@pytest.fixture
+def new_uri(server_uri: str) -> Any:
+    """The address of a database that is not set up."""
     with own_address(server_uri) as uri:
         yield uri
 
@@ -72,17 +79,17 @@ def test_a_file_is_imported_and_reported(uri: Any, file: Path) -> None:
     assert " 0  messages written" in again.stdout
 
 
-def test_a_look_writes_nothing(uri: Any, file: Path) -> None:
+def test_a_look_writes_nothing(new_uri: Any, file: Path) -> None:
     """With --dry-run the database is not even set up, and the report says what would be."""
-    document = imported(uri, file, "--dry-run")
+    document = imported(new_uri, file, "--dry-run")
     assert counted(document, "imported", "messages", "dry_run") == [2, 24, True]
     assert [row["scope"] for row in document["scopes"]] == [
         {"user_id": "ada", "thread_id": "one"},
         {"user_id": "ada", "thread_id": "two"},
     ]
-    with MongoClient[dict[str, Any]](uri) as client:
+    with MongoClient[dict[str, Any]](new_uri) as client:
         assert client.get_default_database().list_collection_names() == []
-    shown = convstore("import", file, "--uri", uri, "--scope", "user_id=ada", "--dry-run").stdout
+    shown = convstore("import", file, "--uri", new_uri, "--scope", "user_id=ada", "--dry-run").stdout
     assert "24  messages would be written" in shown
     assert "Nothing was written: --dry-run." in shown
     assert ["chats.jsonl, line 2", "ada", "two"] in [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()]
@@ -220,10 +227,10 @@ def test_a_command_line_that_makes_no_sense(file: Path, arguments: list[str], pr
 
 
 @pytest.mark.parametrize("options", [["--scope", "team=x"], ["--scope-match", "SessionId=("]])
-def test_a_scope_that_makes_no_sense_for_the_keys(uri: Any, file: Path, options: list[str]) -> None:
+def test_a_scope_that_makes_no_sense_for_the_keys(new_uri: Any, file: Path, options: list[str]) -> None:
     """Without --scope-key the keys are known once the database is open: exit code 2, before anything is set up."""
-    assert convstore("import", file, "--uri", uri, *options).exit_code == 2
-    with MongoClient[dict[str, Any]](uri) as client:
+    assert convstore("import", file, "--uri", new_uri, *options).exit_code == 2
+    with MongoClient[dict[str, Any]](new_uri) as client:
         assert client.get_default_database().list_collection_names() == []
 
 
@@ -279,6 +286,7 @@ def test_fields_make_the_scope(uri: Any, tmp_path: Path) -> None:
 # Export
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
 def test_an_export_comes_back(uri: Any, file: Path, tmp_path: Path, name: str) -> None:
     """To a file and into another database, whose export is the same."""
@@ -364,17 +372,18 @@ def test_a_turn_that_is_left_out_is_named_once(uri: Any, tmp_path: Path) -> None
     assert 'left out: message 5 of {"user_id": "ada", "thread_id": "one"}: turn 2: it has no answer\n' in said
 
 
-def test_a_database_without_conversations(uri: Any) -> None:
+def test_a_database_without_conversations(new_uri: Any) -> None:
     """Exporting a database that is not set up fails and says to migrate. An empty database is reported as empty."""
-    result = convstore("export", "--uri", uri)
+    result = convstore("export", "--uri", new_uri)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "convstore migrate" in result.stderr
-    assert convstore("migrate", "--uri", uri).exit_code == 0
-    result = convstore("export", "--uri", uri)
+    assert convstore("migrate", "--uri", new_uri).exit_code == 0
+    result = convstore("export", "--uri", new_uri)
     assert (result.exit_code, result.stdout) == (0, "")
     assert "There are no conversations with this scope." in result.stderr
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", ["convstore", "openai", "fine-tuning"])
 def test_other_scope_keys_are_named(uri: Any, file: Path, tmp_path: Path, form: str) -> None:
     """A store with other keys than these: the option that is missing is said, and no file takes the place of one."""
@@ -408,6 +417,7 @@ def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, **options)  # noqa: S603 - our own code
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away(uri: Any, file: Path) -> None:
     """``convstore export | head`` ends with one line, not with a traceback."""
     imported(uri, file)

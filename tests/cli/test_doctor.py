@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from canary import LOGIN
-from command_line import convstore, own_address
+from command_line import convstore, emptied_address, own_address
 from pymongo import MongoClient
 
 from convstore import ConversationStore
@@ -24,7 +24,7 @@ from convstore.types import Finding, VerifyReport
 @pytest.fixture
 def uri(server_uri: str) -> Iterator[str]:
     """The address of an empty database of its own."""
-    with own_address(server_uri) as uri:
+    with emptied_address(server_uri) as uri:
         yield uri
 
 
@@ -117,6 +117,7 @@ def test_text_of_others_does_not_steer_the_terminal(uri: str, database: Any) -> 
     assert (result.exit_code, "\x1b" in result.stdout) == (3, False)
 
 
+@pytest.mark.slow
 def test_a_policy_is_tried_and_then_done(uri: str) -> None:
     """Without --yes it counts what --yes then removes; the rest stays."""
     fill(uri, days=100, thread_id="old")
@@ -132,6 +133,7 @@ def test_a_policy_is_tried_and_then_done(uri: str) -> None:
     assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
 
 
+@pytest.mark.slow
 def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     """`erase` removes nothing without --yes. With it, all conversations of the user are removed, and no others."""
     fill(uri, user_id="ada", thread_id="1")
@@ -150,6 +152,7 @@ def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     assert everything["conversations"] == 1
 
 
+@pytest.mark.slow
 def test_an_erasure_counts_what_no_scope_finds(uri: str, database: Any) -> None:
     """Lost conversations are counted after each erasure, which then ends with 3; an id or --lost removes them."""
     for thread in ("1", "2", "3"):
@@ -178,6 +181,7 @@ def test_who_is_erased_is_said_once(uri: str, chosen: Any) -> None:
     assert (result.exit_code, "--everything for all" in " ".join(result.stderr.split())) == (2, True)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "999999d", "999999w", "", "90 d"])
 def test_an_age_that_is_none_is_refused(uri: str, age: str) -> None:
     """Before anything is opened; exit code 2."""
@@ -185,6 +189,7 @@ def test_an_age_that_is_none_is_refused(uri: str, age: str) -> None:
     assert (result.exit_code, "an age must be a number" in " ".join(result.stderr.split())) == (2, True)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("scope", ["user_id", "user_id=", "=x", "a b=x"])
 @pytest.mark.parametrize("command", [["doctor"], ["erase"], ["prune", "--older-than", "90d"]])
 def test_a_scope_that_is_none_is_refused(uri: str, command: list[str], scope: str) -> None:
@@ -225,8 +230,18 @@ def test_scope_values_are_checked_before_anything_is_opened(command: list[str], 
 )
 def test_errors_are_one_line(uri: str, arguments: list[str], said: str) -> None:
     """An error is one line on stderr with exit code 1. With --json it is also a document on stdout."""
-    if said != "convstore migrate":
-        fill(uri)
+    fill(uri)
+    assert_one_line(uri, arguments, said)
+
+
+def test_a_database_that_is_not_set_up_is_one_line(server_uri: str) -> None:
+    """The error names the command that sets it up."""
+    with own_address(server_uri) as uri:
+        assert_one_line(uri, ["prune", "--older-than", "90d"], "convstore migrate")
+
+
+def assert_one_line(uri: str, arguments: list[str], said: str) -> None:
+    """Run a command that fails, for a person and for a program."""
     result = convstore(*arguments, "--uri", uri)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert said in result.stderr
@@ -256,6 +271,7 @@ def test_commands_name_damage_in_plain_words(uri: str, database: Any) -> None:
     assert (len(document["problems"]), len(document["incomplete"])) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_backup_is_advised_only_where_a_repair_loses_something(uri: str, database: Any) -> None:
     """A damaged state is an error that names the doctor, which restores it; a fork is joined whole."""
     fill(uri)
@@ -274,6 +290,7 @@ def test_a_backup_is_advised_only_where_a_repair_loses_something(uri: str, datab
         assert ("backup" in _verdict(report, 1, repair=False)) is is_lossy
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("command", ["collStats", "listIndexes", "find"])
 def test_a_doctor_who_may_not_look_says_so(uri: str, command: str) -> None:
     """A doctor without permission to read exits with code 1 and gives the reason without the driver's full error."""

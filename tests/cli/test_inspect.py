@@ -50,6 +50,7 @@ def uri_of(server_uri: Any, database: Any) -> Any:
     return f"{begin.rstrip('/')}/{database}?{options}"
 
 
+@pytest.mark.slow
 async def test_a_store_is_inspected_without_changing_it(server_uri: str, database_name: str) -> None:
     """The address works once, the host must be this machine, and only the chosen user's conversations are there."""
     name = f"{database_name}_inspect"
@@ -93,6 +94,7 @@ async def test_the_demo_leaves_its_conversations_at_an_address(server_uri: str, 
         client.drop_database(name)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named() -> None:
     """In one line that says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

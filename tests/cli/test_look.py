@@ -15,7 +15,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from command_line import convstore, lines, own_address, recording
+from command_line import convstore, emptied_address, lines, recording
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import MongoClient
 from rich.console import Console
@@ -43,7 +43,7 @@ def uri(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     messages = [{"role": "user", "content": HOSTILE, "id": HOSTILE[:20].encode(errors="replace").decode()}]
     messages += [{"role": "assistant", "content": "x" * 5_000_000}]
     bad.write_text(lines({"id": "three \x1b[2J", "title": HOSTILE, "messages": messages}), encoding="utf-8")
-    with own_address(server_uri) as address:
+    with emptied_address(server_uri) as address:
         for path, user in ((good, "ada"), (bad, "eve")):
             assert convstore("import", path, "--uri", address, "--scope", f"user_id={user}").exit_code == 0
         yield address
@@ -68,6 +68,7 @@ def document(*arguments: str) -> dict[str, Any]:
     return json.loads(printed(*arguments, "--json"))
 
 
+@pytest.mark.slow
 def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     """A line for each conversation: id, scope, date, counts, beginning of the last message; nothing is cut."""
     result = convstore("list", "--uri", uri, "--scope", "user_id=ada")
@@ -226,6 +227,7 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     assert both.exit_code == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -244,6 +246,7 @@ def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) 
     assert said in result.stderr
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [(), ("--full",), ("--view",), ("--json", "--full")])
 def test_hostile_text_is_shown_escaped(uri: Any, options: Any) -> None:
     """Terminal codes, right-to-left marks, surrogates, markup and lines of 5 MB are text."""
@@ -253,6 +256,7 @@ def test_hostile_text_is_shown_escaped(uri: Any, options: Any) -> None:
     assert len(shown) < (6_000_000 if {"--full", "--json"} & set(options) else 100_000)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_statistics_fit_the_terminal(uri: Any, width: int) -> None:
     """Counts, sizes, tokens and growth; the hostile conversation is one of three."""
@@ -410,7 +414,7 @@ def test_progress_is_silent_elsewhere(capsys: pytest.CaptureFixture[str]) -> Non
 
 async def test_items_are_shown_in_their_place(server_uri: str) -> None:
     """With kind and data, those of the page alone; a long one by its beginning."""
-    with own_address(server_uri) as address:
+    with emptied_address(server_uri) as address:
         async with await ConversationStore.connect(address) as store:
             await store.setup()
             marks = [LogItem(kind=f"mark{number}", data={"x": [HOSTILE, "y" * 900]}) for number in range(3)]
@@ -425,9 +429,10 @@ async def test_items_are_shown_in_their_place(server_uri: str) -> None:
             assert [item["kind"] for item in found["items"]] == kinds
 
 
+@pytest.mark.slow
 async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
     """In the list, after the messages, and by the scope that both print; a source is found in the child."""
-    with own_address(server_uri) as address:
+    with emptied_address(server_uri) as address:
         async with await ConversationStore.connect(address) as store:
             await store.setup()
             chat = store.conversation(user_id="ada", thread_id="one")

@@ -34,6 +34,7 @@ def uri(server_uri: str) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -55,6 +56,7 @@ def test_no_command_needs_the_scope_keys(uri: str, arguments: list[str], said: s
     assert (result.exit_code, said in result.stdout) == (0, True), result.output
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "command",
     [["list"], ["stats"], ["search", "orcas"], ["doctor"], ["erase"], ["prune", "--older-than", "90d"], ["export"]],
@@ -109,6 +111,7 @@ def collections(uri: str) -> list[str]:
         return client.get_default_database().list_collection_names()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_an_import_into_its_own_database_finds_everything(uri: str, export: Path, options: list[str]) -> None:
     """It takes the keys of the stored conversations, so nothing is stored a second time."""
@@ -116,6 +119,7 @@ def test_an_import_into_its_own_database_finds_everything(uri: str, export: Path
     assert (document["unchanged"], document["imported"], document["scope_keys"]) == (2, 0, list(KEYS))
 
 
+@pytest.mark.costly
 def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
     """Not those of the newest conversation, such as that of the demo."""
     assert report_of(export, "--uri", empty)["imported"] == 2
@@ -124,6 +128,7 @@ def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_expor
     assert (again["unchanged"], again["scope_keys"]) == (2, list(KEYS))
 
 
+@pytest.mark.costly
 def test_an_import_into_an_empty_database_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
     """The restored database has the conversations under their scopes, and the indexes of these keys alone."""
     assert report_of(export, "--uri", empty, "--dry-run")["imported"] == 2
@@ -134,6 +139,7 @@ def test_an_import_into_an_empty_database_takes_the_keys_of_the_export(empty: st
         assert not [name for name in client.get_default_database()["heads"].index_information() if "thread_id" in name]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_an_export_with_other_keys_is_refused(empty: str, export: Path, options: list[str]) -> None:
     """Both formats name the keys and the options that help; nothing is set up, and a dry run reports the same."""
@@ -151,6 +157,7 @@ def test_a_key_that_the_export_does_not_have_needs_a_value(empty: str, export: P
     assert {problem["reason"].partition(";")[0] for problem in document["problems"]} == {"no value for team"}
 
 
+@pytest.mark.costly
 def test_keys_are_exchanged_if_every_value_is_named(empty: str, export: Path) -> None:
     """Then no value is lost without notice."""
     keys = ["--scope-key", "user_id", "--scope-key", "thread_id"]
@@ -159,6 +166,7 @@ def test_keys_are_exchanged_if_every_value_is_named(empty: str, export: Path) ->
     assert "user_id=ada thread_id=s2" in convstore("list", "--uri", empty).stdout
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_keys_that_the_database_does_not_have_are_one_line(uri: str, tmp_path: Path, options: list[str]) -> None:
     """Named with --scope-key they are imported; the line, not a warning of Python, is on stderr."""
@@ -177,6 +185,7 @@ def test_keys_that_the_database_does_not_have_are_one_line(uri: str, tmp_path: P
     )
 
 
+@pytest.mark.costly
 def test_a_database_in_need_of_a_migration_keeps_its_keys(empty: str, export: Path) -> None:
     """Its conversations cannot be listed before the setup; nothing is written under default keys."""
     assert report_of(export, "--uri", empty)["imported"] == 2

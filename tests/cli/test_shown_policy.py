@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import typer
-from command_line import convstore, own_address
+from command_line import convstore, emptied_address
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from test_inspect import Command
 
@@ -36,7 +36,7 @@ def uri(server_uri: str) -> Iterator[str]:
                 [HumanMessage("Q?"), AIMessage("", tool_calls=calls), failed, AIMessage("Sorry.")]
             )
 
-    with own_address(server_uri) as address:
+    with emptied_address(server_uri) as address:
         asyncio.run(fill(address))
         yield address
 
@@ -144,7 +144,7 @@ def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
 
 async def test_the_two_counts_of_messages_are_explained(server_uri: str) -> None:
     """Rewound messages were written, and are not stored messages of a conversation any more."""
-    with own_address(server_uri) as address:
+    with emptied_address(server_uri) as address:
         async with await ConversationStore.connect(address) as store:
             await store.setup()
             chat = store.conversation(user_id="ada", thread_id="one")

@@ -214,6 +214,7 @@ class Scripted:
         return html.unescape("".join(pieces))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("letters", ["word ", "語", "я", "é<&>"])
 async def test_every_message_is_shown_once_in_steps_that_fit(letters: str) -> None:
     """In order, the long ones in pieces; each step has the record of those before."""
@@ -889,6 +890,7 @@ async def test_a_load_with_a_summary_costs_what_one_without_costs(
     assert (again.messages, commands.names, again.report.round_trips) == (warm.messages, ["find"], 1)
 
 
+@pytest.mark.slow
 async def test_a_cold_load_of_a_cut_summary_is_two_round_trips(
     counted: Conversation,
     commands: Commands,
@@ -915,6 +917,7 @@ async def test_a_cold_load_of_a_cut_summary_is_two_round_trips(
     assert history.report.round_trips == len(commands.sent) == 2
 
 
+@pytest.mark.slow
 async def test_what_a_load_reads_does_not_grow_once_it_is_summarised(counted: Conversation, commands: Commands) -> None:
     """Nor does what `compact` reads when nothing is to be done: both see what is behind the summary alone."""
     chat, received, read = counted, [], []
@@ -957,6 +960,7 @@ async def test_a_compaction_is_a_handful_of_commands(counted: Conversation, comm
     assert commands.names == ["find"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("what", ["turns left out", "a large system message"])
 async def test_a_load_plans_no_compaction_while_none_is_due(
     counted: Conversation, commands: Commands, what: str
@@ -976,6 +980,7 @@ async def test_a_load_plans_no_compaction_while_none_is_due(
     assert (await counted.load_history(policy)).summary is not None
 
 
+@pytest.mark.slow
 async def test_a_compaction_returns_what_summaries_returns(counted: Conversation, commands: Commands) -> None:
     """All results in the range of the summary and of those it extends, for one command more."""
     chat, sent = counted, []

@@ -226,6 +226,7 @@ async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answe
     assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("size", [1_500, 20_000])
 async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[..., Conversation], size: int) -> None:
     """A long paste in the first turn fails no compaction, neither during its run nor after it."""
@@ -283,6 +284,7 @@ async def test_both_kinds_of_summary_extend_each_other(
     assert (await handles().load_history()).summary == second.summary.text
 
 
+@pytest.mark.slow
 async def test_a_call_that_nobody_answers_does_not_keep_its_turn_whole(chat: Conversation, handler: Scripted) -> None:
     """An agent that lost a result went on: after some more steps its older pairs are folded, and paid for once."""
     await chat.append([HumanMessage("question 0", id="q"), *pair_of(900, result=False)])
@@ -357,6 +359,7 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
     assert threading.get_ident() not in set().union(*threads.values())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("weight", [1, 2])
 async def test_summaries_that_become_too_many_are_folded(weight: int) -> None:
     """By the store's counter, and however few they are: no compaction is refused, no summary paid for twice."""
@@ -378,6 +381,7 @@ async def test_summaries_that_become_too_many_are_folded(weight: int) -> None:
     assert len(handler.prompts) < 40
 
 
+@pytest.mark.slow
 async def test_questions_that_outgrow_their_share_are_summarised(chat: Conversation, handler: Scripted) -> None:
     """Word for word up to half of the trigger, then they become one: no try is refused, none paid for in vain."""
     sizes = []
@@ -486,6 +490,7 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     return config, script
 
 
+@pytest.mark.slow
 @examples(60, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32).map(script_of))
 async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:

@@ -772,6 +772,7 @@ def _comparable(history: History) -> list[Any]:
     return [history.summary, history.tokens, *(message.model_dump(mode="json") for message in history.messages)]
 
 
+@pytest.mark.slow
 def test_whatever_is_done_the_store_is_as_the_model(backend: Backend) -> None:
     """Every promise of the log, the view and the read-back, for two processes and two scopes at once."""
     run_state_machine_as_test(partial(Machine, backend), settings=SETTINGS)

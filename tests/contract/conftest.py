@@ -1,33 +1,36 @@
-"""Mark the costly tests of the contract, whose own modules know no marks of this project, and choose their servers."""
+"""Mark the tests of the contract that not every run includes, and choose their servers."""
 
 from __future__ import annotations
 
 from zlib import crc32
 
 import pytest
+from contract_share import COSTLY, IN_SHORT, LONG
 
-COSTLY = {
-    "test_a_damaged_entry_is_named_once",
-    "test_a_damaged_state_is_found_and_restored",
-    "test_a_source_in_json_is_read_as_it_was_found",
-    "test_a_text_is_found_without_ids",
-    "test_a_view_with_a_paste_begins_with_the_view_before",
-    "test_chunks_are_not_removed_while_an_entry_is_damaged",
-    "test_damaged_segments_cost_only_time",
-    "test_summaries_are_not_removed_while_their_state_is_damaged",
-}
+BOUNDS = ("bounds as sent", "swapped bounds")
+"""How the server takes the bounds of descending scans: see `server_kinds.swapped_bounds`."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them before the further cases are left out."""
+    """Mark them before pytest leaves out what is marked."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.originalname in COSTLY:
-            item.add_marker("costly")
+        if isinstance(item, pytest.Function):
+            for mark in marks_of(item.originalname, getattr(item.cls, "DRIVER", "pymongo")):
+                item.add_marker(mark)
 
 
-BOUNDS = ("bounds as sent", "swapped bounds")
-"""How the server takes the bounds of descending scans: see `server_kinds.swapped_bounds`."""
+def marks_of(name: str, driver: str) -> tuple[str, ...]:
+    """Return the marks of a test on a driver."""
+    if driver == "motor" and name not in IN_SHORT:
+        return ("motor", "slow")
+    if driver == "memory" and name not in IN_SHORT:
+        return ("slow",)
+    if driver != "memory" and name in LONG:
+        return ("slow",)
+    if name in COSTLY:
+        return ("costly",)
+    return ()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import bson
 import pytest
+from contract_share import COSTLY, IN_SHORT, LONG
 from fixture_types import Client
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
@@ -114,23 +115,6 @@ class TestPyMongo(CopiedConversation, OnServer, StoreContract):
         return pymongo_client[database_name]
 
 
-LONG = {
-    "test_a_crash_at_any_write_leaves_one_answer_whole",
-    "test_a_35_mb_result_comes_back_equal",
-    "test_a_hole_is_repaired",
-    "test_many_middling_parts_of_a_message_come_back_equal",
-    "test_running_writers_are_no_finding",
-    "test_segments_give_the_hits_of_a_scan",
-    "test_two_processes_seal_at_once",
-}
-"""The tests that take longest; each part of the contract has others."""
-
-
-@pytest.mark.slow
-class TestPyMongoAtLength(TestPyMongo):
-    """The rest of the contract."""
-
-
 class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
     """The state of a conversation in a collection that is not clustered, as on servers before 5.3."""
 
@@ -190,75 +174,10 @@ class TestRefusingServer(
             await store.close()
 
 
-IN_SHORT = {
-    "test_a_repeated_fork_writes_nothing",
-    "test_a_fork_before_a_message_has_nothing_of_it_and_what_follows",
-    "test_a_person_decides_later",
-    "test_sources_come_with_an_artifact",
-    "test_listed_messages_name_their_turns",
-    "test_a_killed_worker_is_succeeded",
-    "test_of_many_first_questions_one_is_taken",
-    "test_another_question_interrupts",
-    "test_variants_are_listed_and_activated",
-    "test_a_variant_that_waits_is_stopped",
-    "test_values_are_set_by_name_and_removed_by_none",
-    "test_a_stream_that_breaks_leaves_a_draft",
-    "test_a_stopped_stream_ends_in_the_middle",
-    "test_a_page_follows_what_others_append",
-    "test_a_page_sees_the_draft",
-    "test_counts_previews_and_usage_are_exact_after_every_append",
-    "test_a_head_is_refreshed_once_in_ten_seconds",
-    "test_a_refresh_that_fails_loses_no_append",
-    "test_an_import_with_old_dates_is_not_pruned",
-    "test_a_cancelled_write_ends_before_its_caller",
-    "test_what_was_said_is_whole_in_every_view",
-    "test_an_idle_store_loads_what_was_restored",
-    "test_every_class_of_message_comes_back_equal",
-    "test_large_parts_of_any_message_come_back_equal",
-    "test_the_receipt_has_ids_and_ordinals",
-    "test_a_batch_above_one_megabyte_is_refused",
-    "test_two_stores_append_to_one_conversation_without_holes",
-    "test_readers_see_a_prefix_while_writers_write",
-    "test_other_content_under_an_id_is_a_conflict",
-    "test_a_child_is_deleted_with_its_parent",
-    "test_a_cancelled_append_can_be_repeated",
-    "test_missing_and_stray_results_are_paired_in_the_view_only",
-    "test_a_history_is_appended_without_what_is_known",
-    "test_a_view_keeps_to_its_budget",
-    "test_a_scope_has_all_keys_and_no_others",
-    "test_another_scope_sees_nothing",
-    "test_two_workers_never_both_summarise",
-    "test_a_compaction_is_taken_back",
-    "test_a_deletion_during_a_compaction_wins",
-    "test_a_lost_state_is_restored",
-    "test_a_source_is_paged_to_its_end",
-    "test_a_tool_call_id_reads_its_results",
-    "test_sources_are_read_by_their_numbers",
-    "test_hits_are_active_messages",
-    "test_all_conversations_of_a_user_are_searched",
-    "test_a_search_owes_a_seal",
-    "test_taken_numbers_are_replaced_on_request",
-    "test_a_database_without_setup_says_so",
-    "test_a_deleted_conversation_is_removed_and_its_scope_can_be_used_again",
-    "test_what_a_writer_in_flight_added_is_swept",
-    "test_an_erasure_removes_all_of_a_user_and_nothing_else",
-    "test_a_policy_removes_what_is_old",
-    "test_conversations_are_listed_newest_first_by_pages",
-    "test_annotations_are_stored_outside_the_log",
-    "test_a_rewind_is_taken_back",
-    "test_an_item_goes_and_comes_back_with_its_message",
-    "test_question_and_answer_are_one_turn",
-    "test_what_is_whole_is_found_whole",
-    "test_heads_are_brought_back",
-    "test_a_hole_is_not_repaired_while_an_entry_can_not_be_read",
-    "test_statistics_are_sums_over_conversations",
-    "test_a_stamp_and_a_message_give_the_view_as_it_was",
-}
-"""A test or two of each part of the contract, and of each command that a store sends."""
-
-
-class OnMotor(OnServer):
+class TestMotor(OnServer, StoreContract):
     """Motor, for backends that still run on it."""
+
+    DRIVER: ClassVar = "motor"
 
     @pytest.fixture
     async def database(self, server_uri: str, database_name: str) -> AsyncIterator[Any]:
@@ -268,17 +187,10 @@ class OnMotor(OnServer):
         client.close()
 
 
-@pytest.mark.slow
-class TestMotor(OnMotor, StoreContract):
-    """The whole contract."""
-
-
-class TestMotorInShort(OnMotor, StoreContract):
-    """The part of the contract on Motor that every test run includes."""
-
-
-class InMemory:
+class TestInMemory(StoreContract):
     """mongomock-motor, for demos and users' unit tests."""
+
+    DRIVER: ClassVar = "memory"
 
     @pytest.fixture
     async def database(self) -> Any:
@@ -286,25 +198,8 @@ class InMemory:
         return AsyncMongoMockClient()["app"]
 
 
-@pytest.mark.slow
-class TestInMemory(InMemory, StoreContract):
-    """The whole contract."""
-
-
-class TestInMemoryInShort(InMemory, StoreContract):
-    """The part of the contract on the in-memory database that every test run includes."""
-
-
-for name in [name for name in dir(StoreContract) if name.startswith("test_")]:
-    setattr(TestPyMongo, name, None if name in LONG else getattr(StoreContract, name))
-    setattr(TestPyMongoAtLength, name, getattr(StoreContract, name) if name in LONG else None)
-    if name not in IN_SHORT:
-        setattr(TestMotorInShort, name, None)
-        setattr(TestInMemoryInShort, name, None)
-
-
 def test_each_part_of_the_contract_is_in_the_short_form() -> None:
     """A part that comes later is added to the short form, and nothing is in it that there is not."""
     parts = [{name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__]
     assert all(part & IN_SHORT and part - LONG for part in parts if part)
-    assert set().union(*parts) >= IN_SHORT | LONG
+    assert set().union(*parts) >= IN_SHORT | LONG | COSTLY

@@ -370,6 +370,7 @@ async def test_a_call_does_not_tell_whether_another_is_there(worlds: list[World]
     await compare(worlds, ([] if is_empty else [("append", 5)]) + [(name, seed) for seed in range(max(2, 6 // STRIDE))])
 
 
+@pytest.mark.slow
 @examples(15, suppress_health_check=SHARED_FIXTURES)
 @given(st.lists(st.tuples(st.sampled_from(sorted(CALLS)), st.integers(0, 2**32)), min_size=4, max_size=25))
 async def test_many_calls_do_not_tell_whether_another_is_there(

@@ -199,6 +199,7 @@ async def test_the_user_comes_from_the_token(site: Site) -> None:
     assert (site.session in found["ada"], site.session in found["grace"]) == (True, False)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("token", ["", "made up", "token-of-eve", "ada"])
 async def test_without_a_token_nothing_is_done(site: Site, token: str) -> None:
     """401, and no trace of the question."""
@@ -263,6 +264,7 @@ async def test_two_questions_at_once(site: Site) -> None:
     assert len(site.model.seen) == calls
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("steps", sampled([1, 30, *range(100, 1_500, 100)], every=4))
 async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) -> None:
     """A request that is cancelled at any step can be repeated: question and answer are then in the log once."""
@@ -276,6 +278,7 @@ async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) 
     await check_that_it_is_repeated(site)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", [0, 1, 2])
 async def test_a_request_that_ends_with_a_write_is_repeated(
@@ -402,6 +405,7 @@ async def test_a_model_that_never_ends_is_stopped(site: Site, monkeypatch: pytes
 PATHS = ["/sessions/SESSION/history", "/sessions/SESSION/audit.jsonl", "/sessions/SESSION/fine-tuning.jsonl"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_foreign_session_answers_like_a_missing_one(site: Site, path: Any) -> None:
     """Status and body are the same; deleting it does nothing."""
@@ -415,6 +419,7 @@ async def test_a_foreign_session_answers_like_a_missing_one(site: Site, path: An
     assert (await site.get(path)).status_code == 200
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("body", "request_id"),
     [
@@ -445,6 +450,7 @@ async def test_bad_input_is_refused(site: Site, body: Any, request_id: str | Non
     assert [session for session in listed if session["session_id"][:1] in ("s", "\u6f22")] == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "path",
     [
@@ -465,6 +471,7 @@ async def test_bad_pages_are_refused(site: Site, path: str) -> None:
     assert (await site.get(path)).status_code == 422
 
 
+@pytest.mark.slow
 async def test_sessions_and_history_come_by_pages(site: Site) -> None:
     """All of them, each once; sessions newest first, messages the newest page first, without results of tools."""
     names = [f"{site.session}-{number}" for number in range(5)]
@@ -588,6 +595,7 @@ async def test_a_store_that_does_not_answer() -> None:
     assert (again.status_code, again.json()["error_message"]) == (200, None)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("where", ["memory", "server"])
 def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
     """Run as a script it drives itself through all of this, and leaves nothing behind."""

@@ -191,6 +191,7 @@ async def test_numbers_of_sources_run_through_the_conversation(bot: Bot) -> None
     assert [source.content for source in page.sources] == texts
 
 
+@pytest.mark.slow
 async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(bot: Bot, modules: Any) -> None:
     """The summarizer is shown turns, the conversational node its summary in their place, and nothing is lost."""
     for question in modules.main.QUESTIONS[:-1]:

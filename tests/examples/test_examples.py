@@ -114,6 +114,7 @@ def test_a_person_approves_a_call_of_the_openai_loop(address: str) -> None:
     assert shown.endswith("Source 1 is Skjervoy. The log has 9 messages.\n")
 
 
+@pytest.mark.slow
 def test_an_agent_is_a_service(address: str) -> None:
     """A repeat asks no model, another answer replaces the first, a stop keeps what was said, a person approves.
 

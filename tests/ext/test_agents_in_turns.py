@@ -127,6 +127,7 @@ def _graph(store: ConversationStore, *replies: str, append_first: bool = False) 
     return graph.compile()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("own_id", [None, "other"])
 @pytest.mark.parametrize("kind", ["agent", "graph"])
 async def test_a_question_gets_the_id_of_the_turn(store: ConversationStore, kind: str, own_id: str | None) -> None:

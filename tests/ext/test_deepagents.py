@@ -46,6 +46,7 @@ async def ask(agent: Any, scope: dict[str, str], text: str, id_: str | None = No
     return await agent.ainvoke({"messages": [HumanMessage(text, id=id_)]}, {"configurable": scope})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["search", "search_blocks"])
 @pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["no checkpointer", "checkpointer"])
 async def test_a_large_result_is_whole_in_the_log(

@@ -64,6 +64,7 @@ async def draft_in(chat: Conversation, text: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("in_turn", [True, False])
 async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appended(
     chat: Conversation, database: Any, in_turn: bool
@@ -129,6 +130,7 @@ async def test_a_call_that_is_repeated_begins_its_draft_again(chat: Conversation
     assert turn.answer.text == "They never "
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("said", ["They ", ""])
 async def test_a_stop_ends_the_call_of_the_model(chat: Conversation, said: str) -> None:
     """Stopping a turn ends the model call, and the words so far become the answer.

@@ -167,6 +167,7 @@ async def two_turns(make: Make, store: ConversationStore, config: dict[str, Any]
     return app, model, number
 
 
+@pytest.mark.costly
 async def test_a_question_at_an_older_checkpoint(
     make: Make, store: ConversationStore, database: Any, config: Any
 ) -> None:
@@ -184,6 +185,7 @@ async def test_a_question_at_an_older_checkpoint(
     assert await view(store, config) == whole
 
 
+@pytest.mark.costly
 async def test_the_first_question_is_edited(make: Make, store: ConversationStore, config: Any) -> None:
     """Editing the first question replaces all later turns. Messages that were logged before that question stay."""
     await chat_of(store, config).append([HumanMessage("earlier"), AIMessage("answer")])
@@ -194,6 +196,7 @@ async def test_the_first_question_is_edited(make: Make, store: ConversationStore
     assert await view(store, config) == ["earlier", "answer", "q1 edited", "a3"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_replay_before_the_model(make: Make, store: ConversationStore, config: Any, times: int) -> None:
     """A replay from before the model runs the tool again and replaces the answer, any number of times."""
@@ -208,6 +211,7 @@ async def test_a_replay_before_the_model(make: Make, store: ConversationStore, c
     assert len(number) == times + 1
 
 
+@pytest.mark.costly
 async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, config: Any) -> None:
     """The call stays, its result and the answer are new; two calls at once, too."""
     model = ScriptedModel(replies=[calls("search", "search"), AIMessage("a1"), AIMessage("b1"), AIMessage("b2")])
@@ -256,6 +260,7 @@ async def test_parallel_tools_go_back_once(
     assert (set(result[2:4]), result[4:]) == ({"found 3", "found 4"}, ["b1"])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("addressed", [True, False])
 async def test_update_state_at_an_older_checkpoint(
     make: Make, store: ConversationStore, config: Any, addressed: bool
@@ -275,6 +280,7 @@ async def test_update_state_at_an_older_checkpoint(
     assert await view(store, config) == ["q1", "a1", "q3 edited", "a4"]
 
 
+@pytest.mark.costly
 async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore, config: Any) -> None:
     """A client that switches between branches: the one it goes on with is the view."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
@@ -286,6 +292,7 @@ async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore
     assert [message.text for message in model.shown[-1]] == [*whole, "q4"]
 
 
+@pytest.mark.costly
 async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: ConversationStore, config: Any) -> None:
     """Only the last rewind is undone; the error names undo_rewind, which makes the same run work."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), AIMessage("a5"))
@@ -301,6 +308,7 @@ async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: Conv
     assert await view(store, config) == [*whole, "q5", "a5"]
 
 
+@pytest.mark.costly
 async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationStore, config: Any) -> None:
     """The tool runs with the new arguments, and the log has the new call before its result."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"))
@@ -315,6 +323,7 @@ async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationSt
     assert shown[3].id == "edited"
 
 
+@pytest.mark.costly
 async def test_raise_writes_nothing(make: Make, store: ConversationStore, config: Any) -> None:
     """The error names the message to rewind to; after that rewind the same call works."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"), on_fork="raise")
@@ -328,6 +337,7 @@ async def test_raise_writes_nothing(make: Make, store: ConversationStore, config
     assert await view(store, config) == ["q1", "a1", "q3", "a3"]
 
 
+@pytest.mark.costly
 async def test_the_newest_checkpoint_is_no_fork(
     make: Make, store: ConversationStore, database: Any, config: Any
 ) -> None:
@@ -341,6 +351,7 @@ async def test_the_newest_checkpoint_is_no_fork(
         assert [message.text for message in model.shown[-1]][-3:] == [f"note before {question}", "noted", question]
 
 
+@pytest.mark.costly
 async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: ConversationStore, config: Any) -> None:
     """The question was asked there under its id and broke off: it is not taken for a second branch."""
     app, _, _ = await two_turns(make, store, config, ValueError("broken off"), AIMessage("a3"))
@@ -353,6 +364,7 @@ async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: 
     assert again == ["q1", "a1", "q2", "", "found x1", "a2", "q3", "a3"]
 
 
+@pytest.mark.costly
 async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: ConversationStore, config: Any) -> None:
     """Two concurrent runs on one thread are no forks, and the view keeps both questions."""
     model = ScriptedModel(replies=[AIMessage("a1"), AIMessage("b"), AIMessage("c"), AIMessage("d"), AIMessage("e")])
@@ -440,6 +452,7 @@ async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes the
         assert await view(store, config) == ["q1", "a1", "q4", "a4"]
 
 
+@pytest.mark.slow
 async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
     """A deep agent can go back too, although its checkpoints hold only changes of the messages."""
     replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(value) for value in ("a2", "a3", "a4", "a5"))]
@@ -497,6 +510,7 @@ async def test_an_agent_in_a_tool_is_not_rewound(database: Any) -> None:
     await store.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("addressed", [True, False])
 async def test_a_replay_that_broke_off(
     make: Make, store: ConversationStore, database: Any, config: Any, addressed: bool

@@ -343,6 +343,7 @@ def saver(request: pytest.FixtureRequest, server_uri: str, database_name: str) -
         yield MongoDBSaver(client, db_name=database_name)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("in_model", [True, False])
 async def test_another_worker_resumes(
     store: ConversationStore, other_worker: ConversationStore, config: RunnableConfig, saver: Any, in_model: bool
@@ -441,6 +442,7 @@ def with_answers(store: ConversationStore, model: Model, **load: Any) -> StateGr
     return graph
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
 @pytest.mark.parametrize("append_first", [False, True])
 async def test_a_repeated_request_gets_the_answer_of_the_log(
@@ -880,6 +882,7 @@ async def test_a_turn_of_any_size_is_logged(store: ConversationStore, config: Ru
     assert same_messages(await log_of(store, config), turn)
 
 
+@pytest.mark.slow
 async def test_an_answer_after_many_questions_has_its_stamp(store: ConversationStore, config: RunnableConfig) -> None:
     """The stamp is the answer's, not that of the first batch into which the messages are divided."""
     asked = [HumanMessage(f"{number} " * 40, id=new_id()) for number in range(4_000)]

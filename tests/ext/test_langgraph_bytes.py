@@ -35,6 +35,7 @@ async def measured(request: pytest.FixtureRequest, script: Any, server_uri: str,
         client.drop_database(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [True], indirect=True)
 def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured: bool) -> None:
     """From the second turn on each writes as much as the one before, to a hundredth; so does convstore itself."""

@@ -77,6 +77,7 @@ async def test_what_the_state_gets_is_in_the_log_under_the_same_ids(
     assert turn_of(call) == turn_of(answer) == question.id
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_the_model_is_shown_the_view_and_this_turn(
     store: ConversationStore, scope: dict[str, str], saver: Any
@@ -284,6 +285,7 @@ async def test_sources_are_numbered_through_the_conversation(store: Conversation
     assert [source.title for source in page.sources] == ["Orcas 2", "Seals 2"]
 
 
+@pytest.mark.slow
 async def test_a_turn_is_summarised_after_it(client: Client, database_name: str, scope: Any) -> None:
     """The summarizer of the store is asked at the end of a run when it is time, and what it writes is not streamed."""
     writer = StreamingModel(replies=[AIMessage("They spoke of bees.")])
@@ -323,6 +325,7 @@ async def test_a_summarizer_that_hangs_does_not_hang_the_agent(database: Any, sc
     await store.close()
 
 
+@pytest.mark.slow
 async def test_old_results_of_a_long_turn_become_stubs_in_large_steps(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
@@ -412,6 +415,7 @@ async def test_an_id_that_the_model_gives_twice_is_not_taken_for_the_same_answer
     assert same.response_metadata == {}
 
 
+@pytest.mark.slow
 async def test_two_runs_at_once_keep_their_answers_apart(store: ConversationStore, scope: dict[str, str]) -> None:
     """Two concurrent runs are logged whole, and each question, asked again, gets its own answer from the log."""
     started = asyncio.Barrier(2)
@@ -453,6 +457,7 @@ def a_run(name: str) -> list[BaseMessage]:
     return [HumanMessage(f"{name}?", id=name), linked(call, name), result, linked(answer, name)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("places", sampled(itertools.combinations(range(8), 4), every=4), ids=repr)
 async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places: tuple[int, ...], scope: Any) -> None:
     """Each question is asked again and gets its own turn from the log; in a view each result is behind its call."""
@@ -585,6 +590,7 @@ def test_nonsense_is_refused_when_it_is_made(store: ConversationStore, wrong: di
         ConversationMiddleware(**{"store": store, **wrong})
 
 
+@pytest.mark.slow
 def test_without_langchain_the_import_says_what_to_install() -> None:
     """Without langchain, the import raises MissingExtraError with the command that installs the extra."""
     program = """

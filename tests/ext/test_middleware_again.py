@@ -83,6 +83,7 @@ async def test_a_run_without_a_question_asks_no_model_after_an_answer(
     assert kinds(await log_of(store.conversation(**scope))) == log
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_an_answered_question_is_answered_from_the_log(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
@@ -372,6 +373,7 @@ async def test_a_run_that_was_taken_up_asks_the_log_once(
     await store.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_another_answer_is_given_once_the_first_is_rewound(
     store: ConversationStore, scope: dict[str, str], saver: Any
@@ -390,6 +392,7 @@ async def test_another_answer_is_given_once_the_first_is_rewound(
     assert kinds(model.shown[-1]) == [("human", QUESTION), ("ai", "By smell."), ("human", "Sure?")]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_a_structured_answer_is_given_again_in_its_form(
     store: ConversationStore, scope: dict[str, str], saver: Any

@@ -50,6 +50,7 @@ async def ask(agent: Any, scope: dict[str, str], text: Any = "How?", id_: str | 
     return await agent.ainvoke({"messages": [HumanMessage(text, id=id_)]}, {"configurable": scope})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope: dict[str, str], saver: Any) -> None:
     """Text that PIIMiddleware redacts is neither in the log nor shown to the model."""

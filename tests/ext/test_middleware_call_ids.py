@@ -51,6 +51,7 @@ async def ask(agent: Any, scope: dict[str, str]) -> Any:
     return await agent.ainvoke({"messages": [HumanMessage("How?", id="q1")]}, {"configurable": scope})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("ids", [("",), (None,), ("", ""), ("same", "same", "same"), ("", "same", "same", "")])
 async def test_each_call_has_its_result(store: ConversationStore, scope: dict[str, str], ids: Any) -> None:
     """Empty and repeated ids: as many results as calls, in the state, before the model and in the log."""

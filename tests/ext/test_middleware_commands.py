@@ -58,6 +58,7 @@ def saver(request: pytest.FixtureRequest) -> InMemorySaver | None:
     return InMemorySaver() if request.param else None
 
 
+@pytest.mark.costly
 async def test_the_model_sees_the_image_when_a_turn_goes_on(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
 ) -> None:

@@ -101,6 +101,7 @@ async def test_another_history_is_refused_before_the_model_is_asked(
     assert await logged(store, scope) == before
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("said", [("How?", "My answer."), ("How?", "So.", "Why?", "Mine.")])
 async def test_answers_that_only_the_client_has_block_no_thread(

@@ -52,6 +52,7 @@ def called(number: Any) -> Any:
     return AIMessage("", tool_calls=[{"name": "search", "args": {"query": f"q{number}"}, "id": f"call-{number}"}])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("policy", [HistoryPolicy(), HistoryPolicy(provider="openai")])
 async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: Any) -> None:
     """After later turns and compactions, from another store: message for message what the model was given."""
@@ -73,6 +74,7 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
     await store.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("max_tokens", [3_000, 6_000])
 async def test_every_call_of_a_long_turn_can_be_seen_again(database: Any, max_tokens: int) -> None:
     """Above the budget the store decides what leaves, within a turn too, and the stamp says it."""

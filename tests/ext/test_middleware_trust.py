@@ -83,6 +83,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 @pytest.mark.parametrize("history", sampled(range(3), every=3))
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -216,6 +217,7 @@ async def test_a_call_that_waits_in_a_checkpoint_cannot_be_replaced(
         assert "1000000" not in str([log, model.shown])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("echo", [True, False])
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_results_of_the_client_s_tools_continue_the_turn(

@@ -102,6 +102,7 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     assert turn.is_finished
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["batched", "per_call"])
 async def test_a_turn_waits_while_its_agent_does(
     store: ConversationStore, database: Any, scope: dict[str, str], mode: str
@@ -146,6 +147,7 @@ async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str
     assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("later", ["c1", "c2"])
 async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
     store: ConversationStore, scope: dict[str, str], later: str

@@ -52,6 +52,7 @@ async def chat(database: Any) -> Conversation:
     return store.conversation(user_id="ada", thread_id="t")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("wrong", [{"max_tokens": 5}, {}, "default", 0], ids=repr)
 @pytest.mark.parametrize("take", TAKES_POLICY.values(), ids=TAKES_POLICY)
 def test_what_is_no_policy_is_refused_where_it_is_passed(

@@ -78,6 +78,7 @@ def run(folder: Path, sample: str, *options: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=pytest.mark.slow)], ids=str)
 def test_every_way_to_show_the_password_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Prints, logs, errors, expected errors and comparisons; the report does not repeat the password."""

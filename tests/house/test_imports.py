@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SLOW = (
     "jinja2",
     "langchain",
@@ -32,6 +34,7 @@ TURN = """
 import asyncio
 from convstore import ConversationStore
 from langchain_core.messages import AIMessage, HumanMessage
+import pytest
 
 async def main():
     async with await ConversationStore.connect("memory://") as store:
@@ -67,11 +70,13 @@ def test_the_command_line_loads_no_store_before_a_command_needs_it() -> None:
     assert loaded.isdisjoint({"convstore.store", "langchain_core", "pydantic", "pymongo", "rich.progress"})
 
 
+@pytest.mark.slow
 def test_the_names_of_summarization_can_be_loaded_first() -> None:
     """Before any other module of the package; those that are looked up when they are used, too."""
     assert "convstore.summarization" in loaded_by("from convstore.summarization import *")
 
 
+@pytest.mark.slow
 def test_the_store_loads_none_of_langchains_slow_modules() -> None:
     """Tools and prompts bring LangChain's tracers and LangSmith's client, which take longer to load than the rest."""
     names = (

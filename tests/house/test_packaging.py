@@ -188,6 +188,7 @@ def test_the_core_needs_no_extra(tmp_path: Path) -> None:
     assert run("-c", script, folder=tmp_path, path=ROOT).strip() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "script", "problem"),
     [

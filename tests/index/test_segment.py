@@ -135,6 +135,7 @@ def test_a_damaged_section_is_an_error(section: str) -> None:
         contents(Segment({**sections, section: damaged}))
 
 
+@pytest.mark.slow
 def test_the_largest_segment_of_any_texts_fits_into_a_document() -> None:
     """Random pairs of rare characters take the most space; the share of each grows a little less than the text."""
     dice = random.Random(1)

@@ -49,6 +49,7 @@ def _made(kinds: list[bool], number: int) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(steps=_STEPS)
 async def test_rewinds_take_and_undoing_them_returns_items_as_a_list_does(steps: list[Any]) -> None:

@@ -81,6 +81,7 @@ async def test_an_idle_store_continues_after_what_another_appended(
     assert (await cold(client, database_name, chat).store.verify(**chat.scope)).counts.get("head_totals") is None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("idle", [0, 5])
 async def test_what_a_young_store_appends_is_found(
     chat: Conversation, client: Client, seconds: list[float], database: Any, idle: int
@@ -284,6 +285,7 @@ async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
     assert (await again.load_history()).messages == expected.messages
 
 
+@pytest.mark.slow
 async def test_a_repair_during_appends_loses_nothing(client: Client, database: Any) -> None:
     """The first entry in a hole or at the end stays, whichever process wrote it."""
     stores = [ConversationStore(client[database.name]) for _ in range(4)]

@@ -52,6 +52,7 @@ async def test_a_turn_is_read_without_the_rest(chat: Conversation, commands: Com
     assert commands.documents < 20
 
 
+@pytest.mark.slow
 async def test_decisions_at_once_cost_as_much_as_one_after_the_other(chat: Conversation, commands: Commands) -> None:
     """A page approves all calls of a step: each decision reads the turn once, not again for each of the others."""
     calls = [{"name": "pay", "args": {}, "id": f"call_{number}"} for number in range(12)]

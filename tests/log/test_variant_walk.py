@@ -145,6 +145,7 @@ def test_messages_of_two_variants_have_no_common_id() -> None:
     assert len({Branch(event, 0, 0, (), Totals()).key for event in events}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "steps"), [(1, 8), *(pytest.param(seed, 30, marks=pytest.mark.slow) for seed in (2, 3))]
 )

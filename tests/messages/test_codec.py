@@ -119,6 +119,7 @@ def test_a_treacherous_value_comes_back_equal(value: Any) -> None:
 DEEP = 100_000 // STRIDE
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("levels", "wrap"),
     [
@@ -712,6 +713,7 @@ def test_chunks_hold_every_range_and_never_too_many_bytes(text: Any, size: Any, 
         assert decompressed == pieces
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "text", ["x" * 2_500_000, "😀" * 600_000, "a" + "\ud800" * 700_000, "é" * 1_000_000 + "😀", ""]
 )

@@ -116,6 +116,7 @@ async def test_a_log_is_recounted_once(stores: Stores, scope: dict[str, str], co
     assert commands.names == ["find"]
 
 
+@pytest.mark.slow
 async def test_views_of_a_log_of_two_counters_are_stable(stores: Stores, scope: dict[str, str]) -> None:
     """Every process comes to the same view, and most views begin with the one before: the budget cuts in steps."""
     policy = HistoryPolicy(max_tokens=6_000)
@@ -133,6 +134,7 @@ async def test_views_of_a_log_of_two_counters_are_stable(stores: Stores, scope: 
     assert cuts <= 40 * 420 // 1_500 + 1  # at least a quarter of the budget leaves at once
 
 
+@pytest.mark.slow
 async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store(
     stores: Stores, scope: dict[str, str]
 ) -> None:

@@ -269,6 +269,7 @@ async def damage(filled: Damage) -> AsyncIterator[Damage]:
         await filled.database[name].insert_many(documents)
 
 
+@pytest.mark.slow
 async def test_what_is_damaged_is_named(damage: Damage) -> None:
     """Never an error that is not ours, never another answer where the messages themselves are concerned."""
     problems: dict[str, None] = {}
@@ -352,6 +353,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", BOMBS)
 async def test_a_chunk_grows_no_larger_than_what_is_recorded(damage: Damage, name: str) -> None:
     """The result of "line" has 5,000 characters; what claims or holds more is never unfolded."""

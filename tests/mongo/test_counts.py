@@ -172,6 +172,7 @@ async def test_a_cold_load_of_a_long_log_is_two_round_trips(
     assert history.report.round_trips == len(commands.sent) == 2
 
 
+@pytest.mark.slow
 async def test_a_cold_load_of_some_turns_reads_about_those(
     store: ConversationStore,
     commands: Commands,
@@ -216,6 +217,7 @@ async def test_a_cold_load_after_a_rewind_is_two_commands(
     assert history.report.documents == commands.documents
 
 
+@pytest.mark.slow
 async def test_a_cold_load_of_a_log_that_was_never_loaded_stores_its_start(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -232,6 +234,7 @@ async def test_a_cold_load_of_a_log_that_was_never_loaded_stores_its_start(
     assert views[0] == views[1]
 
 
+@pytest.mark.slow
 async def test_a_load_in_a_long_log_reads_little_whatever_is_known_of_its_start(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -256,6 +259,7 @@ async def test_a_load_in_a_long_log_reads_little_whatever_is_known_of_its_start(
     assert commands.bytes < 2 * history.report.bytes  # what was read and not needed counts, too
 
 
+@pytest.mark.slow
 async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
     store: ConversationStore,
     commands: Commands,
@@ -349,6 +353,7 @@ async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(chat: Conv
     assert len(commands.sent) == 2
 
 
+@pytest.mark.slow
 async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, commands: Commands) -> None:
     """Reading a source of a large result takes two commands, and reads only chunks with its text or its fields."""
     turn = rag_turn("And seals?")
@@ -387,6 +392,7 @@ async def test_a_rewind_costs_other_processes_nothing(
     assert commands.names == ["find"]
 
 
+@pytest.mark.slow
 async def test_a_cold_load_passes_over_what_was_rewound(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -440,6 +446,7 @@ async def test_a_first_append_reads_no_log(store: ConversationStore, commands: C
     assert commands.names == ["findAndModify", "insert", "update"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "change",
     [

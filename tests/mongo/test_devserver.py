@@ -344,6 +344,7 @@ def test_the_mongod_of_the_wheel_is_made_executable(bare: pytest.MonkeyPatch, tm
     assert find_mongod() == found
 
 
+@pytest.mark.slow
 async def test_async_with_starts_and_stops() -> None:
     """``async with`` gives a running server and stops it at the end."""
     async with DevServer() as server:
@@ -352,6 +353,7 @@ async def test_async_with_starts_and_stops() -> None:
     assert not is_alive(pid)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled in the middle of ``async with`` ends after the server is stopped."""
     server = DevServer()
@@ -391,6 +393,7 @@ def test_the_command_keeps_data_in_a_directory(tmp_path: Path, monkeypatch: pyte
     assert given == {"nodes": 1, "directory": tmp_path}
 
 
+@pytest.mark.slow
 def test_kill_9_of_python_ends_the_server(module: Callable[[], subprocess.Popen[str]]) -> None:
     """A killed Python process leaves neither a running ``mongod`` nor its data."""
     process = module()

@@ -94,6 +94,7 @@ async def test_a_listing_names_scope_keys(own_database: Any, listing: Any) -> No
     assert await own_database.list_collection_names() == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("refused", [["storageEngine"], ["clusteredIndex"], ["storageEngine", "clusteredIndex"]])
 async def test_a_server_that_refuses_an_option_is_set_up_without_it(
     own_database: Any, monkeypatch: pytest.MonkeyPatch, refused: list[str]

@@ -99,6 +99,7 @@ def newer_in(documents: dict[str, Any]) -> list[Any]:
     return [document for collection in documents.values() for document in collection if document.get("v") == 2]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["entry", "head"])
 async def test_a_newer_entry_or_head_stops_its_conversation(database: Any, chat: Conversation, kind: str) -> None:
     """The error says to upgrade, before anything is written; other conversations go on."""
@@ -114,6 +115,7 @@ async def test_a_newer_entry_or_head_stops_its_conversation(database: Any, chat:
     assert (await other.load_history()).messages[-1].text == "Less."
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["entry", "head"])
 async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: Conversation, kind: str) -> None:
     """A document of a newer version marks the row of its conversation in a listing, and no other row."""
@@ -285,6 +287,7 @@ async def test_fields_by_rules_of_another_version_are_not_compared(database: Any
     assert len(await again(database, chat).get_tool_messages(["t0"])) == 1
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("swept", [False, True])
 async def test_a_newer_tombstone_is_swept(database: Any, chat: Conversation, swept: bool) -> None:
     """A tombstone of a newer version is swept. The second sweep removes the tombstone itself."""

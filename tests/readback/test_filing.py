@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore import ConversationStore
@@ -19,6 +20,7 @@ def _script(name: str) -> list[BaseMessage]:
     return [HumanMessage("?", id=name), asked, result, linked(AIMessage(name, id=f"{name}-answer"), name)]
 
 
+@pytest.mark.slow
 async def test_turns_are_the_same_in_every_order_and_direction() -> None:
     """Three runs, interleaved at random: each turn has its run, whole, from both ends, alone and in any range."""
     async with await ConversationStore.connect("memory://") as store:

@@ -126,6 +126,7 @@ async def test_what_most_readers_do_not_need_comes_last(chat: Conversation) -> N
 # Sizes
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("page_tokens", [100, 4_000])
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_a_page_takes_no_more_tokens_than_it_may(chat: Conversation, script: str, page_tokens: int) -> None:
@@ -138,6 +139,7 @@ async def test_a_page_takes_no_more_tokens_than_it_may(chat: Conversation, scrip
     assert "".join(page.text.split("\n", 1)[1].rsplit("\n", 1)[0] for page in pages) == text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_every_match_in_every_script_is_on_some_page(chat: Conversation, script: str) -> None:
     """Whole, on pages of no more tokens than they may take."""
@@ -259,6 +261,7 @@ async def counted(client: Client, database_name: str, scope: dict[str, str]) -> 
     return store.conversation(**scope)
 
 
+@pytest.mark.slow
 async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Commands) -> None:
     """A listing reads at most five documents, however many messages came with each append."""
     for batch in range(30):
@@ -280,6 +283,7 @@ async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Co
         assert commands.documents <= 4
 
 
+@pytest.mark.slow
 async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conversation, commands: Commands) -> None:
     """If the newest entries hold less than the average, each read is twice as large as the one before."""
     await counted.append([AIMessage(f"{number}") for number in range(2_000)])

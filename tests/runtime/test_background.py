@@ -19,6 +19,7 @@ from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
 
 
+@pytest.mark.slow
 def test_the_end_of_the_loop_cancels_a_seal_quietly(caplog: pytest.LogCaptureFixture) -> None:
     """A script that does not close its store prints nothing when it ends."""
 

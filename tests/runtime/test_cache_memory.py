@@ -73,6 +73,7 @@ def short_turn() -> list[BaseMessage]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fill", [with_system, *(pytest.param(fill, marks=pytest.mark.slow) for fill in (with_turns, with_summary))]
 )

@@ -65,6 +65,7 @@ async def test_a_warm_load_reads_what_was_added(chat: Conversation, commands: Co
         assert report.bytes < 1_500 * (added + 1)
 
 
+@pytest.mark.slow
 async def test_a_view_of_what_is_held_is_the_view_of_what_is_read(
     chat: Conversation, client: Client, database_name: str
 ) -> None:
@@ -88,6 +89,7 @@ async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: C
     assert await questions(chat) == [f"q{number}" for number in range(70)]
 
 
+@pytest.mark.slow
 async def test_what_is_held_is_bounded_over_all_conversations(
     client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +215,7 @@ def payload_bytes(store: ConversationStore) -> int:
     return sum(conversation.payload_size for conversation in store._known.all())
 
 
+@pytest.mark.slow
 async def test_payloads_of_idle_conversations_make_room(
     store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_memory_works_in_one_loop_after_the_other(scope: dict[str, str]) -> None
     asyncio.run(store.close())
 
 
+@pytest.mark.slow
 def test_memory_works_in_two_loops_at_once(scope: dict[str, str]) -> None:
     """Two threads with a loop each append to one conversation: the log has all, in one order."""
     store = asyncio.run(ConversationStore.connect("memory://"))

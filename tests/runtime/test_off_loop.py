@@ -91,6 +91,7 @@ async def test_a_small_result_is_decoded_at_once(store: ConversationStore, decod
     assert set(decoded) == {threading.get_ident()}
 
 
+@pytest.mark.slow
 async def test_many_messages_are_read_in_a_thread(
     store: ConversationStore, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ PAYLOAD_READS: dict[str, Callable[[Conversation], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", PAYLOAD_READS)
 async def test_a_chunk_that_a_new_primary_lacks_is_read_again(
     chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, name: str

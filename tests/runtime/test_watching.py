@@ -170,6 +170,7 @@ async def test_a_turn_that_begins_while_a_watcher_reads_is_not_told_as_interrupt
         await turns[0].__aexit__(None, None, None)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_again", [False, True], ids=["first answer", "another answer"])
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("read", ["holder", "find", "snapshot", "listed", "pending"])

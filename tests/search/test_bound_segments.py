@@ -253,6 +253,7 @@ async def test_a_repair_does_not_build_segments_from_a_damaged_log(database: Any
     assert await found(chat, "belugas") == ["belugas sing"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("maximum", range(8_000, 12_000, 1_000))
 async def test_merged_segments_of_any_size_are_what_the_log_gives(
     database: Any, monkeypatch: pytest.MonkeyPatch, maximum: int

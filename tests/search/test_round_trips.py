@@ -103,6 +103,7 @@ def plain_turn(number: int) -> list[BaseMessage]:
     return rag_turn(f"{number}: orcas?", words=200)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("turn", "rewound"),
     [

@@ -84,6 +84,7 @@ async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch
     await store.close()
 
 
+@pytest.mark.slow
 async def test_texts_of_a_deleted_conversation_reach_no_later_one(
     database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ async def cached(store: ConversationStore, scope: dict[str, str]) -> Any:
     return found.key
 
 
+@pytest.mark.slow
 async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
     server_uri: str, database_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

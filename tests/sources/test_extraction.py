@@ -306,6 +306,7 @@ def test_every_form_is_found_anywhere_in_a_result(name: Any, known: Any) -> None
         assert found[0].metadata == form.metadata
 
 
+@pytest.mark.costly
 @by_form
 async def test_every_form_is_read_back_by_its_number(name: Any) -> None:
     """A conversation gives the text, title, address and metadata of each, short or long, and the message as it was."""
@@ -692,6 +693,7 @@ def _nested(key: str, depth: int, last: Any) -> Any:
     return value
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("key", ["content", "structured_content", "results", "output", "documents"])
 def test_deep_nesting_is_data(key: str) -> None:
     """No form is more than a few values deep; the rest is not looked at."""
@@ -700,6 +702,7 @@ def test_deep_nesting_is_data(key: str) -> None:
     assert _found(artifact=_nested(key, 50_000, hit)) == ()
 
 
+@pytest.mark.slow
 def test_a_great_many_of_anything_are_looked_at_once() -> None:
     """Texts, numbers, annotations and results in such numbers give no sources, and take no time to speak of."""
     many = 100_000 // STRIDE

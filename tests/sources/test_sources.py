@@ -138,6 +138,7 @@ def test_numbers_are_assigned_in_order_after_all_others() -> None:
     assert log.totals.sources_through == 44
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("others", [0, 3_000])
 def test_one_number_for_two_sources_is_refused(others: int) -> None:
     """A batch with the same number twice, in one result or in two, is refused with the number, at any size."""

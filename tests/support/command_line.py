@@ -16,6 +16,8 @@ from pymongo import MongoClient
 
 from convstore.cli.commands import app
 
+COLLECTIONS = {"annotations", "convstore_migrations", "deletions", "drafts", "heads", "log", "search", "summaries"}
+
 LONG = "The tide comes in twice a day, and what it brings it takes again. "
 
 # The runner would build the parsers of all commands for each call, which takes longer than most commands.
@@ -64,3 +66,27 @@ def own_address(server_uri: str) -> Iterator[str]:
     yield server_uri.replace("/?", f"/{name}?")
     with MongoClient[dict[str, Any]](server_uri) as client:
         client.drop_database(name)
+
+
+_EMPTIED: dict[str, list[str]] = {}
+"""Names of empty databases, by the address of their server: setting up a new one takes 100 ms."""
+
+
+@contextlib.contextmanager
+def emptied_address(server_uri: str) -> Iterator[str]:
+    """The address of a database without documents that may be set up, for tests that leave indexes as they are."""
+    names = _EMPTIED.setdefault(server_uri, [])
+    name = names.pop() if names else f"convstore_cli_{uuid.uuid4().hex[:8]}"
+    yield server_uri.replace("/?", f"/{name}?")
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        _empty(client[name])
+    names.append(name)
+
+
+def _empty(database: Any) -> None:
+    """Remove the documents of the store's collections, but for the record of migrations, and all other collections."""
+    for collection in database.list_collection_names():
+        if collection not in COLLECTIONS:
+            database.drop_collection(collection)
+        elif collection != "convstore_migrations":
+            database[collection].delete_many({})

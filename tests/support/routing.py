@@ -16,7 +16,10 @@ import pytest
 from pymongo import monitoring
 
 SHARDED = ("log", "summaries", "annotations", "drafts", "search")
-"""The collections that may be sharded, by `conversation`; tests may have a prefix before their names."""
+"""The collections that may be sharded, by `conversation`; tests may have a prefix before their names.
+
+`convstore doctor --server` tries commands in collections of its own, which nobody shards.
+"""
 
 SHARD_KEY = "conversation"
 

@@ -172,6 +172,7 @@ arguments = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.costly
 @examples(150, suppress_health_check=SHARED_FIXTURES)
 @given(arguments)
 async def test_whatever_a_model_sends_is_answered(world: World, tool: BaseTool, arguments: dict[str, Any]) -> None:
@@ -212,6 +213,7 @@ HUGE: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "arguments", sampled(HUGE, every=9), ids=lambda huge: "-".join(f"{key}-{str(huge[key])[:12]}" for key in huge)
 )
@@ -259,6 +261,7 @@ async def test_every_wrong_argument_is_explained_at_once(world: World) -> None:
     assert [name for name in named if f"{name}: expected " in str(answer.content)] == named
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("lenient", "strict"),
     [
@@ -354,6 +357,7 @@ async def test_a_call_reads_a_bounded_number_of_appends(world: World, wide: Conv
     assert seen == (set() if find == "not there" else set(range(1, 81)))
 
 
+@pytest.mark.slow
 async def test_looking_for_a_text_in_a_large_result_is_bounded(world: World) -> None:
     """A page says how far it looked, and the next one goes on there; what is far behind is found in the end."""
     chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

@@ -41,6 +41,7 @@ def blocks_of(pages: list[ToolMessage]) -> list[Any]:
     return [block for content in contents for block in content if isinstance(block, dict) and block["type"] != "text"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("size", [300, 40_000, 1_500_000])
 @pytest.mark.parametrize("form", ["image", "image_url", "anthropic"])
 @pytest.mark.parametrize("kind", ["human", "tool"])

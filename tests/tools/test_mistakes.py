@@ -84,6 +84,7 @@ async def sea(request: pytest.FixtureRequest, store: ConversationStore, scope: d
 # The cursor alone
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("find", ["near Tromsø harbour", 'fills a book. what "is"', "tromsø"])
 @pytest.mark.parametrize("named", [{}, {"source_ids": "2-5"}])
 async def test_a_cursor_alone_knows_what_was_looked_for(sea: Sea, find: str, named: Any) -> None:
@@ -106,6 +107,7 @@ async def test_a_cursor_is_short_and_plain(sea: Sea) -> None:
     assert not re.search(r"[^\w@/.,+-]", "".join(cursors))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "cursor",
     [
@@ -184,6 +186,7 @@ async def test_what_is_clear_is_done(sea: Sea, mistake: Any, meant: Any) -> None
     assert await sea.ask(**with_ids(mistake, sea.ids)) == wanted
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -297,6 +300,7 @@ def test_the_schema_is_flat(store: ConversationStore) -> None:
     assert strict["parameters"]["additionalProperties"] is False
 
 
+@pytest.mark.slow
 def test_gemini_gets_the_description_for_models(store: ConversationStore) -> None:
     """Gemini's package declares the tool with its description for models, and with plain types."""
     utils = pytest.importorskip("langchain_google_genai._function_utils")

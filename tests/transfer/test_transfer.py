@@ -191,6 +191,7 @@ async def test_a_turn_without_an_answer_stays_finished(
     assert not found.is_finished
 
 
+@pytest.mark.slow
 async def test_two_imports_at_once_write_everything_once(client: Client, database_name: str) -> None:
     """Each of several importers finds all in order; together they wrote every message once."""
     stores = [await ready(client, database_name, f"two{database_name}_") for _ in range(4)]
@@ -263,6 +264,7 @@ async def test_a_server_that_does_not_answer_ends_the_import(
         await taken(store, *(record(f"c{number}") for number in range(5)))
 
 
+@pytest.mark.slow
 async def test_a_cancelled_import_stops_at_once(store: ConversationStore) -> None:
     """A cancelled import stops at once, and has written the first part of a long conversation."""
     long = record("one", 2_000)
@@ -403,6 +405,7 @@ async def test_a_message_that_no_entry_can_hold_is_found_out_first(store: Conver
         assert await log_of(chat_of(store, f"c{number}")) == []
 
 
+@pytest.mark.slow
 async def test_a_huge_result_is_taken_over(store: ConversationStore) -> None:
     """Size is no limit for a tool result, nor for a pasted text."""
     result = {"role": "tool", "tool_call_id": "c", "content": "0123456789\n" * 1_600_000}
@@ -674,6 +677,7 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(
             assert after.messages == before.messages
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("steps", "lost"),
     [
@@ -713,6 +717,7 @@ async def _shown(chat: Conversation) -> list[str]:
     return [message.message.text for message in await chat.list_messages()]
 
 
+@pytest.mark.slow
 async def test_variants_come_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
     """Variants are exported and imported with their later turns, even an unfinished one. A second export is equal."""
     chat, there = chat_of(store), chat_of(other)
@@ -789,6 +794,7 @@ async def test_an_import_that_stopped_between_any_two_appends_brings_everything_
     assert await exported(other) == written
 
 
+@pytest.mark.slow
 async def test_an_export_brought_back_twice_at_once(
     client: Client, database_name: str, store: ConversationStore, tmp_path: Path
 ) -> None:
@@ -875,6 +881,7 @@ async def test_fine_tuning_lines_have_nothing_but_the_core(store: ConversationSt
 _CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("turn", "reason"),
     [
@@ -1120,6 +1127,7 @@ async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conver
     return fresh
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_overlapping", [False, True])
 async def test_a_repaired_conversation_goes_out_and_back(
     client: Client, database_name: str, store: ConversationStore, tmp_path: Path, is_overlapping: bool
@@ -1144,6 +1152,7 @@ async def test_a_repaired_conversation_goes_out_and_back(
     assert (await brought(store, written, tmp_path)).unchanged == 1
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_overlapping", [False, True])
 async def test_a_repaired_conversation_is_extended(client: Client, database_name: str, is_overlapping: bool) -> None:
     """Ordinals that the log lost, or has twice, are no messages of others; a message of another is found as always."""

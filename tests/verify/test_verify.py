@@ -224,6 +224,7 @@ async def test_a_conversation_that_just_ended_is_no_leftover(
     assert await database["log"].count_documents({"conversation": full}) == 20
 
 
+@pytest.mark.slow
 async def test_other_conversations_are_not_taken_for_strays(database: Any, store: ConversationStore, full: str) -> None:
     """Many conversations beside a lost one, in the order of their random ids."""
     for number in range(15):
@@ -232,6 +233,7 @@ async def test_other_conversations_are_not_taken_for_strays(database: Any, store
     assert {finding.conversation for finding in (await store.verify()).findings} == {full}
 
 
+@pytest.mark.slow
 async def test_heads_are_looked_up_by_an_index(database: Any, store: ConversationStore) -> None:
     """Looking for strays reads about one head for each conversation, and not all heads for each.
 
@@ -264,6 +266,7 @@ async def test_a_conversation_that_begins_meanwhile_is_no_stray(
     assert findings(await store.verify()) == []
 
 
+@pytest.mark.slow
 async def test_the_cost_of_rewinds(client: Client, commands: Commands, database: Any, store: ConversationStore) -> None:
     """Rewound messages are read once more, and hardly anything else."""
     counted = []
@@ -299,6 +302,7 @@ async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database: An
     assert await ConversationStore(database).verify() == VerifyReport()
 
 
+@pytest.mark.slow
 async def test_missing_indexes_are_made(database: Any, store: ConversationStore, full: str) -> None:
     """A repair makes missing indexes of the log and of the heads."""
     await database["log"].drop_index("message_ids")
@@ -396,6 +400,7 @@ async def test_a_prefix_is_part_of_every_name(database: Any) -> None:
     assert (findings(report), report.entries) == ([], 1)
 
 
+@pytest.mark.slow
 async def test_many_orphans_are_found_without_holding_them_all(
     database: Any, store: ConversationStore, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,6 +464,7 @@ async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number
     assert (await store.verify()).findings == ()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("status", ["success", "error"])
 async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) -> None:
     """From the result itself, with totals that agree with a wrong mark; listings count by it."""
@@ -477,6 +483,7 @@ async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) 
     assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("reason", ["pause_turn", "end_turn"])
 async def test_whether_an_answer_was_paused_is_derived(own_database: Any, reason: str) -> None:
     """From its stop reason; by it a load knows that the turn is not over."""
@@ -528,6 +535,7 @@ async def test_a_child_that_names_no_parent_is_noticed(store: ConversationStore,
     assert await database["log"].count_documents({}) == 0
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["updated_at", "written_at"])
 async def test_a_date_in_the_future_is_brought_back(store: ConversationStore, database: Any, name: str) -> None:
     """It would keep a conversation on top of every listing, or from ever being pruned."""

@@ -62,6 +62,7 @@ MOVES = {
 """Of a hundred calls, where it is more than 8: each turn has results or texts that exceed the budget."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sampled(FLOORS, every=20), ids=str)
 async def test_a_prompt_cache_has_most_of_a_call(database: Any, case: tuple[str, int]) -> None:
     """The tokens in the longest prefix shared with the call before are at least this share of all tokens sent.

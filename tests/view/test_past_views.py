@@ -97,6 +97,7 @@ async def test_a_message_gives_the_view_directly_after_its_batch(store: Conversa
         assert (await chat.view_at(at)).messages == messages, at
 
 
+@pytest.mark.slow
 async def test_without_a_stamp_the_moves_of_that_time_count(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
@@ -152,6 +153,7 @@ async def test_reasons_cover_every_message(store: ConversationStore, chat: Conve
     assert counted == len(shown)
 
 
+@pytest.mark.slow
 async def test_reasons_are_paged(store: ConversationStore, chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ranges come first; each page names the one before it, and together they cover the log."""
     assert past._MAX_REASONS == 500

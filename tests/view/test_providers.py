@@ -100,6 +100,7 @@ async def test_a_result_that_comes_back_under_a_new_id_finds_its_call(chat: Conv
     assert history.messages[-1].text == "found 1"
 
 
+@pytest.mark.slow
 @given(st.lists(messages, max_size=8), names)
 def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: str) -> None:
     """Paired as before, ids in form and each once, nothing lost but reasoning; again changes nothing."""

@@ -155,6 +155,7 @@ def test_a_move_that_makes_the_view_no_smaller_is_not_made() -> None:
     assert short_through == 0
 
 
+@pytest.mark.slow
 def test_the_start_moves_seldom_and_by_large_steps() -> None:
     """With turns small beside the budget, a move frees about half of it."""
     policy = HistoryPolicy(max_tokens=8_000)

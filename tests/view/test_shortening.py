@@ -150,6 +150,7 @@ def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> No
     assert same(log.view(HistoryPolicy(max_tokens=None)).messages[2:-1], large)
 
 
+@pytest.mark.slow
 def test_a_turn_of_many_steps_keeps_its_question_and_its_answer() -> None:
     """The oldest steps leave; the note counts them."""
     log = PureLog()

@@ -74,6 +74,7 @@ async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_seventeenth_policy_decides_without_storing(database: Any) -> None:
     """Sixteen policies have a record each; one more gets a view decided each time, and pushes out none of them."""
     store = ConversationStore(database, token_counter=count_letters)
@@ -102,6 +103,7 @@ async def stored_views(database: Any, chat: Conversation) -> dict[str, Any]:
     return dict(state.get("views", {}))
 
 
+@pytest.mark.slow
 async def test_a_policy_that_rested_for_a_day_makes_room(database: Any) -> None:
     """A new policy takes the place of one whose record has not moved for a day."""
     moment = [datetime.now(UTC)]
@@ -271,6 +273,7 @@ SHAPES: dict[str, AIMessage] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("shorten_over", sampled([4_000, 50, 400, 1_200, None], every=4))
 async def test_what_is_not_shortened_counts_in_the_budget(

@@ -27,6 +27,7 @@ def _opened(database: Any, counter: Any) -> ConversationStore:
     return store
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seed", sampled(range(14, 74), every=30))
 async def test_views_of_awkward_conversations_keep_their_promises(database: Any, seed: int) -> None:
     """Sizes are exact and within the budget, calls have their results, and nothing changes unreported.
@@ -124,6 +125,7 @@ SHAPES: dict[str, list[BaseMessage]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_newest_turn_of_any_shape_keeps_to_the_budget(chat: Conversation, shape: str) -> None:
     """What cannot be cut counts, and arguments of many texts or numbers are cut as one text."""

@@ -59,6 +59,7 @@ async def test_processes_that_load_at_once_see_the_same(stores: list[Conversatio
             await running.make(event)
 
 
+@pytest.mark.slow
 async def test_another_question_keeps_the_view(stores: list[ConversationStore]) -> None:
     """A rewind of the last turn keeps the record, so the view for a question that replaces it begins as before."""
     for seed in range(3):
@@ -75,6 +76,7 @@ async def test_another_question_keeps_the_view(stores: list[ConversationStore]) 
         assert views[0] == views[1]
 
 
+@pytest.mark.slow
 async def test_a_first_view_of_a_long_log_is_that_of_the_rule(stores: list[ConversationStore]) -> None:
     """A policy that never loaded a view begins with the whole log, and then makes room in it."""
     [chat, other] = handles(stores)
@@ -117,6 +119,7 @@ async def recall(running: Replay, calls: int) -> None:
         assert (past.policy, past.tokens) == (policy, view.tokens)
 
 
+@pytest.mark.slow
 @given(chosen=st.randoms(use_true_random=False))
 @examples(30, suppress_health_check=SHARED)
 async def test_a_stamp_rebuilds_its_view(stores: list[ConversationStore], chosen: random.Random) -> None:

@@ -70,6 +70,7 @@ async def test_a_damaged_result_is_marked_on_the_page(
     assert "As sent" in text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("part", ["payload", "body", "whole entry"])
 @pytest.mark.parametrize("place", [0, 3])
 async def test_a_conversation_without_a_view_shows_the_messages_that_can_be_read(
@@ -126,6 +127,7 @@ async def test_a_damaged_conversation_does_not_hide_the_list(
     assert id_ in answer.text
 
 
+@pytest.mark.slow
 async def test_a_damaged_log_is_read_in_pages(browse: Browse, store: ConversationStore, turns: Conversation) -> None:
     """A long log without a view has a page for each 25 messages, from the end back to the beginning."""
     for number in range(30):

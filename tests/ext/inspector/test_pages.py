@@ -82,6 +82,7 @@ async def test_the_list_reads_first_questions_with_one_command(
     assert len(commands.sent) == 2
 
 
+@pytest.mark.slow
 async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> None:
     """Each conversation is on one page, and the last page has no link to another."""
     for number in range(120):
@@ -148,6 +149,7 @@ async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationS
     assert "budget of 400 tokens" in left_out
 
 
+@pytest.mark.slow
 async def test_what_is_left_out_before_the_page_is_named_above_it(store: ConversationStore, browse: Browse) -> None:
     """With the reason and a link; a filter finds them too, and the call that broke the cache says so."""
     store.policy = HistoryPolicy(max_tokens=2_000)
@@ -249,6 +251,7 @@ async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: C
     assert (answer.status_code, answer.headers["location"]) == (303, "?at=40&after=26#m30")
 
 
+@pytest.mark.slow
 async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, here: str) -> None:
     """Rows that differ, failed ones, roles, tools; the link to older ones keeps the filter."""
     client = browse()
@@ -283,6 +286,7 @@ async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, 
     assert f'fork of <a href="{here}">' in (await browse().get(f"/c/{fork.conversation_id}")).text
 
 
+@pytest.mark.slow
 async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationStore) -> None:
     """Every message is on exactly one page, from the newest back and forth again."""
     chat = store.conversation(user_id="ada", thread_id="walk")
@@ -359,6 +363,7 @@ async def test_a_view_is_exported_to_run_elsewhere(browse: Browse, chat: Convers
     assert (await browse().get(f"{here}/view.json", params={"form": "xml"})).status_code == 404
 
 
+@pytest.mark.slow
 async def test_an_item_is_a_closed_row_in_its_place(browse: Browse, store: ConversationStore) -> None:
     """Once on the pages of the log, with kind, size and JSON, cut if it is long; also without any message."""
     chat, answers = store.conversation(user_id="ada", thread_id=new_id()), []
@@ -397,6 +402,7 @@ async def test_a_view_that_would_summarise_first_does_not(
     assert len(await chat.summaries()) == 1
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("path", ["/messages/999", "/messages/0", "/messages/x", "/nothing", "?before=x", "?after=-1"])
 async def test_what_is_not_there_is_not_found(browse: Browse, here: str, path: str) -> None:
     """Numbers out of range and addresses that do not exist."""
@@ -636,6 +642,7 @@ async def test_a_search_goes_across_conversations(
     assert "Type some words" in await page(browse(), "/search")
 
 
+@pytest.mark.slow
 async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, database_name: str) -> None:
     """A page of a long conversation takes no more commands than one of a short one, and is smaller than 100 KB."""
     store = ConversationStore(

@@ -66,6 +66,7 @@ def test_without_a_rule_who_may_see_what_it_is_not_mounted(store: ConversationSt
         inspector("mongodb://…", authorize=lambda _: EVERYTHING)
 
 
+@pytest.mark.slow
 async def test_the_permission_limits_every_page(store: ConversationStore, chat: Conversation, here: str) -> None:
     """A page of another user's conversation is answered exactly like a page of one that does not exist."""
     app = inspector(store, authorize=lambda request: {"user_id": request.headers["x-user"]})
@@ -105,6 +106,7 @@ async def test_an_empty_permission_is_refused(store: ConversationStore, here: st
     assert "EVERYTHING" in answer.text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("permission", [{"team": "x"}, {"user_id": ""}, {"user_id": {"$ne": ""}}, True, ["ada"]])
 async def test_a_wrong_permission_shows_nothing(
     store: ConversationStore, chat: Conversation, here: str, permission: Any
@@ -146,6 +148,7 @@ async def test_every_answer_has_the_headers(store: ConversationStore, browse: Br
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "X"])
 async def test_only_get_is_answered(browse: Browse, here: str, method: str) -> None:
     """Every method but GET gets status 405."""
@@ -222,6 +225,7 @@ IMAGES = (  # each block with what the address of its image sends
 )
 
 
+@pytest.mark.slow
 async def test_an_image_comes_from_the_store_and_is_one_of_four_types(store: ConversationStore, browse: Browse) -> None:
     """An image is served from the store if its first bytes show one of four types. Any other image is not found.
 
@@ -322,6 +326,7 @@ async def test_only_get_uses_the_token_up(method: str) -> None:
     assert (await get(gate, "/?token=token")).status_code == 303
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("path", ["/messages/{}", "/sources/{}", "/summaries/{}", "?at={}", "?before={}"])
 async def test_a_number_of_any_length_is_no_error(
     store: ConversationStore, chat: Conversation, here: str, path: str

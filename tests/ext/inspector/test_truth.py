@@ -96,6 +96,7 @@ async def test_a_given_policy_is_taken_where_no_call_has_its_own(store: Conversa
         inspector(store, authorize=lambda _: EVERYTHING, policy=400)
 
 
+@pytest.mark.slow
 async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversation, here: str) -> None:
     """Links of a past view lead to pages of the same moment, or to pages that are not of a moment.
 
@@ -164,6 +165,7 @@ async def test_what_a_page_of_the_log_leaves_out_is_said(store: ConversationStor
     assert picture in await body(client, f"{here}/messages/1")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("failure", ["status", "content", "stub"])
 async def test_a_failed_call_is_marked(store: ConversationStore, browse: Browse, failure: str) -> None:
     """By its status or by its content, also once a stub stands for it, at call and result; a good one is not."""
@@ -202,6 +204,7 @@ def bars_in(page: str) -> tuple[list[int], list[float]]:
     return tokens, [68 - top for _, top in sorted(tops.items())]
 
 
+@pytest.mark.slow
 async def test_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
     """However small a call or a part of it is; the bar of the next call is there whichever call is shown."""
     client, here = lesson
@@ -213,6 +216,7 @@ async def test_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
         assert tokens[-1] == 467
 
 
+@pytest.mark.slow
 async def test_parts_of_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
     """Each is drawn before the parts below it and reaches above them by its size; none is raised to be seen."""
     page = await body(lesson[0], lesson[1] + "?at=18")
@@ -227,6 +231,7 @@ async def test_parts_of_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str])
     assert all(f"{name} <strong>{size}</strong>" in page for name, size in sizes.items())
 
 
+@pytest.mark.slow
 async def test_every_citation_near_a_call_is_a_link(lesson: tuple[httpx.AsyncClient, str]) -> None:
     """Also of a source that is not among the first of its result, and came after the call."""
     client, here = lesson
@@ -237,6 +242,7 @@ async def test_every_citation_near_a_call_is_a_link(lesson: tuple[httpx.AsyncCli
         assert re.findall(r'class="cite"[^>]*>(\d+)', prose) == numbers, query
 
 
+@pytest.mark.slow
 async def test_a_change_is_shown_whole_or_with_an_ellipsis(lesson: tuple[httpx.AsyncClient, str]) -> None:
     """A stub is never cut within its JSON."""
     client, here = lesson
@@ -246,6 +252,7 @@ async def test_a_change_is_shown_whole_or_with_an_ellipsis(lesson: tuple[httpx.A
     assert "the part of the work where ex…" in shown
 
 
+@pytest.mark.slow
 async def test_a_lost_cache_says_how_much_held_and_whether_that_is_expected(
     lesson: tuple[httpx.AsyncClient, str],
 ) -> None:
@@ -313,6 +320,7 @@ async def test_what_stands_in_the_place_of_a_rewound_message_is_linked(
     assert {at: found[0] for at, found in links.items() if found} == expected
 
 
+@pytest.mark.slow
 async def test_a_call_without_a_result_is_explained(lesson: tuple[httpx.AsyncClient, str]) -> None:
     """Where the placeholder stands: it is in the view only."""
     client, here = lesson
