@@ -60,6 +60,7 @@ SELECTION_SECONDS = 5.0
 JOIN, DOCUMENT_SIZE = "join by a pipeline", "size of documents"
 """Names, in `Driver.refused`, of ``$lookup`` with a pipeline and of ``$bsonSize``."""
 
+_CLOSING_SECONDS = 5.0
 DriverName = Literal["pymongo", "motor", "memory"]
 
 # The in-memory classes are subclasses of Motor's, so they come first.
@@ -295,11 +296,14 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
 
 
 async def close_client(client: Any) -> None:
-    """Close a client that `open_client` made."""
+    """Close a client that `open_client` made; of a server that does not answer, its sessions are not ended."""
     async with driver_errors():
         closing = client.close()
         if asyncio.iscoroutine(closing):
-            await closing
+            try:
+                await asyncio.wait_for(closing, _CLOSING_SECONDS)
+            except TimeoutError:
+                await client.close()  # without the sessions, which the first call has taken out
 
 
 class driver_errors:  # noqa: N801 - used as a function; one made of a generator takes three times as long

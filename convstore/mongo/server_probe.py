@@ -22,7 +22,7 @@ from convstore.exceptions import (
 )
 from convstore.mongo.collection import Collection
 from convstore.mongo.constructs import CONSTRUCTS, CREATION, Construct
-from convstore.mongo.driver import Driver, driver_errors, reason_of
+from convstore.mongo.driver import Driver, driver_errors, is_refusal, reason_of
 from convstore.mongo.keys import HEADS, LOG
 from convstore.mongo.workbench import DifferentAnswerError, Workbench
 from convstore.values.reports import ProbedConstruct, ServerReport
@@ -173,11 +173,12 @@ class _Probe:
     def _refused(self, construct: Construct, error: StoreError) -> ProbedConstruct:
         """Judge a refusal: it is a lack, unless the user or the moment is its cause."""
         code = getattr(error.__cause__, "code", None)
-        if isinstance(error, MissingPrivilegeError) and (self._is_mongodb or not construct.instead):
+        is_replaced = bool(construct.instead) and not construct.by_refusal
+        if isinstance(error, MissingPrivilegeError) and (self._is_mongodb or not is_replaced):
             return _not_tried(construct, self._of_privilege(error), code)
         if code in _BUSY:
             return _not_tried(construct, _reason_of(error), code)
-        return _lacking(construct, _reason_of(error), code)
+        return _lacking(construct, _reason_of(error), code, is_known=is_refusal(error))
 
     def _of_privilege(self, error: MissingPrivilegeError) -> str:
         """Return why something was not permitted, and what to do about it where that is known."""
@@ -185,19 +186,28 @@ class _Probe:
         return f"{reason}; {_GRANT}" if self._is_mongodb else f"{reason} ({_AMBIGUOUS})"
 
     async def _clean_up(self) -> None:
-        """Remove the collections, unless another run has made them its own."""
         if not self._has_begun:
             return
-        async with asyncio.timeout(_CLEANING_SECONDS):
-            with suppress(MissingPrivilegeError):  # its user may write, but not read
-                marker = await self._marker.find_one({"_id": _MARKER})
-                is_lost = marker is None and self._is_marked
-                if is_lost or (marker is not None and marker.get("owner") != self._owner):
-                    raise StoreError(
-                        "another `convstore doctor --server` works on this database, so the result "
-                        "may be wrong: run one at a time"
-                    )
-            await self._drop()
+        try:
+            async with asyncio.timeout(_CLEANING_SECONDS):
+                await self._remove_own()
+        except TimeoutError as error:
+            raise StoreUnavailableError(
+                "the server stopped answering, so collections convstore_probe_* may be left; the next "
+                "`convstore doctor --server` removes them"
+            ) from error
+
+    async def _remove_own(self) -> None:
+        """Remove the collections, unless another run has made them its own."""
+        with suppress(MissingPrivilegeError):  # its user may write, but not read
+            marker = await self._marker.find_one({"_id": _MARKER})
+            is_lost = marker is None and self._is_marked
+            if is_lost or (marker is not None and marker.get("owner") != self._owner):
+                raise StoreError(
+                    "another `convstore doctor --server` works on this database, so the result may be "
+                    "wrong: run one at a time"
+                )
+        await self._drop()
 
     async def _drop(self) -> None:
         for name in (LOG, HEADS, _MARKER):
@@ -209,11 +219,13 @@ def _not_tried(construct: Construct, reason: str, code: int | None = None) -> Pr
     return ProbedConstruct(name=construct.name, status="not_tried", reason=reason, code=code)
 
 
-def _lacking(construct: Construct, reason: str, code: int | None = None) -> ProbedConstruct:
+def _lacking(construct: Construct, reason: str, code: int | None = None, *, is_known: bool = False) -> ProbedConstruct:
+    """Return a lack; it is replaced if something does, and the store notices the lack."""
+    is_replaced = bool(construct.instead) and (is_known or not construct.by_refusal)
     return ProbedConstruct(
         name=construct.name,
-        status="replaced" if construct.instead else "missing",
-        without=construct.instead or construct.falls,
+        status="replaced" if is_replaced else "missing",
+        without=construct.instead if is_replaced else construct.falls,
         reason=reason,
         code=code,
     )

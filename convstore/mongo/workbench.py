@@ -14,6 +14,7 @@ BY_KEY = (("_id", 1),)
 ENTRIES = 4
 """Entries of the conversation; each has its number as first ordinal."""
 
+_DUE = {1: datetime(2026, 1, 1, tzinfo=UTC), 2: datetime(2200, 1, 1, tzinfo=UTC)}
 _MANY = 200
 """Documents without an entry's fields: a plan that reads all of them is not by an index."""
 
@@ -48,22 +49,27 @@ class Workbench:
             await self.driver.create_collection(name)
         entries = [self.entry(number) for number in range(1, ENTRIES + 1)]
         state = {"_id": state_id(self.owner), "conversation": self.owner, "revision": 1}
-        others = [{"_id": f"{self.owner}#{number:06d}"} for number in range(_MANY)]
+        others = [{"_id": f"{self.owner}#{number:06d}", "conversation": f"{self.owner}#"} for number in range(_MANY)]
         async with driver_errors():
             await self.log.driver_collection.insert_many([*entries, state, *others], ordered=True)
         await self.heads.insert(self.head("user"))
 
     def entry(self, number: int) -> dict[str, Any]:
-        """Return an entry with one message, whose size in tokens is the entry's number."""
-        kind = "human" if number % 2 else "ai"
-        return {
+        """Return an entry with one message, whose size in tokens is the entry's number.
+
+        The first entry is due since 2026, and the second one for a long time not.
+        """
+        message = {"id": f"message-{number}", "tokens": number, "body": "x", "stamp": "s"}
+        message["type"] = "human" if number % 2 else "ai"
+        entry = {
             "_id": entry_id(self.owner, number),
             "conversation": self.owner,
             "first": number,
             "count": 1,
             "at": datetime.now(UTC),
-            "messages": [{"id": f"message-{number}", "type": kind, "tokens": number, "body": "x"}],
+            "messages": [message],
         }
+        return entry | ({"due": _DUE[number]} if number in _DUE else {})
 
     def head(self, value: str) -> dict[str, Any]:
         """Return a head with one value for all scope keys."""
@@ -76,6 +82,6 @@ class Workbench:
 
     async def numbers(self, query: Document, **how: Any) -> list[int]:
         """Return the first ordinals of the entries that a filter matches, in the order of keys."""
-        own = {"conversation": self.owner, "first": {"$exists": True}}
-        found = await self.log.find({"$and": [own, query]}, {"first": 1}, order=BY_KEY, **how)
+        own = {"conversation": self.owner, "first": {"$exists": True}, "$and": [query]}
+        found = await self.log.find(own, {"first": 1}, order=BY_KEY, **how)
         return [document["first"] for document in found]
