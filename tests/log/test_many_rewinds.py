@@ -78,7 +78,7 @@ async def store_log(chat: Conversation, database: Any, count: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1_500, pytest.param(50_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1_500, 12_000])
 async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, count: int) -> None:
     """An entry is about 500 bytes; a process that is new to the log reads what it shows and two lists."""
     store, scope = ConversationStore(own_database), {"user_id": "ada", "thread_id": str(count)}

@@ -37,7 +37,7 @@ async def test_a_view_shows_what_the_rule_says(stores: list[ConversationStore], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(8))
 async def test_a_thousand_views_show_what_the_rule_says(stores: list[ConversationStore], block: int) -> None:
     """The same for a thousand calls of random conversations."""
     for number in range(CONVERSATIONS):
