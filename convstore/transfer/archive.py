@@ -294,7 +294,10 @@ def _positions_in(ranges: Sequence[tuple[int, int]]) -> Iterator[int]:
 
 def _change(raw: Mapping[str, Any]) -> VariantChange:
     texts = {name: _typed(raw, name, str) for name in ("kind", "turn", "first_turn", "variant")}
-    return VariantChange(_number(raw, "ordinal"), at=_date(raw), **texts)
+    at = _date(raw)
+    if at > datetime.now(UTC) + _CLOCK_SKEW:
+        raise ValueError(f"the date of a variant is yet to come: {raw['at']!r}")
+    return VariantChange(_number(raw, "ordinal"), at=at, **texts)
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:

@@ -15,13 +15,14 @@ from convstore.messages.encoding import digest_of, encode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item
-from convstore.transfer.records import ConversationRecord, Problem, RecordItem
+from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
 from convstore.values.items import PlacedItem
-from convstore.values.scope import check_id, check_number, id_problem
+from convstore.values.scope import check_choice, check_id, check_number, id_problem
 
 MAX_SOURCE_ID = 10**12
 """Highest source id that is imported. A log gets there after a million results that each skip a million numbers."""
 
+_CHANGES = ("begin", "append", "show", "finish", "activate")
 _MAX_ENTRY_BYTES = 1_000_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 
@@ -100,8 +101,7 @@ def _check_record(record: ConversationRecord) -> None:
     for first, last in record.rewound:
         check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
         check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
-    for change in record.variants:
-        check_number(change.ordinal, name="the ordinal of a variant", minimum=0, maximum=number)
+    _check_variants(record)
     seen = set[str | None]()
     for item, position in record.items:
         check_number(position, name="the message before an item", minimum=0, maximum=number)
@@ -111,6 +111,40 @@ def _check_record(record: ConversationRecord) -> None:
         if item.id in seen:
             raise InvalidInputError(f"two of its items have the id {item.id!r}; give each its own")
         seen.add(item.id)
+
+
+def _check_variants(record: ConversationRecord) -> None:
+    """Raise an InvalidInputError for variants that no log can have had: they are made one by one, after its messages.
+
+    A variant begins at a turn before it has messages, is finished or shown.
+    """
+    questions = _questions(record.messages) if record.variants else {}
+    begun = set[tuple[str, str]]()
+    last = 0
+    for change in record.variants:
+        last = check_number(change.ordinal, name="the ordinal of a variant", minimum=last, maximum=len(record.messages))
+        check_choice(change.kind, *_CHANGES, name="the kind of a change of a variant")
+        variant = (change.first_turn, change.variant)
+        if change.kind == "begin":
+            begun.add(variant)
+        is_new_question = change.kind == "begin" and change.turn == change.variant
+        if change.turn not in questions and not is_new_question:
+            raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its variants")
+        is_first = change.kind == "activate" and change.variant == change.turn
+        if not is_first and variant not in begun:
+            raise InvalidInputError(f"its variant {change.variant!r:.80} has no beginning")
+        if questions.get(change.first_turn, last + 1) > last:
+            raise InvalidInputError(f"its variant {change.variant!r:.80} stands before the question that it is of")
+
+
+def _questions(messages: Sequence[Message]) -> dict[Any, int]:
+    """Return the positions of the questions of a record, by id."""
+    found = dict[Any, int]()
+    for position, given in enumerate(messages, 1):
+        message = given.message if isinstance(given, RecordItem) else given
+        if isinstance(message, HumanMessage):
+            found[message.id] = position
+    return found
 
 
 def _check_item(item: RecordItem) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
@@ -45,6 +46,8 @@ async def read_everything(store: ConversationStore, chat: Conversation) -> None:
         chat.info,
         lambda: store.stats(**scope),
     ]
+    stamps = [outline.stamp for outline in await chat.outline() if outline.stamp]
+    readers += [partial(chat.view_at, stamp) for stamp in stamps]
     for read in readers:
         await read()
     for format_ in ("convstore", "openai", "fine-tuning"):

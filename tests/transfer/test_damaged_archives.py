@@ -6,9 +6,9 @@ import gzip
 import json
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ VALUES: tuple[Any, ...] = (
     {"a": 1},
 )
 AT = "2026-03-01T12:30:15.123000+00:00"
-_VARIANT = {"ordinal": 3, "kind": "show", "turn": "m1", "first_turn": "m1", "variant": "v1", "at": AT}
 _CALL = {"name": "s", "args": {}, "id": "c1", "type": "tool_call"}
 _USAGE = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
 _MESSAGES: list[dict[str, Any]] = [
@@ -67,7 +66,7 @@ Path_ = tuple[Any, ...]
 
 
 def archive() -> list[dict[str, Any]]:
-    """The lines of an export with each field that the format has."""
+    """The lines of an export with each field that the format has, but for variants."""
     lines: list[dict[str, Any]] = [
         {
             "convstore": 1,
@@ -83,9 +82,26 @@ def archive() -> list[dict[str, Any]]:
     lines[3]["sources"] = "1-2"
     lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
     lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
-    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[2, 2]], "variants": [_VARIANT], "is_ended": True}
+    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[3, 3]], "is_ended": True}
     lines.append({"end": {**end, "sources_through": 3, "summaries": []}})
     return deepcopy(lines)
+
+
+def varied() -> list[dict[str, Any]]:
+    """The lines of an export with another answer and another question."""
+    said = [("human", "q1"), ("ai", "a1"), ("ai", "a2"), ("human", "q2"), ("ai", "a3")]
+    messages = [{"type": type_, "content": "x", "id": id_} for type_, id_ in said]
+    changes = [(2, "begin", "v2"), (3, "show", "v2"), (3, "begin", "q2"), (4, "append", "q2"), (5, "show", "q2")]
+    variants = [
+        {"ordinal": ordinal, "kind": kind, "turn": name if name == "q2" else "q1", "first_turn": "q1"}
+        | {"variant": name, "at": AT}
+        for ordinal, kind, name in [*changes, (5, "activate", "q1")]
+    ]
+    lines = [
+        {"message": [message], "ordinal": ordinal, "entry": ordinal, "at": AT}
+        for ordinal, message in enumerate(messages, 1)
+    ]
+    return [{"convstore": 1, "scope": {}}, *lines, {"end": {"messages": 5, "variants": variants}}]
 
 
 def paths(value: Any, path: Path_ = ()) -> Iterator[Path_]:
@@ -95,11 +111,12 @@ def paths(value: Any, path: Path_ = ()) -> Iterator[Path_]:
         yield from paths(value[key], (*path, key))
 
 
-def cases() -> Iterator[tuple[Path_, Any]]:
-    """Yield each field of an archive with each value."""
-    for path in paths(archive()):
-        if len(path) > 1:
-            yield from ((path, value) for value in VALUES)
+def cases() -> Iterator[list[dict[str, Any]]]:
+    """Yield archives in which one field has another value."""
+    for make, path in [*product([archive], paths(archive())), *product([varied], paths(varied()))]:
+        is_of_variants = path[:1] == (6,)
+        if len(path) > 1 and (make is archive or is_of_variants):
+            yield from (changed(path, value, make) for value in VALUES)
 
 
 def written(folder: Path, *lines: Any) -> Path:
@@ -109,9 +126,9 @@ def written(folder: Path, *lines: Any) -> Path:
     return path
 
 
-def changed(path: Path_, value: Any) -> list[dict[str, Any]]:
-    """The archive with another value at a path."""
-    lines: Any = archive()
+def changed(path: Path_, value: Any, make: Callable[[], list[dict[str, Any]]] = archive) -> list[dict[str, Any]]:
+    """Return an archive with another value at a path."""
+    lines: Any = make()
     *way, last = path
     holder = lines
     for key in way:
@@ -134,9 +151,9 @@ def left_out(record: ConversationRecord | BadRecord, codec: Codec) -> bool:
 def test_a_changed_field_costs_at_most_its_own_conversation(tmp_path: Path) -> None:
     """Whatever a field is, the next conversation is read; what is wrong is refused by a typed error."""
     codec, refused, taken = Codec(), 0, 0
-    for path, value in islice(cases(), 0, None, 19):
-        *before, healthy = read_file(written(tmp_path, *changed(path, value), HEALTHY))
-        assert isinstance(healthy, ConversationRecord), (path, value)
+    for lines in islice(cases(), 0, None, 29):
+        *before, healthy = read_file(written(tmp_path, *lines, HEALTHY))
+        assert isinstance(healthy, ConversationRecord), lines
         bad = sum(left_out(record, codec) for record in before)
         refused += bad
         taken += len(before) - bad
@@ -149,21 +166,20 @@ async def test_a_changed_archive_is_left_out_or_can_be_read(tmp_path: Path) -> N
     wrong = list[str]()
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
-        for path, value in cases():
+        for lines in cases():
             user = new_id()
             chat = store.conversation(user_id=user, thread_id="one")
             rule = ScopeRule(keys=store.scope_keys, constant={"user_id": user})
-            file = written(tmp_path, *changed(path, value), HEALTHY)
+            file = written(tmp_path, *lines, HEALTHY)
             report = await import_conversations(store, read_file(file), scope=rule)
             assert report.conversations == 2
             assert report.imported + report.left_out == 2
-            if any("Error" in problem.reason for problem in report.problems):
-                wrong.append(f"{path} {value!r}: {report.problems}")
+            wrong += [f"{lines}: {problem}" for problem in report.problems if ".py, line" in problem.reason]
             if (await chat.info()).message_count:
                 try:
                     await read_everything(store, chat)
                 except Exception as error:  # noqa: BLE001 - all of them are shown
-                    wrong.append(f"{path} {value!r}: {error!r:.200}")
+                    wrong.append(f"{lines}: {error!r:.200}")
             await store.erase(user_id=user)
     assert not wrong, "\n".join(wrong)
 
