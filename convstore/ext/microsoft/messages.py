@@ -21,6 +21,8 @@ from convstore.messages.text import content_of
 from convstore.types import Dropped
 
 _MARK = "agent_framework"
+_FORGED = (LookupError, TypeError, ValueError, AttributeError)
+"""Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
 _ID = "convstore_id"
 _ROLES = {"ai": "assistant", "human": "user", "system": "system", "tool": "tool"}
 
@@ -52,19 +54,37 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[Message], list[Dropp
     Those that are as they were appended come back exactly.
     """
     found, writer = list[Message](), _Writer()
-    for _, group in groupby(messages, lambda part: part.additional_kwargs.get(_MARK, {}).get("message") or id(part)):
-        owns = [_own(message, writer) for message in group]
-        contents = [content for own in owns for content in own["contents"]]
-        found.append(Message.from_dict(owns[0]["head"] | {"contents": contents}))
+    for _, group in groupby(messages, lambda message: _mark_of(message).get("message") or id(message)):
+        several = [*group]
+        try:
+            made = _joined([_own(message, writer) for message in several])
+        except _FORGED:
+            made = _joined([_written(message, writer) for message in several])
+        found.append(made)
     return found, writer.dropped
+
+
+def _mark_of(message: BaseMessage) -> dict[str, Any]:
+    """Return what the adapter keeps with a message; empty for a message from elsewhere."""
+    mark = message.additional_kwargs.get(_MARK)
+    return mark if isinstance(mark, dict) else {}
+
+
+def _joined(owns: Sequence[dict[str, Any]]) -> Message:
+    contents = [content for own in owns for content in own["contents"]]
+    return Message.from_dict(owns[0]["head"] | {"contents": contents})
 
 
 def _own(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
     try:
-        return restored(message.additional_kwargs[_MARK]["json"], message)
+        return restored(_mark_of(message)["json"], message)
     except LookupError:  # from elsewhere, or changed by a view
-        head = {"type": "message", "role": _ROLES.get(message.type, "user")}
-        return {"head": head, "contents": [content.to_dict() for content in writer.written(message)]}
+        return _written(message, writer)
+
+
+def _written(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
+    head = {"type": "message", "role": _ROLES.get(message.type, "user")}
+    return {"head": head, "contents": [content.to_dict() for content in writer.written(message)]}
 
 
 def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:

@@ -18,6 +18,9 @@ from convstore.integration import PydanticAIWriter, marked, read_pydantic_ai, re
 from convstore.types import Dropped
 
 _MARK = "pydantic_ai"
+_KEYS = {"entry", "parent", "at", "of", "json"}
+_FORGED = (LookupError, TypeError, ValueError, AttributeError)
+"""Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
 
 
 def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
@@ -40,7 +43,8 @@ def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
 
 def mark_of(message: BaseMessage) -> dict[str, Any]:
     """Return the mark of a message of the log: entry, parent, position; empty for a message from elsewhere."""
-    return message.additional_kwargs.get(_MARK) or {}
+    mark = message.additional_kwargs.get(_MARK)
+    return mark if isinstance(mark, dict) and mark.keys() >= _KEYS else {}
 
 
 def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
@@ -55,13 +59,21 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[ModelMessage], list[
     Those that are as they were appended come back exactly. A stub, a shortened text or a placeholder stands where the
     view has it. A note or a summary is a user prompt.
     """
-    found, writer = list[dict[str, Any]](), PydanticAIWriter()
+    found, writer = list[ModelMessage](), PydanticAIWriter()
     for _, group in groupby(messages, lambda message: mark_of(message).get("entry") or id(message)):
         several = [*group]
-        owns = [_own(message, writer) for message in several]
-        kind = "response" if isinstance(several[0], AIMessage) else "request"
-        found.append({"kind": kind} | owns[0]["head"] | {"parts": [part for own in owns for part in own["parts"]]})
-    return ModelMessagesTypeAdapter.validate_json(json.dumps(found)), writer.dropped
+        try:
+            found += _joined(several, [_own(message, writer) for message in several])
+        except _FORGED:
+            found += _joined(several, [_written(message, writer) for message in several])
+    return found, writer.dropped
+
+
+def _joined(messages: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> list[ModelMessage]:
+    """Return the message of Pydantic AI that some messages of the log are, given the JSON of each."""
+    kind = "response" if isinstance(messages[0], AIMessage) else "request"
+    parts = [part for own in owns for part in own["parts"]]
+    return ModelMessagesTypeAdapter.validate_json(json.dumps([{"kind": kind} | owns[0]["head"] | {"parts": parts}]))
 
 
 def _own(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:
@@ -69,4 +81,8 @@ def _own(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:
     try:
         return restored(mark_of(message)["json"], message)
     except LookupError:  # from elsewhere, or changed by a view
-        return {"parts": writer.parts(message), "head": {}}
+        return _written(message, writer)
+
+
+def _written(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:
+    return {"parts": writer.parts(message), "head": {}}

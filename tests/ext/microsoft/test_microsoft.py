@@ -22,6 +22,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.exceptions import ContentConflictError, InvalidScopeError
 from convstore.ext.microsoft import ConvstoreHistoryProvider
+from convstore.ext.microsoft.messages import from_log
 from convstore.types import Dropped
 
 pytestmark = pytest.mark.slow
@@ -213,3 +214,13 @@ def test_arguments_are_checked(store: ConversationStore) -> None:
     wrong: Any = "some"
     with pytest.raises(InvalidInputError, match="view"):
         ConvstoreHistoryProvider(store, view=wrong)
+
+
+def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
+    """A field of a message that looks like the adapter's is not trusted: the message is shown as any other."""
+    kept: list[Any] = [2, {}, {"exact": "["}]
+    kept += [{"exact": json.dumps(value)} for value in ([], {}, {"head": 2, "contents": 2})]
+    wrong: list[Any] = [None, 2, "x", [], {}, {"message": "m"}, *({"message": "m", "json": value} for value in kept)]
+    for mark in wrong:
+        found, _ = from_log([HumanMessage("Hi", additional_kwargs={"agent_framework": mark}), AIMessage("Ho")])
+        assert [message.text for message in found] == ["Hi", "Ho"], mark

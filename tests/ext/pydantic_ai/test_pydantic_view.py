@@ -26,6 +26,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.pydantic_ai import ConvstoreConversationStore, ConvstoreView
+from convstore.ext.pydantic_ai.messages import from_log
 from convstore.types import Dropped
 
 pytestmark = pytest.mark.slow
@@ -215,3 +216,13 @@ async def test_what_the_application_appended_is_shown_whole_or_named(ours: Convs
         ["Down.", BinaryContent(b"pdf", media_type="application/pdf")],
     )
     assert [(part.message_id, part.part) for part in dropped] == [("asked", "file"), ("said", "image")]
+
+
+def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
+    """A field of a message that looks like the adapter's is not trusted: the message is shown as any other."""
+    forged = dict.fromkeys(("entry", "parent", "at", "of", "json"), "x")
+    wrong: list[Any] = [None, 2, "x", [], {}, forged, {**forged, "json": {}}, {**forged, "json": {"exact": "["}}]
+    wrong += [{**forged, "json": {"exact": json.dumps(value)}} for value in ([], {}, {"head": 2, "parts": 2})]
+    for mark in wrong:
+        found, _ = from_log([HumanMessage("Hi", additional_kwargs={"pydantic_ai": mark}), AIMessage("Ho")])
+        assert [message.parts[0].content for message in found] == ["Hi", "Ho"], mark
